@@ -1,10 +1,10 @@
-//! Clock jumps in one server: its wall clock is shifted while the server runs, and all other clocks stay correct.
+//! Clock jumps for one server: its wall clock is shifted while it runs. All other clocks stay correct.
 //!
-//! A small C library, compiled when it is needed and preloaded into the server, adds an offset to the wall clock. The
-//! library maps a file that contains the offset, so a jump takes effect with the server's next clock reading.
-//! libfaketime does the same and more, but Debian's Redis 7.0 hangs under it at start.
+//! A small C library, which is compiled when it is needed and preloaded into the server, adds an offset to the wall
+//! clock. It maps a file with the offset into memory, so a jump takes effect when the server next reads its clock.
+//! libfaketime does the same and more, but Debian's Redis 7.0 hangs with it at start.
 //!
-//! Linux only, and only for dynamically linked servers; needs a C compiler. The clock jumps and does not drift; to
+//! Linux only, and only for dynamically linked servers; needs a C compiler. The clock jumps and does not drift. To
 //! simulate drift, make many small jumps.
 
 use std::ffi::OsString;
@@ -19,8 +19,8 @@ use tempfile::TempDir;
 
 use crate::shim;
 
-/// The compiled library that shifts a server's clock. Cheap to clone. Its file is removed with the last clone and the
-/// last server that uses it.
+/// The compiled library that shifts a server's clock. Cheap to clone. Its file is removed when no clone and no server
+/// uses it any more.
 #[derive(Clone, Debug)]
 pub struct ClockShim {
     library: PathBuf,
@@ -50,8 +50,9 @@ impl ClockShim {
         Ok(offset)
     }
 
-    /// The environment variables that make a process read its wall clock through `offset`. For a server, prefer
-    /// [`ServerOptions::clock`](crate::ServerOptions::clock), which also keeps the files for its restarts.
+    /// The environment variables that make a process add `offset` to its wall clock. For a server, use
+    /// [`ServerOptions::clock`](crate::ServerOptions::clock) instead, which also keeps the files for the server's
+    /// restarts.
     pub fn env(&self, offset: &OffsetFile) -> [(OsString, OsString); 2] {
         [
             ("LD_PRELOAD".into(), self.library.clone().into()),
@@ -96,8 +97,7 @@ impl OffsetFile {
         Ok(offset)
     }
 
-    /// Sets the clocks that read this file to `by` ahead of or behind the true time. The previous offset does not
-    /// matter.
+    /// Sets the clocks that read this file to `by` ahead of or behind the true time, whatever the offset was before.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl OffsetFile {
         self.file.write_all_at(&nanos.to_ne_bytes(), 0)
     }
 
-    /// Sets the clocks that read this file back to the true time, which is a clock jump as well.
+    /// Sets the clocks that read this file to the true time. This is a clock jump, too.
     ///
     /// # Errors
     ///
@@ -134,8 +134,8 @@ impl OffsetFile {
 /// The direction in which a clock is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skew {
-    /// The clock shows a later time than the true one, so keys expire early.
+    /// The clock shows a later time than the true time, so keys expire early.
     Ahead,
-    /// The clock shows an earlier time than the true one, so keys live too long.
+    /// The clock shows an earlier time than the true time, so keys expire late.
     Behind,
 }

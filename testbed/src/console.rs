@@ -1,4 +1,5 @@
-//! An administrator's interactive session with a database. The session stays open and keeps its database locks.
+//! An administrator's interactive session with a database server. It stays open and keeps its database locks, until it
+//! is dropped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,7 +20,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// Starts the server's own client program, which reads statements line by line.
+    /// Starts the client program of the server, which reads statements line by line.
     pub(crate) fn open(mut command: Command) -> Result<Self, Error> {
         let mut program = command
             .arg("--unbuffered")
@@ -40,11 +41,11 @@ impl Console {
         })
     }
 
-    /// Runs statements, written on one line, and returns the answer: one line per row.
+    /// Runs statements, which must be on one line, and returns the answer: one line per row.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the server refuses them or ends the session. The console is unusable afterwards.
+    /// [`Error::Refused`] if the server refuses a statement or ends the session. The session is unusable afterwards.
     pub fn say(&mut self, statements: &str) -> Result<String, Error> {
         let ended = || Error::Refused(format!("refused at the console: {statements}"));
         let input = self.input.as_mut().ok_or_else(ended)?;

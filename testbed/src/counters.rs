@@ -18,8 +18,8 @@ pub struct Counters {
     pub to_client: Flow,
 }
 
-/// The byte counts of one direction. Bytes that were received but neither delivered nor dropped are in transit, held by
-/// a fault, or were lost with their connection.
+/// The numbers of bytes in one direction. Bytes that were received but neither delivered nor dropped are in transit,
+/// are held by a fault, or were lost when their connection ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Flow {
@@ -27,7 +27,7 @@ pub struct Flow {
     pub received: u64,
     /// The number of bytes written to the receiver.
     pub delivered: u64,
-    /// The number of bytes discarded by a fault.
+    /// The number of bytes that a fault has discarded.
     pub dropped: u64,
 }
 

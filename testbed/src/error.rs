@@ -4,11 +4,11 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// The reason why an operation on a server failed. It includes the end of the server's log if that helps.
+/// Why an operation on a server failed. Includes the end of the server's log where that helps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The options named no server program, and none was found on this machine.
+    /// No server program was given in the options, and none was found on this machine.
     #[error(
         "no server program: install redis-server or valkey-server, or name one in QUORATE_SERVER"
     )]
@@ -31,12 +31,12 @@ pub enum Error {
         log: String,
     },
 
-    /// The server runs, but did not answer PING in time. The server is left running.
+    /// The server runs, but did not answer in time. It is left running.
     #[error("the server was not ready after {waited:?} ({last}); its log ends with:\n{log}")]
     NotReady {
         /// The time for which the caller waited until the server was ready.
         waited: Duration,
-        /// The result of the last probe.
+        /// The result of the last check whether the server was ready.
         last: String,
         /// The last lines that the server wrote to its log.
         log: String,
@@ -46,16 +46,16 @@ pub enum Error {
     #[error("the server is not running")]
     NotRunning,
 
-    /// A signal was sent to the server, but the process did not reach the expected state in time.
+    /// A signal was sent to the server, but the effect was not visible in time.
     #[error("the server was not seen {wanted} within {waited:?}")]
     Unverified {
-        /// The time for which the caller waited for that state.
+        /// The expected state: "dead", "stopped" or "running".
         wanted: &'static str,
-        /// The expected state: "dead", "stopped", "running".
+        /// The time for which the caller waited for that state.
         waited: Duration,
     },
 
-    /// The operating system refused a step of the operation.
+    /// The operating system reported an error.
     #[error("could not {step}: {source}")]
     Io {
         /// The step that failed, as an infinitive: "create a temporary directory".
@@ -66,7 +66,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns a function that adds the name of the failed step to an I/O error; made for `map_err`.
+    /// Returns a function for `map_err` that adds the name of the failed step to an I/O error.
     pub(crate) fn io<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::Io {
             step,

@@ -1,9 +1,9 @@
-//! Faults as values: how a [`Proxy`](crate::Proxy) may treat the bytes and connections that it carries.
+//! Faults as values: how a [`Proxy`](crate::Proxy) treats the bytes and connections that it carries.
 //!
-//! Injecting a fault returns a guard, and dropping the guard heals the fault. Several faults act together: latencies
-//! add up, the slowest rate counts, and dropping has precedence over holding.
+//! Injecting a fault returns a guard, and dropping the guard heals the fault. Several faults can be injected at the
+//! same time: latencies add up, the slowest rate applies, and a fault that drops bytes overrides one that holds them.
 //!
-//! This file holds no sockets and does no I/O; `lane.rs` and `pipe.rs` read the rules that are made here.
+//! This file does no I/O. It makes the rules, and `lane.rs` and `pipe.rs` follow them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -39,42 +39,41 @@ pub enum Fault {
         way: Way,
         /// The minimum delay; timers are exact to about a millisecond.
         base: Duration,
-        /// The maximum additional delay, drawn for each chunk from the proxy's seed.
+        /// The maximum additional delay. For each chunk, a random part of it is drawn from the proxy's seed.
         jitter: Duration,
     },
-    /// A partition that delivers late: bytes and closes are accepted, held, and delivered in order when the fault is
-    /// healed, as TCP does after a partition shorter than its timeout. Above 16 MiB per connection and direction, the
-    /// sender is blocked.
+    /// A partition that delivers late. Bytes and closes are accepted, held, and delivered in order when the fault is
+    /// healed, as TCP does after a partition that is shorter than its timeout. The sender is blocked while more than 16
+    /// MiB are held for its connection and direction.
     Hold(Way),
-    /// A partition that never delivers. Bytes in transit and closes are lost as well. A connection that continues after
-    /// the fault is healed has a gap in its bytes, which no real TCP connection has. Unless a test wants the gap, it
-    /// should end the connection with [`Proxy::reset_all`](crate::Proxy::reset_all).
+    /// A partition that never delivers. Bytes and closes are lost, those in transit included. If a connection continues
+    /// after the fault is healed, its bytes have a gap, which no real TCP connection has. Unless a test needs the gap,
+    /// it should call [`Proxy::reset_all`](crate::Proxy::reset_all).
     Drop(Way),
     /// A slow link.
     Rate {
         /// The affected direction.
         way: Way,
-        /// Bytes per second for each connection; 0 counts as 1.
+        /// Bytes per second for each connection; 0 means 1.
         bytes_per_second: u64,
     },
-    /// Each connection is reset once this many more bytes have reached its client. A number smaller than the length of
-    /// a reply resets the connection in the middle of that reply. With 0, the reset replaces the first byte of a reply.
-    /// If several such faults are injected, the last one counts.
+    /// Each connection is reset when this many more bytes have reached its client. If that is in the middle of a reply,
+    /// the client gets a part of the reply. With 0, the client gets a reset instead of the first byte. If several such
+    /// faults are injected, only the last one applies.
     ResetAfter(u64),
     /// New connections are accepted and closed at once. Existing connections continue.
     Refuse,
-    /// The server side of all present connections is closed, and their clients are not notified: the bytes that they
-    /// send are discarded and no reply comes back. New connections work. When the fault is healed, a client that has
-    /// sent something in the meantime is reset at once. Any other client is reset when it next sends, because the
-    /// server does not know the connection.
+    /// The server side of all present connections is closed, and their clients are not notified: bytes that a client
+    /// sends are discarded, and no reply comes back. New connections work. When the fault is healed, a client that has
+    /// sent something in the meantime is reset at once. Any other client is reset when it next sends something.
     HalfOpen,
-    /// Bytes of present connections, including those in transit, are held, and so are their closes. New connections
-    /// work. When the fault is healed, the held bytes arrive late and in order, after those of new connections, as from
-    /// buffers that a server reads when it resumes.
+    /// The requests of all present connections are held, those in transit and closes included. New connections work.
+    /// When the fault is healed, the held requests arrive in order, but after those of new connections: as if a server
+    /// resumed and read old buffers.
     Strand,
-    /// New connections lead to this address, as when a name or a route points to the wrong server. Existing connections
-    /// continue, also when the fault is healed; [`Proxy::reset_all`](crate::Proxy::reset_all) makes their clients
-    /// reconnect. If several such faults are injected, the last one counts.
+    /// New connections lead to this address, as if a name or a route pointed to the wrong server. Existing connections
+    /// are not affected, neither by the fault nor by its healing; [`Proxy::reset_all`](crate::Proxy::reset_all) makes
+    /// their clients reconnect. If several such faults are injected, only the last one applies.
     Detour(SocketAddr),
 }
 
@@ -86,7 +85,7 @@ impl Fault {
     }
 }
 
-/// The guard of an injected fault. Dropping it heals the fault.
+/// The guard of an injected fault. Dropping the guard heals the fault.
 #[derive(Debug)]
 #[must_use = "dropping the guard heals the fault"]
 pub struct Injected {
@@ -98,7 +97,8 @@ impl Injected {
     /// Heals the fault. Dropping the guard does the same, but this call is easier to read.
     pub fn heal(self) {}
 
-    /// Leaves the fault injected until [`Proxy::heal`](crate::Proxy::heal) or the end of the proxy.
+    /// Drops the guard without healing the fault, which then lasts until [`Proxy::heal`](crate::Proxy::heal) or the end
+    /// of the proxy.
     pub fn keep(mut self) {
         self.rules = Weak::new();
     }
@@ -132,16 +132,16 @@ pub(crate) struct Rules {
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
-    /// The `ResetAfter` fault that was injected last, as its id and its number of bytes. The id is needed because each
-    /// such fault starts counting at zero.
+    /// The id and the number of bytes of the `ResetAfter` fault that was injected last. The id tells a connection that
+    /// a new fault has replaced the old one, and that its count starts again.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// An era counts the events that ended or held all connections of the proxy at once. Such an event affects only the
-/// connections that were made in an earlier era.
+/// The number of events of each kind so far that ended or held all present connections of the proxy. Each connection
+/// records the era in which it was made, so that an event affects only older connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -150,8 +150,8 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether a connection that was made in the era `born` still exists in this era: no event in between has ended all
-    /// connections.
+    /// Whether a connection that was made in the era `born` still exists in this era: since then, no event has ended
+    /// all connections.
     pub(crate) fn spares(self, born: Self) -> bool {
         self.severed == born.severed && self.reset == born.reset
     }

@@ -1,7 +1,7 @@
-//! Servers that speak RESP and misbehave: they hang up, stay silent, send garbage, or never stop sending.
+//! Servers that speak RESP and misbehave on purpose: they hang up, stay silent, send garbage, or never stop sending.
 //!
-//! The behaviour is a value, a [`Script`], and may be changed while the server runs. The server itself answers only the
-//! commands of a handshake. The script decides the answers to all later commands.
+//! The behaviour is a value, a [`Script`], which may be changed while the server runs. The server itself answers only
+//! the commands of a client's handshake. The script determines what happens with all later commands.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,8 +23,8 @@ use tokio::task::LocalSet;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Script {
-    /// Carries bytes between its clients and a real server. A connection that began under another script is closed, so
-    /// that its client reconnects.
+    /// Forwards bytes between the clients and a real server. A connection on which another script has received a
+    /// command is closed, so that its client reconnects.
     Relay {
         /// The real server.
         target: SocketAddr,
@@ -33,33 +33,34 @@ pub enum Script {
     },
     /// Accepts connections and reads from them, but never answers.
     Hush,
-    /// Sends these bytes to every new connection before any request, and hangs up.
+    /// Sends these bytes to every new connection, without waiting for a command, and hangs up.
     Dismiss(Words),
     /// Sends these bytes in reply to every command, including those of the handshake.
     Say(Words),
     /// Refuses every command with an error that quotes the whole command, as servers do for unknown commands.
     Quote,
-    /// Answers the handshake like a Redis 7 with a long uptime, and then behaves as the field says.
+    /// Answers the handshake like a Redis 7 server that has run for a long time. The field says how it behaves after
+    /// that.
     Greet(Then),
 }
 
-/// How a relay manipulates the bytes that it carries. In these texts, a *question* is a command that is not part of the
+/// How a relay manipulates the bytes that it forwards. Below, a *question* is a command that is not part of the
 /// handshake.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Tampering {
     /// The bytes are not manipulated.
     None,
-    /// Replies arrive one byte per write, with small pauses: about 16 kB per second.
+    /// Replies are sent byte by byte with small pauses, about 16 kB per second.
     Bytewise,
-    /// Sends these bytes once on every connection, before the reply to the first question. Therefore the client reads
-    /// each later reply as the reply to the question before.
+    /// Sends these bytes once on every connection, before the reply to the first question. So the client takes each
+    /// real reply for the reply to its next question.
     Slip(Words),
-    /// Sends these bytes in reply to every question. The real server receives no questions.
+    /// Sends these bytes in reply to every question, and forwards no question to the real server.
     Say(Words),
-    /// Hangs up at the question with this number, counted from 1 on each connection. The real server still receives
-    /// that question. Its reply is lost, and the replies to the questions just before it may be lost as well. With 0,
-    /// the relay hangs up as soon as the handshake seems to have ended.
+    /// Hangs up after forwarding the question with this number, counted from 1 on each connection. The reply to this
+    /// question is lost, and perhaps the replies to the questions just before it. With 0, hangs up after the
+    /// handshake: at the first question, or if nothing arrives for 2 ms.
     HangUpAt(usize),
 }
 
@@ -69,9 +70,9 @@ pub enum Tampering {
 pub enum Then {
     /// Never sends another byte after the handshake.
     Hush,
-    /// Hangs up as soon as the handshake seems to have ended.
+    /// Hangs up after the handshake: at the next command, or if none arrives for 2 ms.
     HangUp,
-    /// Answers this number of commands with `words`, and hangs up at the next command.
+    /// Answers the given number of commands with `words`, and hangs up at the next command.
     HangUpAfter {
         /// The number of commands that are answered.
         commands: usize,
@@ -80,7 +81,7 @@ pub enum Then {
     },
     /// Sends these bytes in reply to every command.
     Say(Words),
-    /// Sends `first` without a request, and then sends `rest` repeatedly without an end, at up to 16 MB per second.
+    /// Sends `first` without being asked, and then `rest` again and again without an end, at up to 16 MB per second.
     Flood {
         /// The bytes that are sent once.
         first: Vec<u8>,
@@ -95,7 +96,7 @@ pub enum Then {
 pub enum Words {
     /// Exactly these bytes.
     These(Vec<u8>),
-    /// Up to this many random bytes, which differ each time.
+    /// One to this many random bytes, which differ each time.
     Garbage(usize),
 }
 
@@ -155,7 +156,7 @@ impl Hostile {
         let thread = std::thread::Builder::new()
             .name(format!("hostile-{}", address.port()))
             .spawn(move || {
-                // All tasks of the connections run in this `LocalSet`, so they end when it is dropped.
+                // The tasks of all connections run in this `LocalSet`. When it is dropped, they end.
                 LocalSet::new().block_on(&runtime, door);
             })?;
         Ok(Self {
@@ -176,8 +177,8 @@ impl Hostile {
         format!("redis://{}", self.address)
     }
 
-    /// Changes the script for existing and new connections. An answer that is being sent at that moment may be cut
-    /// short.
+    /// Changes the script for existing and new connections. If an answer is being sent at that moment, the rest of it
+    /// may not be sent.
     pub fn play(&self, script: Script) {
         self.script.send_replace(Some(script));
     }
@@ -221,7 +222,7 @@ async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>
     let mut talks = view.clone();
     let admit = async {
         loop {
-            // Accepting failed, most likely because no file handle is available at present. Try again later.
+            // If this fails, most likely no file handle is available at present. Try again later.
             let Ok((client, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -268,11 +269,11 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// If no command has arrived for this time, the handshake is taken to have ended.
+/// The handshake is taken to have ended if no command has arrived for this time.
 const QUIET: Duration = Duration::from_millis(2);
 
-/// The number of bytes of a flood in one write. A pause follows each write, so that a flood does not occupy a whole
-/// core.
+/// The number of bytes that a flood sends in one write. A pause follows, so that the flood does not occupy a whole
+/// processor.
 const WAVE: usize = 16 << 10;
 const EBB: Duration = Duration::from_millis(1);
 
@@ -284,12 +285,12 @@ type Command = Vec<Vec<u8>>;
 /// One connection of the hostile server.
 struct Talk {
     client: TcpStream,
-    /// The local port, which distinguishes this server from other hostile servers of the same process.
+    /// The port of this server, which distinguishes it from other hostile servers of the same process.
     port: u16,
     number: u64,
     /// Received bytes that do not form a whole command yet.
     heard: Vec<u8>,
-    /// Whether the script has answered a command on this connection that no real server received.
+    /// Whether this server has taken a command from this connection without forwarding it to a real server.
     is_scripted: bool,
     /// Whether at least one command of the handshake was answered on this connection.
     is_greeted: bool,
@@ -358,8 +359,8 @@ impl Talk {
         }
     }
 
-    /// Sends the same bytes without an end, and reads commands meanwhile: a client whose commands are not read would
-    /// behave differently from a client that is flooded.
+    /// Sends the same bytes without an end. Reads the client's commands meanwhile, because a client that cannot send
+    /// would behave differently.
     async fn flood(&mut self, what: &[u8]) -> io::Result<()> {
         let wave = what.repeat((WAVE / what.len().max(1)).max(1));
         let (mut from, mut to) = self.client.split();
@@ -484,7 +485,7 @@ impl Talk {
         }
     }
 
-    /// Takes the next complete command from the buffer, and returns it with its bytes.
+    /// Removes the first complete command from the buffer, and returns the command and its bytes.
     fn understood(&mut self) -> io::Result<Option<(Command, Vec<u8>)>> {
         let Some((command, len)) = parse(&self.heard)? else {
             return Ok(None);
@@ -496,7 +497,8 @@ impl Talk {
     }
 }
 
-/// Parses a command as clients write it: an array of strings. `None` if it is incomplete.
+/// Parses a command as clients send it: an array of strings. Returns the command and its length in bytes; `None` if the
+/// command is incomplete.
 fn parse(bytes: &[u8]) -> io::Result<Option<(Command, usize)>> {
     let mut at = 0;
     let mut number = |kind: u8, skip: usize| {
@@ -571,7 +573,7 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// A hash in the form of a Lua script's SHA-1 name, different for different scripts (computed with FNV-1a).
+/// A number that differs for different scripts, from which a name like a SHA-1 name of a Lua script is made (FNV-1a).
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,8 +1,8 @@
 //! One direction of a proxied connection (a lane): a queue between a reader and a writer.
 //!
-//! Every event of the sending side (data, close, reset) becomes an item with its time of arrival. The writer at the
-//! other end decides by the current rules when the item is due. Nothing is decided in advance, so injecting or healing
-//! a fault also affects items in transit.
+//! Every event on the sender's side (data, close, reset) becomes an item of the queue, with its time of arrival. The
+//! writer at the other end looks at the current rules to decide when the first item is due. Because nothing is decided
+//! earlier, injecting or healing a fault also affects items that are in transit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -26,17 +26,17 @@ const LANE_ROOM: usize = 16 << 20;
 
 /// How a proxied connection ends.
 pub(crate) enum End {
-    /// Both sides have closed, and each has received the close of the other.
+    /// Both sides have closed, and each side has received the other side's close.
     Closed,
     /// Both sides are reset.
     Reset,
 }
 
-/// An event of one side of the connection, on its way to the other side.
+/// An event on one side of the connection, in transit to the other side.
 struct Item {
     arrived: Instant,
-    /// The item's share of the maximum jitter, from 0 to 1. It is drawn only once, so that a change of rules does not
-    /// draw it again.
+    /// The share of the maximum jitter that delays this item, from 0 to 1. It is drawn only once, so that a change of
+    /// the rules does not change it.
     luck: f64,
     deed: Deed,
 }
@@ -47,12 +47,12 @@ enum Deed {
     Reset,
 }
 
-/// The decision about the first item in the queue of a lane.
+/// The next action for the first item in the queue of a lane.
 enum Step {
     Wrote(usize),
     /// A rule discards the item.
     Lost,
-    /// The item is not due before this time. `None`: it is not due until the rules change.
+    /// The item is not due before this time; with `None`, not before the rules change.
     Wait(Option<Instant>),
     /// The receiver does not accept more bytes at present.
     Full,
@@ -71,7 +71,7 @@ pub(crate) struct Lane<'a> {
     kept: Cell<usize>,
     filled: Notify,
     drained: Notify,
-    /// Whether the sender's close was passed to the receiver.
+    /// Whether the sender's close has been forwarded to the receiver.
     finished: Cell<bool>,
 }
 
@@ -145,8 +145,8 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // After a close, the sender may still reset the connection, because a closed socket answers any data with a
-        // reset. Wait for that.
+        // After its close, the sender may still reset the connection: if it has closed its socket completely, its
+        // kernel answers any data with a reset. Wait for such a reset.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
@@ -168,8 +168,7 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let step = {
-                // The rules stay locked during the write, so that a new fault applies to all bytes once `inject` has
-                // returned.
+                // Keep the rules locked during the write. So when `inject` returns, a new fault applies to all bytes.
                 let rules = view.borrow_and_update();
                 if rules.era.spares(born) {
                     let shape = rules.shape(self.way, born);
@@ -186,13 +185,13 @@ impl<'a> Lane<'a> {
                     () = sleep_or_forever(due) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver does not read at present. The rules may change while the lane waits.
+                // The receiver does not read at present. While the lane waits, the rules may change.
                 Step::Full => tokio::select! {
                     () = writable(to.as_ref()) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver has closed, and its kernel answers each segment with a reset. A rule may hold or drop
-                // such a reset on its way back, so the proxy sends one reset for each segment.
+                // The receiver has closed, so its kernel answers each segment with a reset. Send one reset for each
+                // segment, because a rule may hold or drop a reset on its way back.
                 Step::Gone => {
                     self.lose();
                     back.push(Deed::Reset, 0.0);
@@ -212,7 +211,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Decides by the rules what happens to the first item.
+    /// Decides by the rules what happens to the first item of the queue, and writes it if it is due.
     fn step(
         &self,
         shape: Shape,
@@ -232,8 +231,8 @@ impl<'a> Lane<'a> {
             Deed::HangUp => return Step::HangUp,
             Deed::Bytes(_) if countdown.is_over() => return Step::Reset,
             Deed::Bytes(bytes) => {
-                // For a steady flow instead of bursts, send at most the bytes that the rate allows in a fiftieth of a
-                // second.
+                // Send at most the bytes that the rate allows in a fiftieth of a second. That makes a steady flow
+                // instead of bursts.
                 let slice = shape
                     .rate
                     .map_or(usize::MAX, |rate| (rate / 50).max(1) as usize);
@@ -260,8 +259,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Checks whether the first item of the queue is due. `Err` contains the time to wait for; `Err(None)` means to
-    /// wait for a change of rules.
+    /// Checks whether the first item of the queue is due. `Err(Some(time))` means to wait until `time`, and `Err(None)`
+    /// to wait until the rules change.
     fn due(
         &self,
         shape: Shape,
@@ -274,7 +273,7 @@ impl<'a> Lane<'a> {
         let delay = shape
             .latency
             .saturating_add(shape.jitter.mul_f64(head.luck));
-        // A due time beyond the range of the clock counts as never.
+        // A due time that is too late for the clock's range means never.
         let mut due = head.arrived.checked_add(delay).ok_or(None)?;
         if let (Some(rate), Some((at, n))) = (shape.rate, last_write) {
             due = due.max(at + Duration::from_secs_f64(n as f64 / rate as f64));
@@ -297,7 +296,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Counts how many bytes a `ResetAfter` fault still lets through before it resets the connection.
+/// The number of bytes that may still pass before a `ResetAfter` fault resets the connection.
 #[derive(Default)]
 struct Countdown {
     fault: Option<u64>,

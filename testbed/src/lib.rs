@@ -1,15 +1,16 @@
-//! Throw-away servers and faults, for tests, demos and chaos runs.
+//! Temporary servers and faults, for tests, demos and chaos runs.
 //!
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, and restarted with or
 //!   without its data; [`Masters`] are several of them. Both are removed when dropped.
 //! - [`MariaDb`] is one real MariaDB process with the same methods; a [`Console`] is a session of its administrator.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
-//! - [`Proxy`] sits between a client and a server and applies [`Fault`]s to their bytes.
-//! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, floods.
+//! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.
+//! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, or floods its
+//!   clients.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
 //! - [`Names`] are host names that resolve to an address, to nothing, or never.
 //! - [`Namespace`] is a link to one server that can go down, for programs that [`isolate`] themselves.
-//! - [`Connection`] and [`Reply`] send commands to a server without a client library.
+//! - [`Connection`] and [`Reply`] are for commands to a server without a client library.
 //!
 //! ```no_run
 //! use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
@@ -28,9 +29,10 @@
 //!
 //! # Non-goals
 //!
-//! Apart from [`Namespace`], nothing needs root. The crate touches neither the packet filter nor any network outside
-//! this machine. It does not download servers: one must be installed or named in `QUORATE_SERVER`. It knows nothing of
-//! locks and does not depend on `quorate`. It runs on Unix; items that need Linux say so.
+//! Nothing needs root, except [`Namespace`] on some systems. The crate changes neither the packet filter nor any
+//! network outside this machine. It does not download servers: a server must be installed, or `QUORATE_SERVER` must
+//! name it. It contains no code for locks and does not depend on `quorate`. It runs on Unix; items that need Linux say
+//! so.
 
 #[cfg(not(unix))]
 compile_error!(

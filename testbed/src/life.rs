@@ -13,14 +13,14 @@ use crate::error::Error;
 use crate::process::{process_state, signal_group, within};
 use crate::spawn::spawn;
 
-/// A server process that is started, watched, and killed when dropped. While the value exists, the process may die and
-/// be started again.
+/// One server process, which is killed when this value is dropped. Until then, the process may die and be started
+/// again.
 #[derive(Debug)]
 pub(crate) struct Life {
     child: Mutex<Option<Child>>,
     /// The log of the server, over all its restarts.
     log: PathBuf,
-    /// How long the effect of a signal may take to show.
+    /// The longest time until the effect of a signal is visible.
     patience: Duration,
 }
 
@@ -61,7 +61,8 @@ impl Life {
         matches!(running.try_wait(), Ok(None)).then(|| running.id())
     }
 
-    /// Waits until `probe` reports no problem any more. Ends early if the server exits or the time has passed.
+    /// Waits until `probe` returns `None`, which means that the server is ready. Fails if the server ends or `patience`
+    /// has elapsed.
     pub(crate) fn wait_ready(
         &self,
         patience: Duration,
@@ -98,7 +99,8 @@ impl Life {
             return Ok(());
         };
         let waiting = Error::io("look after the server");
-        // Until the child is reaped, the process id still belongs to it. Only the holder of this mutex reaps the child.
+        // Until the child is reaped, no other process can get its process id. The child cannot be reaped here, because
+        // that needs this mutex.
         if process.try_wait().map_err(waiting)?.is_none() {
             signal_group(process, signal)?;
         }

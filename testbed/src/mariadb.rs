@@ -1,7 +1,7 @@
 //! One temporary MariaDB server: a real process on loopback with its data in a temporary directory.
 //!
-//! A template of the data directory is created once per user and server version, and copied for each server: creating
-//! it takes half a second, copying it a tenth of a second.
+//! A new data directory takes half a second to create, and a tenth of a second to copy. So one is created per user and
+//! server version, as a template, and is copied for each server.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -24,7 +24,7 @@ use crate::spawn::{find, mortal, private_dir};
 
 /// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
-/// The longest time until the effect of a signal shows, and until the server's first answer after a start.
+/// The longest time until the effect of a signal is visible, and from a start until the server's first answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Options of one [`MariaDb`].
@@ -52,7 +52,8 @@ impl Default for MariaDbOptions {
 }
 
 impl MariaDbOptions {
-    /// A server that syncs each commit, writes no binary log, and lets everybody in as `root` without a password.
+    /// Options of a server that syncs each commit, writes no binary log, and accepts everybody as `root` without a
+    /// password.
     pub fn new() -> Self {
         Self::default()
     }
@@ -75,7 +76,7 @@ impl MariaDbOptions {
         self.arg(format!("--max-connections={most}"))
     }
 
-    /// Sets `read_only`: only administrators may change data. Default: off.
+    /// Sets `read_only`, with which only administrators may change data. Default: off.
     pub fn read_only(self) -> Self {
         self.arg("--read-only")
     }
@@ -86,7 +87,7 @@ impl MariaDbOptions {
             .arg(format!("--binlog-format={format}"))
     }
 
-    /// Makes the server resolve the host names of clients. Default: off.
+    /// Makes the server resolve the addresses of clients to host names. Default: off.
     pub fn resolve_names(self) -> Self {
         self.arg("--skip-skip-name-resolve")
     }
@@ -119,7 +120,7 @@ impl Programs {
         static FOUND: OnceLock<Result<Programs, &'static str>> = OnceLock::new();
         let found = FOUND.get_or_init(|| {
             let program = |name: &'static str| find(OsStr::new(name)).ok_or(name);
-            // The server program is usually not on the `PATH` of ordinary users.
+            // The server program is often in a folder that is not on the `PATH` of ordinary users.
             let server = program("mariadbd")
                 .or_else(|name| find(OsStr::new("/usr/sbin/mariadbd")).ok_or(name))?;
             Ok(Self {
@@ -132,7 +133,8 @@ impl Programs {
     }
 }
 
-/// A MariaDB process, killed and cleaned up when dropped. Otherwise like [`Server`](crate::Server).
+/// A MariaDB process, which is killed and cleaned up when this value is dropped. It behaves like
+/// [`Server`](crate::Server).
 ///
 /// ```no_run
 /// use quorate_testbed::{MariaDb, MariaDbOptions};
@@ -207,7 +209,7 @@ impl MariaDb {
         (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
-    /// The URL of a database for its administrator: `mysql://root@127.0.0.1:port/db`.
+    /// The URL of a database for the administrator: `mysql://root@127.0.0.1:port/db`.
     pub fn url(&self, database: &str) -> String {
         self.url_of("root", database)
     }
@@ -264,7 +266,7 @@ impl MariaDb {
         self.life.cont()
     }
 
-    /// Kills the server if it runs, and starts it again with its data on the same port.
+    /// Kills the server if it runs, and starts it again on the same port, with the data that it kept.
     ///
     /// # Errors
     ///
@@ -274,8 +276,8 @@ impl MariaDb {
         self.launch()
     }
 
-    /// Runs statements as administrator, through the server's own client program and its Unix socket. The answer has
-    /// one line per row, with columns separated by tabs.
+    /// Runs statements as administrator, with the client program of the server, over a Unix socket. The answer has one
+    /// line per row, with columns separated by tabs.
     ///
     /// # Errors
     ///
@@ -296,12 +298,12 @@ impl MariaDb {
         }
     }
 
-    /// Opens an administrator's session that stays open. Needed for states that end with their session: locked rows and
-    /// tables.
+    /// Opens an administrator's session that stays open. Use it for locks on rows and tables, which end with their
+    /// session.
     ///
     /// # Errors
     ///
-    /// If the client program does not start. Only the first answer shows whether the server accepted the login.
+    /// If the client program does not start. A refused login shows only in the first answer.
     pub fn console(&self) -> Result<Console, Error> {
         Console::open(self.client())
     }
@@ -316,7 +318,7 @@ impl MariaDb {
         command
     }
 
-    /// The last lines of the server's log, which continues over restarts.
+    /// The last lines of the server's log, which is one log for all restarts.
     pub fn log_tail(&self) -> String {
         self.life.log_tail()
     }
@@ -332,8 +334,8 @@ impl MariaDb {
         self.wait_ready()
     }
 
-    /// The server's arguments. They save memory and turn off unneeded features, so that the server starts in less than
-    /// half a second.
+    /// The server's arguments. They turn off features that are not needed and save memory, so that the server starts in
+    /// less than half a second.
     fn arguments(&self) -> Vec<OsString> {
         let path = |name: &str, at: &Path| {
             let mut arg = OsString::from(format!("--{name}="));
@@ -370,7 +372,8 @@ impl MariaDb {
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        // The server creates its socket when it is ready. Before that, the client program could not connect.
+        // The server creates its socket when it is ready. Before that, do not start the client program, which could not
+        // connect.
         let probe = || {
             if !self.socket().exists() {
                 return Some("no socket yet".to_owned());
@@ -390,7 +393,8 @@ impl MariaDb {
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
         self.life.end(signal, || self.knock().is_err())?;
-        // A socket file that a killed server has left would be mistaken for the socket of the new server, so remove it.
+        // Remove the socket file that a killed server has left. Otherwise it would be taken for the socket of the new
+        // server.
         let _ = fs::remove_file(self.socket());
         Ok(())
     }
@@ -404,9 +408,8 @@ impl MariaDb {
     }
 }
 
-/// Returns the template, the data directory that is copied for each server of this user. The template is created under
-/// another name and renamed when it is complete. If two processes create it at the same time, the later process uses
-/// the directory of the first.
+/// Returns the template: the data directory that is copied for each server of this user. A new template is created in
+/// another place, and renamed when it is complete. If another process has created the template first, that one is used.
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -434,8 +437,8 @@ fn template(programs: &Programs) -> Result<PathBuf, Error> {
     }
 }
 
-/// Whether the directory belongs to this user. Everybody may write to the folder around it, so the directory of another
-/// user is not trusted.
+/// Whether the directory belongs to this user. A directory of another user is not trusted, because everybody may write
+/// to the folder around it.
 fn is_ours(place: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::symlink_metadata(place)

@@ -45,7 +45,7 @@ impl Masters {
                     scope.spawn(move || Server::start(options))
                 })
                 .collect();
-            // Wait for all starts before the first error is returned, so that no server is still starting at that time.
+            // Wait for all starts before the first error is returned. Otherwise a server could still start after that.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {

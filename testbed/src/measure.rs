@@ -1,5 +1,5 @@
 //! Building blocks of benchmarks: samples and their quantiles, the processor time of client and servers, and the
-//! servers' own counters.
+//! counters that the servers keep.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::resp::Reply;
 use crate::server::Server;
 
-/// The samples of one client, in nanoseconds. In each cycle the client acquires a lock or another resource, and
-/// releases it.
+/// The samples of one client, in nanoseconds. In each cycle the client acquires a lock (or something else) and releases
+/// it.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     /// The time to acquire, for each cycle.
@@ -23,7 +23,8 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Runs one more cycle and records how long it took. `acquire` returns the value that is passed to `release`.
+    /// Runs one more cycle and records its times. `acquire` returns the value that is passed to `release`, or `None` if
+    /// it failed.
     pub async fn cycle<H, R: Future>(
         &mut self,
         acquire: impl Future<Output = Option<H>>,
@@ -57,7 +58,7 @@ pub fn quantile(sorted: &[u64], share: f64) -> f64 {
     sorted.get(at).map_or(f64::NAN, |value| *value as f64)
 }
 
-/// The median, minimum and maximum of a figure over the rounds of a benchmark.
+/// The median, minimum and maximum of one result over the rounds of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     /// The median. For an even number of values, it is the mean of the middle two.
@@ -69,7 +70,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Computes the spread from one value per round; NaN values are left out.
+    /// Computes the median, minimum and maximum from one value per round. NaN values are left out.
     pub fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
         let mut rounds: Vec<f64> = rounds.into_iter().filter(|v| v.is_finite()).collect();
         rounds.sort_by(f64::total_cmp);
@@ -108,19 +109,20 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The cost of some work: the elapsed time and the processor time.
+/// The elapsed time and the processor time of some work.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// The elapsed time of the work.
     pub took: Duration,
     /// The processor time that this process used for the work.
     pub client: Duration,
-    /// The processor time that all running servers used together; zero if the system does not report it.
+    /// The processor time that all running servers used together during the work; zero if the system does not report
+    /// it.
     pub servers: Duration,
 }
 
 impl Usage {
-    /// Runs the future `work` and measures its cost.
+    /// Runs the future `work`. Returns its result and its cost.
     pub async fn of<T>(servers: &[Server], work: impl Future<Output = T>) -> (T, Self) {
         let (client, theirs, started) = (own_cpu(), servers_cpu(servers), Instant::now());
         let done = work.await;
@@ -150,8 +152,7 @@ pub fn servers_cpu(servers: &[Server]) -> Duration {
     servers.iter().filter_map(Server::pid).map(cpu_of).sum()
 }
 
-/// The processor time of a process. It is exact to a nanosecond if the scheduler reports it, otherwise to ticks of 10
-/// ms.
+/// The processor time of a process: exact to a nanosecond if the scheduler reports it, otherwise in ticks of 10 ms.
 fn cpu_of(pid: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let precise: u64 = threads
@@ -175,7 +176,7 @@ fn cpu_of(pid: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-/// The servers' own counters, added up over all running servers.
+/// The counters that the servers keep themselves, added up over all running servers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// The number of commands that clients sent.
@@ -187,8 +188,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Reads the current counters. `sends_set` states whether clients send `SET` themselves; otherwise it counts as
-    /// part of a script.
+    /// Reads the current counters. `sends_set` says whether clients send `SET` themselves. If not, every `SET` is
+    /// counted as executed inside a script.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {

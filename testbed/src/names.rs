@@ -1,8 +1,9 @@
-//! Host names for single programs: the addresses of a name can be changed while the program runs, also to no address.
+//! Host names for single programs. The address of a name can be changed while the program runs; a name may also have no
+//! address.
 //!
-//! A small C library, compiled when it is needed and preloaded into the program, answers `getaddrinfo` for the listed
-//! names and leaves all other names to the system. So the name server can seem to be silent for one program, without
-//! root and without an effect on other programs.
+//! A small C library, which is compiled when it is needed and preloaded into the program, answers `getaddrinfo` for the
+//! listed names. The system answers for all other names. So for one program the name server can seem to be silent,
+//! without root and without an effect on other programs.
 //!
 //! Linux only, and only for dynamically linked programs; needs a C compiler.
 
@@ -57,7 +58,8 @@ impl Names {
         Ok(Self { library, dir })
     }
 
-    /// Changes the answer to lookups of this name, also for lookups in progress.
+    /// Changes the answer to lookups of the host name `name`. A lookup that waits for the silent name server gets the
+    /// new answer, too.
     ///
     /// # Errors
     ///
@@ -68,7 +70,7 @@ impl Names {
             Leads::Nowhere => "nowhere".into(),
             Leads::ToSilence => "silence".into(),
         };
-        // Replace the file in one step, so that no reader sees half a line.
+        // Replace the file by renaming a complete one, so that no reader sees half a line.
         let mut file = tempfile::NamedTempFile::new_in(self.dir.path())?;
         file.write_all(answer.as_bytes())?;
         file.persist(self.dir.path().join(name))?;

@@ -1,14 +1,14 @@
-//! Network namespaces: each puts a server behind a link of its own, which can go down silently.
+//! Network namespaces: each puts one server behind a link of its own, which can be cut without a trace.
 //!
-//! Through a [`Proxy`](crate::Proxy) a connect is always answered, because the kernel accepts it. Behind a link that is
-//! down nothing is answered at all, as if a cable was pulled. Such links need root, or a kernel that allows
-//! unprivileged user namespaces.
+//! Through a [`Proxy`](crate::Proxy), a connect always gets an answer, because the kernel accepts it. Through a link
+//! that is down, a connect gets no answer at all, as if a cable had been pulled. Such links need root, or a kernel that
+//! allows unprivileged user namespaces.
 //!
-//! All of these namespaces are inside one outer namespace that [`isolate`] moves the whole program into, with nothing
-//! but a loopback interface. So no packet can leave the machine, no address can collide with one in use, and nothing
-//! needs to be cleaned up: the kernel removes the namespaces with the last process.
+//! [`isolate`] moves the whole program into an outer namespace that has only a loopback interface, and all these
+//! namespaces are inside it. So no packet can leave the machine, no address can be in use already, and no cleanup is
+//! needed: the kernel removes the namespaces after the last process in them.
 //!
-//! Namespaces work on Linux only; on other systems they are unavailable.
+//! Linux only.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,27 +20,26 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
-/// The interface names at the two ends of a link. `OURS` is the outer end, to which a number is appended; `THEIRS` is
-/// the server's end.
+/// The names of the two interfaces of a link: `OURS` and a number at the outer end, `THEIRS` at the server's end.
 const OURS: &str = "qv";
 const THEIRS: &str = "wire";
 
 /// A network namespace and the link to it. Dropping the value removes both.
 #[derive(Debug)]
 pub struct Namespace {
-    /// A helper process in the namespace, which keeps the namespace alive while no server runs in it. The helper exits
-    /// when its standard input is closed.
+    /// A helper process that keeps the namespace alive while no server runs in it. It exits when its standard input is
+    /// closed.
     holder: Child,
     link: String,
     address: Ipv4Addr,
 }
 
 impl Namespace {
-    /// Creates a namespace with its link up. Works only in a program that [`isolate`] has restarted.
+    /// Creates a namespace with its link up. The program must have called [`isolate`] before.
     ///
     /// # Errors
     ///
-    /// If the system does not allow it, or if this program can be reached from another machine.
+    /// If the system does not allow it, or if other networks than loopback can be reached from this program.
     pub fn create() -> io::Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         if !is_isolated() {
@@ -85,8 +84,8 @@ impl Namespace {
         run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &link])?;
         run("ip", &["link", "set", "dev", &link, "up"])?;
         namespace.inside(&["ip", "addr", "add", &format!("{theirs}/30"), "dev", THEIRS])?;
-        // The hardware address is entered permanently. Otherwise the kernel would send ARP requests while the link is
-        // down, and then report "unreachable" instead of staying silent.
+        // Enter the hardware address permanently. Otherwise, while the link is down, the kernel would send ARP requests
+        // and then report "unreachable" instead of staying silent.
         let hardware = namespace.inside(&["ip", "-brief", "link", "show", "dev", THEIRS])?;
         let hardware = hardware.split_whitespace().nth(2).unwrap_or_default();
         let at = theirs.to_string();
@@ -119,13 +118,13 @@ impl Namespace {
     ///
     /// If the system refuses.
     pub fn sever(&self) -> io::Result<()> {
-        // Take down the server's end of the link. This kernel would not even send into an interface that is down
-        // itself.
+        // Take down the server's end of the link, not this end. Through an interface that is down the kernel would
+        // refuse to send.
         self.inside(&["ip", "link", "set", "dev", THEIRS, "down"])
             .map(drop)
     }
 
-    /// Brings the link up again. Retransmitted packets of old connections arrive then as well.
+    /// Brings the link up again. Packets of old connections that are sent again then arrive as well.
     ///
     /// # Errors
     ///
@@ -135,7 +134,7 @@ impl Namespace {
             .map(drop)
     }
 
-    /// The program and arguments that are put before a command to run it inside the namespace.
+    /// The program and the arguments to put before a command, so that the command runs inside the namespace.
     pub(crate) fn entrance(&self) -> [String; 3] {
         let net = format!("--net=/proc/{}/ns/net", self.holder.id());
         ["nsenter".to_owned(), net, "--".to_owned()]
@@ -163,7 +162,7 @@ fn is_isolated() -> bool {
     })
 }
 
-/// Checks whether [`isolate`] would work on this machine, or has been done already.
+/// Checks whether [`isolate`] would work on this machine, or whether this program is isolated already.
 ///
 /// # Errors
 ///
@@ -199,10 +198,11 @@ pub fn isolate() -> Result<(), String> {
     Err(format!("unshare: {error}"))
 }
 
-/// The command that enters a new namespace on this machine: directly as root, or as root of a new user namespace.
+/// The arguments of `unshare` that create a new network namespace on this machine: directly as root, or as root of a
+/// new user namespace.
 fn way_in() -> Result<&'static [&'static str], String> {
     const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
-    // A shell script that tries once each of the commands that namespaces need.
+    // A shell script that tries every command that namespaces need.
     const TRY: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
                        && ip link add qv0 type veth peer name wire";
     let mut why = String::new();

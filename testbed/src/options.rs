@@ -12,18 +12,19 @@ use tempfile::TempDir;
 use crate::clock::{ClockShim, OffsetFile};
 use crate::namespace::Namespace;
 
-/// The server's persistence, which decides which data the server has after [`Server::restart`](crate::Server::restart).
+/// The server's persistence, which determines the data after [`Server::restart`](crate::Server::restart).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// No persistence: every restart is empty. The default.
+    /// No persistence: the server is empty after every restart. The default.
     #[default]
     None,
-    /// An append-only file, synced before each reply: an acknowledged write survives SIGKILL and a power cut.
+    /// An append-only file that is synced before each reply. A write that was acknowledged survives SIGKILL and a power
+    /// cut.
     AofAlways,
-    /// An append-only file, synced once a second: a power cut loses the writes of up to about two seconds. SIGKILL
-    /// alone loses nothing that was written to the file, since the kernel still holds it.
+    /// An append-only file that is synced once a second. A power cut loses the writes of up to about two seconds.
+    /// SIGKILL loses nothing that was written to the file, because the kernel still has it.
     AofEverySec,
-    /// A snapshot a second after a change, and one at [`Server::terminate`](crate::Server::terminate). SIGKILL loses
+    /// A snapshot one second after a change, and one at [`Server::terminate`](crate::Server::terminate). SIGKILL loses
     /// the changes since the last snapshot.
     Rdb,
 }
@@ -33,11 +34,11 @@ pub enum Persistence {
 pub struct Tls {
     /// The server's certificate, as a PEM file.
     pub cert: PathBuf,
-    /// The private key of that certificate, as a PEM file.
+    /// The private key that belongs to `cert`, as a PEM file.
     pub key: PathBuf,
-    /// The certificate authority that signed the certificate, as a PEM file.
+    /// The certificate authority that signed `cert`, as a PEM file.
     pub ca: PathBuf,
-    /// Whether clients need a certificate of that authority as well.
+    /// Whether clients need a certificate from the certificate authority `ca` as well.
     pub client_certs: bool,
 }
 
@@ -65,7 +66,7 @@ pub struct ServerOptions {
     pub(crate) tls: Option<Tls>,
     pub(crate) patience: Duration,
     pub(crate) namespace: Option<Arc<Namespace>>,
-    /// Directories that the server uses and that must not be removed before it ends.
+    /// Temporary directories that the server uses. They must not be removed before the server ends.
     keeps: Vec<Arc<TempDir>>,
 }
 
@@ -119,7 +120,7 @@ impl ServerOptions {
         self
     }
 
-    /// Sets the user that [`Server::command`](crate::Server::command) logs in as and that
+    /// Sets the user as which [`Server::command`](crate::Server::command) logs in, and which
     /// [`Server::url`](crate::Server::url) contains. Default: the default user, with [`password`](Self::password).
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.login = Some((user.into(), password.into()));
@@ -161,13 +162,14 @@ impl ServerOptions {
         self
     }
 
-    /// Sets how long a start may take until PING is answered. Default: 10 s. Raise it for large data sets.
+    /// Sets how long the server may take from its start until it answers PING. Default: 10 s. Use more for large data
+    /// sets.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Runs the server in this namespace, listening at its address. Default: on loopback.
+    /// Runs the server in this namespace, at the namespace's address. Default: on loopback.
     pub fn namespace(mut self, namespace: Arc<Namespace>) -> Self {
         self.namespace = Some(namespace);
         self
@@ -179,8 +181,7 @@ impl ServerOptions {
         namespace.map_or(Ipv4Addr::LOCALHOST, Namespace::addr)
     }
 
-    /// The credentials for the control connection and for URLs, as user and password. An empty user is the default
-    /// user.
+    /// The user and the password for the control connection and for URLs. An empty user means the default user.
     pub(crate) fn credentials(&self) -> Option<(&str, &str)> {
         match (&self.login, &self.password) {
             (Some((user, password)), _) => Some((user, password)),
@@ -189,8 +190,8 @@ impl ServerOptions {
         }
     }
 
-    /// The content of the server's configuration file. Passwords are passed in a file because the process list would
-    /// show them as arguments.
+    /// The content of the server's configuration file. Passwords are in this file, because as arguments they would be
+    /// visible in the process list.
     pub(crate) fn config(&self, port: u16, socket: &Path, data: &Path) -> String {
         let mut lines = format!("bind {}\nprotected-mode no\ndaemonize no\n", self.host());
         let mut line = |name: &str, value: &str| {
@@ -234,7 +235,7 @@ impl ServerOptions {
     }
 }
 
-/// Quotes a value as the format of the configuration file requires.
+/// Quotes a value for the server's configuration file.
 fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }

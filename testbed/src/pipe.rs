@@ -61,15 +61,15 @@ async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
-    // The server may accept the connection before this side is notified. If a reset happens at that moment, the
-    // half-made socket is dropped, and dropping it must still send a reset.
+    // The server may accept the connection before `connect` returns. If a reset of the proxy then drops this socket,
+    // the server must still receive a reset.
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
     let stream = socket.connect(target).await?;
     SockRef::from(&stream).set_linger(None)?;
     Ok(stream)
 }
 
-/// Carries bytes in both directions. If there is no server, it behaves as if the server had reset the connection.
+/// Carries bytes in both directions. If `server` is `None`, behaves as if the server had reset the connection.
 async fn relay(
     client: &mut TcpStream,
     server: Option<&mut TcpStream>,
@@ -99,7 +99,7 @@ async fn relay(
     }
 }
 
-/// Serves a client whose connection was closed on the server side without notice to the client.
+/// Serves a client whose server side was closed without the client being notified.
 async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> End {
     let mut buffer = vec![0; 4096];
     let mut has_sent = false;
@@ -122,7 +122,8 @@ async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> E
     }
 }
 
-/// Waits until the rules satisfy `so`. If the proxy is gone, waits forever, because the proxy's tasks are dropped soon.
+/// Waits until the rules satisfy `so`. If the proxy has been dropped, never returns, because the proxy's tasks are then
+/// dropped soon.
 async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
     if view.wait_for(so).await.is_err() {
         pending::<()>().await;

@@ -1,9 +1,10 @@
 //! Ports for servers that are killed and restarted.
 //!
-//! A restarted server must find its port free. Binding port 0 would give a port of the ephemeral range, where the
-//! kernel may assign a dead server's port to an outgoing connection. A client that keeps dialling such a port on
-//! loopback may even be assigned that very port and connect to itself. Then the server cannot bind the port any more.
-//! So ports are drawn from below the ephemeral range. The kernel chooses the port only if that range is too small.
+//! A restarted server must find its port free. Binding port 0 would give a port of the ephemeral range, from which the
+//! kernel also takes ports for outgoing connections. So an outgoing connection could take the port of a dead server. A
+//! client that keeps dialling such a port on loopback may even get that port and connect to itself. Then the server
+//! cannot bind its port again. Therefore ports are drawn from below the ephemeral range. The kernel chooses the port
+//! only if there are too few ports below it.
 //!
 //! Ports are not locked against other processes. If another process takes the port first, the server is started again
 //! on another port.
@@ -24,7 +25,7 @@ static LEASED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 pub(crate) struct PortLease(u16);
 
 impl PortLease {
-    /// Reserves a port on which nobody listened a moment ago.
+    /// Reserves a port that is free at this moment.
     pub(crate) fn take() -> io::Result<Self> {
         let mut rng: rand::rngs::StdRng = rand::make_rng();
         let range = calm_range();
@@ -59,7 +60,7 @@ fn leased<T>(with: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
     with(&mut LEASED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The range of ports between the well-known ports and the ephemeral range, or `None` if it has too few ports.
+/// The range of ports below the ephemeral range, from 10,000; `None` if it has fewer than 2,000 ports.
 fn calm_range() -> Option<Range<u16>> {
     const LOWEST: u16 = 10_000;
     const ROOM: u16 = 2_000;

@@ -9,17 +9,17 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::error::Error;
 
-/// Sends a signal to the server and to the helpers that it forked to save or rewrite its data.
+/// Sends a signal to the server and to its helper processes, which save or rewrite its data.
 pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error> {
     let group = Pid::from_raw(process.id().cast_signed()).ok_or(Error::NotRunning)?;
     kill_process_group(group, signal).map_err(Error::io("signal the server"))
 }
 
-/// The state letter of a process, from `/proc` if the system has it, otherwise from `ps`.
+/// The state of a process as a letter, from `/proc` if the system has it, otherwise from `ps`.
 pub(crate) fn process_state(pid: u32) -> Option<char> {
     if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The program's name in parentheses may contain any character, so take the letter after the last closing
-        // parenthesis.
+        // The letter follows the last closing parenthesis. Before it is the name of the program in parentheses, which
+        // may contain any character.
         return stat.rsplit_once(')')?.1.trim_start().chars().next();
     }
     let ps = Command::new("ps")
@@ -29,8 +29,8 @@ pub(crate) fn process_state(pid: u32) -> Option<char> {
     String::from_utf8_lossy(&ps.stdout).trim().chars().next()
 }
 
-/// Waits until `done` returns true, at most for `patience`. Polls every millisecond and blocks this thread. Returns
-/// whether `done` became true.
+/// Waits until `done` returns true, but at most for `patience`. Checks every millisecond and blocks this thread.
+/// Returns whether `done` returned true.
 pub fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     loop {

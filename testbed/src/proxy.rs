@@ -1,8 +1,8 @@
 //! A TCP proxy on loopback that misbehaves on request.
 //!
-//! It works in user space and needs no root. The drawback is that the kernel accepts connections before the proxy sees
-//! them. So a SYN is never lost or delayed, and a server that is down appears as a connection that opens and is then
-//! reset.
+//! It needs no root, because it works in user space. The drawback is that the kernel accepts a connection before the
+//! proxy sees it. So a SYN is never lost or delayed. If the server is down, the client sees a connection that opens and
+//! is then reset.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -21,8 +21,8 @@ use crate::pipe::serve;
 
 /// A proxy in front of one address.
 ///
-/// It runs on a thread of its own, so it works the same under any runtime, and under none: blocking calls
-/// through it from a test's only thread do not starve it. Dropping it closes its port and all its connections.
+/// The proxy has a thread of its own. So it works under any async runtime and without one, and even if a test makes
+/// blocking calls through it on its only thread. Dropping this value closes the proxy's port and all its connections.
 ///
 /// ```no_run
 /// use quorate_testbed::{Fault, Proxy, Server, ServerOptions, Way};
@@ -48,7 +48,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy to `target` on a free port of 127.0.0.1. A server at `target` is not needed yet.
+    /// Starts a proxy to `target` on a free port of 127.0.0.1. No server needs to run at `target` yet.
     ///
     /// # Errors
     ///
@@ -57,8 +57,8 @@ impl Proxy {
         Self::seeded(target, 0)
     }
 
-    /// Starts a proxy as [`start`](Self::start) does, with a seed for the jitter. The jitter depends only on the seed,
-    /// the connection and the chunk. How TCP divides bytes into chunks is not repeatable.
+    /// Starts a proxy as [`start`](Self::start) does, with a seed for the random jitter. The same seed gives the same
+    /// jitter for the same chunk of the same connection. But TCP may divide the same bytes into other chunks.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Proxy {
         self.address
     }
 
-    /// The address that bytes are sent to, unless a fault redirects them.
+    /// The address that the proxy forwards bytes to, unless a fault redirects them.
     pub fn target(&self) -> SocketAddr {
         self.target
     }
@@ -119,8 +119,8 @@ impl Proxy {
         self.rules.send_modify(Rules::clear);
     }
 
-    /// Resets (RST) every connection that was made before this call, towards both sides. Injected faults do not delay
-    /// the resets. The proxy continues and accepts new connections.
+    /// Resets (RST) both sides of every connection that was made before this call. Injected faults do not delay the
+    /// resets. The proxy continues and accepts new connections.
     pub fn reset_all(&self) {
         self.change(|rules| rules.era.reset += 1);
     }
@@ -132,8 +132,8 @@ impl Proxy {
 }
 
 impl Proxy {
-    /// Changes the rules. If the change begins a new era, waits until the accepting side uses the new era. Otherwise a
-    /// connection made after this call could count as a connection made before it.
+    /// Changes the rules. If that begins a new era (see [`Era`]), waits until the accepting side uses the new era.
+    /// Otherwise a connection that is made after this call could count as an older one.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
@@ -149,7 +149,7 @@ impl Proxy {
     }
 }
 
-/// The era that new connections belong to.
+/// The era to which new connections belong, see [`Era`].
 #[derive(Debug, Default)]
 struct SeenEra {
     era: Mutex<Era>,
@@ -164,7 +164,7 @@ impl SeenEra {
 
     fn wait_for(&self, wanted: Era) {
         let era = self.era.lock().unwrap_or_else(PoisonError::into_inner);
-        // The accepting side answers within microseconds. The time limit is needed only if its thread has died.
+        // The accepting side needs only microseconds. The time limit is for the case that its thread has died.
         let _ = self
             .changed
             .wait_timeout_while(era, Duration::from_secs(5), |era| !era.reaches(wanted));
@@ -172,8 +172,8 @@ impl SeenEra {
 }
 
 impl Fault {
-    /// Injects the fault into `proxy` and returns its guard, which heals the fault when dropped. When this function has
-    /// returned, no more bytes are carried under the old rules, on existing connections as well as new ones.
+    /// Injects the fault into `proxy` and returns its guard, which heals the fault when dropped. The fault applies to
+    /// all bytes that are forwarded after this function has returned, on existing and on new connections.
     pub fn inject(&self, proxy: &Proxy) -> Injected {
         proxy.inject(self.clone())
     }
@@ -199,9 +199,10 @@ struct Door {
 }
 
 impl Door {
-    /// Accepts connections until the proxy is dropped. Its tasks end with the runtime that they run on.
+    /// Accepts connections until the proxy is dropped. The tasks of the connections end with the runtime that they run
+    /// on.
     async fn keep(mut self) {
-        // The socket is used twice: once to wait for connections, and once to poll for them without waiting.
+        // Use the socket twice: to wait for connections, and to accept connections without waiting.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -221,8 +222,8 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // Accept the connections that are queued now under the old era. They were made before `reset_all`
-                    // or a half-open fault, which must affect them.
+                    // First accept the connections that are queued now, under the old era. They were made before
+                    // `reset_all` or the half-open fault, so it must affect them.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {
@@ -234,7 +235,7 @@ impl Door {
                 }
                 knock = waiting.accept() => match knock {
                     Ok((client, _)) => self.admit(client, era),
-                    // Accepting failed, most likely because no file handle is available at present. Try again later.
+                    // Most likely no file handle is available at present. Try again later.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
             }

@@ -1,7 +1,7 @@
-//! A minimal RESP2 client, for tests that send commands to a server.
+//! A minimal RESP2 client, with which tests send commands to a server.
 //!
-//! It sends one request and reads one reply, blocking, with a deadline for each read and write. It deliberately has no
-//! pipelines, pub/sub, RESP3 and reconnects; a client library has those.
+//! It sends one request and reads one reply, and blocks meanwhile, with a time limit for each read and write. It
+//! deliberately has no pipelines, pub/sub, RESP3 or reconnects.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ pub enum Reply {
     Int(i64),
     /// A string of bytes.
     Bulk(Vec<u8>),
-    /// Nil: a missing key, or a `SET NX` that did not set.
+    /// Nil, for example for a missing key or a `SET NX` that did not set the key.
     Nil,
     /// A list of replies.
     Array(Vec<Reply>),
@@ -53,7 +53,7 @@ impl Reply {
 }
 
 impl From<&str> for Reply {
-    /// Makes the reply that a `GET` of this value returns, for `assert_eq!`.
+    /// The reply that a `GET` of a key with this value returns, for `assert_eq!`.
     fn from(value: &str) -> Self {
         Self::Bulk(value.as_bytes().to_vec())
     }
@@ -133,7 +133,7 @@ impl Connection {
     }
 }
 
-/// Turns `WouldBlock`, which a socket timeout returns on Unix, into `TimedOut`.
+/// Turns the error `WouldBlock` into `TimedOut`, because a socket timeout returns `WouldBlock` on Unix.
 fn plain(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time")

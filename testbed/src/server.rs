@@ -1,7 +1,7 @@
-//! One temporary server: a real Redis or Valkey process on loopback, with all its files in one temporary directory.
+//! One temporary server: a real Redis or Valkey process on loopback. All its files are in one temporary directory.
 //!
-//! Every method that changes the process returns only when the change has been observed, not when the signal has been
-//! sent. All of them block, usually for a few milliseconds; async callers can use `spawn_blocking`.
+//! Every method that changes the process returns only when the change is visible, not already when the signal was sent.
+//! All these methods block, usually for a few milliseconds; async callers can use `spawn_blocking`.
 //!
 //! Clusters, replicas and sentinels are not supported, because the masters of a quorate lock do not know one another.
 
@@ -22,20 +22,20 @@ use crate::ports::PortLease;
 use crate::resp::{Connection, Reply};
 use crate::spawn::{available, mortal, private_dir};
 
-/// The number of further ports that are tried if the first port is taken.
+/// The number of other ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
-/// The longest time until the effect of a signal shows.
+/// The longest time until the effect of a signal is visible.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit of [`Server::command`] for each read and write.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A server process, killed and cleaned up when dropped.
+/// A server process, which is killed and cleaned up when this value is dropped.
 ///
-/// It runs in its own process group, so a Ctrl-C at the terminal does not reach it before its owner has handled it. If
-/// `setpriv` is available, the server also dies when this process is killed; its temporary directory then remains.
+/// The server runs in its own process group, so Ctrl-C at the terminal does not reach the server before the program
+/// that started it. If `setpriv` is available, the server also dies when this process is killed; its temporary
+/// directory then remains.
 ///
-/// All methods take `&self`, so a chaos schedule may kill a server from one thread while another thread sends it a
-/// command.
+/// All methods take `&self`, so one thread may kill the server while another thread sends it a command.
 #[derive(Debug)]
 #[must_use = "dropping the server kills it"]
 pub struct Server {
@@ -91,12 +91,12 @@ impl Server {
         (self.options.host(), self.port()).into()
     }
 
-    /// The network namespace that the server runs in, or `None` if it runs without one of its own.
+    /// The network namespace in which the server runs; `None` if it has no namespace of its own.
     pub fn namespace(&self) -> Option<&Namespace> {
         self.options.namespace.as_deref()
     }
 
-    /// The URL for clients, with credentials if there are any: `redis://127.0.0.1:port`, or `rediss://` under TLS.
+    /// The URL for clients, with credentials if there are any: `redis://127.0.0.1:port`, or `rediss://` with TLS.
     pub fn url(&self) -> String {
         self.url_at(self.addr())
     }
@@ -157,8 +157,8 @@ impl Server {
         self.end(Signal::TERM)
     }
 
-    /// Freezes the server with SIGSTOP, and waits until the system shows it as stopped. The kernel still accepts
-    /// connections and acknowledges bytes, but nothing is answered until [`cont`](Self::cont).
+    /// Freezes the server with SIGSTOP, and waits until the system shows the server as stopped. The kernel still
+    /// accepts connections and acknowledges bytes, but nobody answers until [`cont`](Self::cont).
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Server {
         self.life.cont()
     }
 
-    /// Kills the server if it runs, and starts it again with its data on the same port.
+    /// Kills the server if it runs, and starts it again on the same port, with the data that it kept.
     ///
     /// # Errors
     ///
@@ -186,8 +186,8 @@ impl Server {
         self.launch()
     }
 
-    /// Kills the server if it runs, deletes its data, and starts it again on the same port. Such a crash with data loss
-    /// endangers a quorum.
+    /// Kills the server if it runs, deletes its data, and starts it again on the same port. This simulates a crash with
+    /// data loss.
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl Server {
         self.launch()
     }
 
-    /// Waits until the server answers PING, also while it loads its data.
+    /// Waits until the server answers PING, which it does not do while it loads its data.
     ///
     /// # Errors
     ///
@@ -212,8 +212,8 @@ impl Server {
         self.life.wait_ready(self.options.patience, pause, probe)
     }
 
-    /// Sends the server a command over its Unix socket. So no proxy is involved, no TLS, and no counters of TCP
-    /// connections.
+    /// Sends the server a command over its Unix socket. So proxies, TLS and the counters of TCP connections are not
+    /// involved.
     ///
     /// ```no_run
     /// # use quorate_testbed::{Reply, Server, ServerOptions};
@@ -249,7 +249,7 @@ impl Server {
         }
     }
 
-    /// The last lines of the server's log, which continues over restarts.
+    /// The last lines of the server's log, which is one log for all restarts.
     pub fn log_tail(&self) -> String {
         self.life.log_tail()
     }
@@ -273,15 +273,13 @@ impl Server {
         self.wait_ready()
     }
 
-    /// Returns `None` if the server is ready, otherwise the reason why not. It connects over the Unix socket in the
-    /// server's own directory, because on the port a server of another process may answer while this server still fails
-    /// to bind.
+    /// Returns `None` if the server is ready, otherwise the problem. Connects over the Unix socket in the server's own
+    /// directory: on the port, a server of another process may answer while this server fails to bind.
     fn probe(&self) -> io::Result<Option<String>> {
-        // Log in first, because a loading server answers an anonymous connection with NOAUTH instead of LOADING.
+        // Log in first. While it loads its data, a server answers NOAUTH instead of LOADING to an anonymous connection.
         let answer = match self.connect(COMMAND_PATIENCE) {
             Ok(mut connection) => connection.command(&["PING"])?,
-            // A refused login shows that the server is ready. The test itself finds out whether the configured login
-            // works.
+            // If the server refuses the login, it is ready. Whether the configured login works is up to the test.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Reply::Nil,
             Err(error) => return Err(error),
         };
@@ -291,7 +289,7 @@ impl Server {
         }
     }
 
-    /// Connects to the server's port. A time limit is needed, because behind a link that is down nothing refuses the
+    /// Connects to the server's port, with a time limit: if the link to the server is down, nobody refuses the
     /// connection.
     fn knock(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))

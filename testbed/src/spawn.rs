@@ -1,12 +1,12 @@
-//! Starts a child process so that it does not outlive this process.
+//! Starts child processes that do not outlive this process.
 //!
-//! `Drop` ends the child whenever this process ends normally. For the other cases (SIGKILL, abort, a static that is
-//! never dropped), the child is started through `setpriv --pdeathsig KILL` if util-linux provides it. Otherwise the
-//! child is left running in these cases.
+//! If this process ends normally, `Drop` ends the child. For all other cases (SIGKILL, abort, a static that is never
+//! dropped), the child is started through `setpriv --pdeathsig KILL`, if util-linux provides it. Without `setpriv`, the
+//! child continues to run in those cases.
 //!
-//! The kernel ties that signal to the *thread* that spawned the child, not to the process: a server spawned from a test
-//! thread or a worker pool would die with that thread. Therefore one thread that never ends spawns all children;
-//! `a_server_outlives_the_thread_that_started_it` tests this.
+//! The kernel sends that signal when the *thread* that spawned the child ends, not when the process ends. So a server
+//! that a test thread or a thread of a pool has spawned would die with that thread. Therefore a single thread, which
+//! never ends, spawns all children. The test is `a_server_outlives_the_thread_that_started_it`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (jobs, queue) = mpsc::channel::<Job>();
-        // If the thread cannot be started, its queue is dropped with the closure and `send` fails below.
+        // If the thread cannot be started, the receiver of the jobs is dropped, and `send` below fails.
         let _ = thread::Builder::new()
             .name("testbed-spawner".into())
             .spawn(move || {
@@ -43,7 +43,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().map_err(|_| gone())?
 }
 
-/// A command for `program`. The started program dies with this process if the system supports it.
+/// A command that starts `program`. The program dies with this process if the system supports it.
 pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let tied = *SETPRIV.get_or_init(|| {
@@ -70,12 +70,12 @@ pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
     command
 }
 
-/// The server program that is used when none is named: `QUORATE_SERVER` (a path, or a name on `PATH`),
-/// else the first of `redis-server` and `valkey-server` on `PATH`.
+/// The default server program: `QUORATE_SERVER` (a path, or a name on `PATH`), else the first of `redis-server` and
+/// `valkey-server` on `PATH`.
 ///
 /// `None` means that [`Server::start`](crate::Server::start) would fail with
-/// [`Error::NoProgram`](crate::Error::NoProgram). A `QUORATE_SERVER` that names nothing executable is not
-/// replaced by another program: a test meant for one server must not silently run against a different one.
+/// [`Error::NoProgram`](crate::Error::NoProgram). If `QUORATE_SERVER` names nothing executable, no other program is
+/// used instead: a test for one server must not silently run on another one.
 pub fn available() -> Option<PathBuf> {
     match std::env::var_os("QUORATE_SERVER").filter(|name| !name.is_empty()) {
         Some(named) => find(&named),
@@ -85,11 +85,11 @@ pub fn available() -> Option<PathBuf> {
     }
 }
 
-/// The path of the program `name`: looked up on `PATH`, or `name` itself if it is a path.
+/// The path of the program `name`, which is a path or is looked up on `PATH`.
 pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
-        // The path must be absolute, because the server starts in a directory of its own.
+        // Make the path absolute, because the server starts in another directory.
         return executable(path).then(|| std::path::absolute(path).ok())?;
     }
     std::env::split_paths(&std::env::var_os("PATH")?)
@@ -103,8 +103,8 @@ fn executable(path: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Creates a directory in `home`, or in the folder for temporary files. Its name is short enough for the path of a Unix
-/// socket (about 100 bytes).
+/// Creates a directory in `home`, or else in the folder for temporary files. If that path is too long for a Unix socket
+/// (about 100 bytes), creates it in `/tmp`.
 pub(crate) fn private_dir(home: Option<&Path>) -> io::Result<TempDir> {
     let usual = home.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let base = if usual.as_os_str().len() > 70 {

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use crate::measure::{Spread, number};
 
-/// A table as rows of cells; columns are as wide as their widest cell, and numbers are right-aligned.
+/// A table as rows of cells. Each column is as wide as its widest cell, and numbers are right-aligned.
 #[derive(Clone, Debug, Default)]
 pub struct Table(Vec<Vec<String>>);
 
@@ -44,7 +44,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Formats the median of a ratio, with its minimum and maximum over the rounds of a benchmark.
+/// Formats a ratio as its median, with its minimum and maximum over the rounds of a benchmark.
 pub fn ratio(spread: Spread) -> String {
     format!(
         "{} [{}-{}]",

@@ -1,7 +1,7 @@
 //! Temporary ZooKeeper: one server or an ensemble, as ordinary processes on loopback.
 //!
-//! Every method that changes a process returns only when the change has been observed. All of these methods block: a
-//! Java program takes a second or two to start.
+//! Every method that changes a process returns only when the change is visible. All these methods block: a Java program
+//! takes a second or two to start.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,16 +18,16 @@ use crate::life::Life;
 use crate::ports::PortLease;
 use crate::spawn::{find, mortal};
 
-/// The longest time until a member answers after its start. It is this long because Java is slow on a busy machine.
+/// The longest time until a member answers after its start. Java is slow on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// The longest time until the effect of a signal shows.
+/// The longest time until the effect of a signal is visible.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit for one answer of a member.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-/// The number of attempts to start an ensemble. Each attempt uses new ports, in case the ports were taken in the
-/// meantime.
+/// The number of attempts to start an ensemble. Each attempt uses new ports, because another process may have taken a
+/// port in the meantime.
 const TRIES: usize = 4;
-/// The folder of Java libraries on Debian.
+/// The folder in which Debian installs Java libraries.
 const JARS: &str = "/usr/share/java";
 /// The Java libraries that ZooKeeper needs.
 const NEEDED: [&str; 18] = [
@@ -66,7 +66,7 @@ impl Default for ZooKeeperOptions {
 }
 
 impl ZooKeeperOptions {
-    /// Options of a single server, with ticks of 100 ms and session timeouts of 100 ms to 60 s.
+    /// Options of a single server, with a tick time of 100 ms and session timeouts of 100 ms to 60 s.
     pub fn new() -> Self {
         Self {
             members: 1,
@@ -81,7 +81,7 @@ impl ZooKeeperOptions {
         Self { members, ..self }
     }
 
-    /// Sets the smallest and the largest session timeout that the servers grant.
+    /// Sets the smallest and the largest session timeout that the members grant.
     #[must_use]
     pub fn sessions(self, shortest: Duration, longest: Duration) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl ZooKeeperOptions {
         }
     }
 
-    /// Adds a line to `zoo.cfg`.
+    /// Adds a line to the configuration file `zoo.cfg` of every member.
     #[must_use]
     pub fn setting(mut self, line: impl Into<String>) -> Self {
         self.settings.push(line.into());
@@ -100,8 +100,8 @@ impl ZooKeeperOptions {
 
 /// One ZooKeeper server or an ensemble, killed and cleaned up when dropped.
 ///
-/// Members are numbered from 0. As with [`Server`](crate::Server), a member runs in its own process group and dies with
-/// this process if `setpriv` is available, and all methods take `&self`.
+/// Members are numbered from 0. As with [`Server`](crate::Server), each member runs in its own process group and dies
+/// with this process if `setpriv` is available, and all methods take `&self`.
 ///
 /// ```no_run
 /// use quorate_testbed::ZooKeeper;
@@ -129,11 +129,11 @@ impl ZooKeeper {
         java().and_then(|_| class_path()).map(|_| ())
     }
 
-    /// Starts one server.
+    /// Starts a single server.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if no program is found; [`Error::Exited`] or [`Error::NotReady`] with the end of the log if the
+    /// [`Error::Io`] if a program is missing; [`Error::Exited`] or [`Error::NotReady`] with the end of the log if the
     /// server does not start. No process is left running in that case.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(&ZooKeeperOptions::new())
@@ -195,7 +195,7 @@ impl ZooKeeper {
         self.members[member].addr()
     }
 
-    /// The URL for clients, with all members: `zk://127.0.0.1:1+127.0.0.1:2/chroot`.
+    /// The URL of all members for clients, with `chroot` as the path: `zk://127.0.0.1:1+127.0.0.1:2/chroot`.
     pub fn url(&self, chroot: &str) -> String {
         let hosts: Vec<String> = self
             .members
@@ -237,8 +237,8 @@ impl ZooKeeper {
         self.members[member].life.cont()
     }
 
-    /// Kills a member if it runs, and starts it again with its data on the same ports. Waits until the member serves
-    /// clients; in an ensemble, this needs a majority of running members.
+    /// Kills a member if it runs, and starts it again on the same ports with its data. Waits until the member serves
+    /// clients, for which an ensemble needs a majority of running members.
     ///
     /// # Errors
     ///
@@ -262,7 +262,8 @@ impl ZooKeeper {
         alive.try_for_each(Member::wait_ready)
     }
 
-    /// The member that leads the ensemble; a single server counts as its leader. `None` while no member leads.
+    /// The index of the member that leads the ensemble; a single server is its own leader. `None` while there is no
+    /// leader.
     pub fn leader(&self) -> Option<usize> {
         (0..self.members.len()).find(|&member| {
             self.ask(member, "srvr").is_ok_and(|answer| {
@@ -280,7 +281,8 @@ impl ZooKeeper {
         self.members[member].ask(word)
     }
 
-    /// One value of a member's answer to `mntr`, e.g. the number of connections.
+    /// One value of a member's answer to `mntr`, for example the number of connections. `None` if the member does not
+    /// report it.
     pub fn figure(&self, member: usize, name: &str) -> Option<u64> {
         let all = self.ask(member, "mntr").ok()?;
         let mut words = all.lines().filter_map(|line| line.split_once('\t'));
@@ -388,8 +390,8 @@ impl Member {
         self.life.wait_ready(START_PATIENCE, pause, probe)
     }
 
-    /// Returns `None` if this very server answers and serves clients, otherwise the problem. A server of another
-    /// process may answer on the same port, and does not count.
+    /// Returns `None` if this member answers and serves clients, otherwise the answer. Another process may have taken
+    /// the port; its answers are ignored.
     fn serves(&self) -> io::Result<Option<String>> {
         let answer = self.ask("srvr")?;
         let ours = self
@@ -429,7 +431,8 @@ fn java() -> Result<PathBuf, String> {
         .ok_or_else(|| "there is no java: install a JRE, such as default-jre-headless".into())
 }
 
-/// The libraries of ZooKeeper: from the folder named by `QUORATE_ZOOKEEPER`, or Debian's.
+/// The class path with the libraries of ZooKeeper, from the folder that `QUORATE_ZOOKEEPER` names, otherwise from
+/// Debian's packages.
 fn class_path() -> Result<String, String> {
     if let Some(folder) = std::env::var_os("QUORATE_ZOOKEEPER").filter(|name| !name.is_empty()) {
         let folder = PathBuf::from(folder);

@@ -3,8 +3,8 @@
 
 use crate::common::{self, bare, done, masters, quorate};
 
-/// Runs `quorate run` with these options and the command `touch FILE`. Expects exit code 64, one line that contains all
-/// of `parts`, and that FILE does not exist afterwards.
+/// Runs `quorate run` with these options and the command `touch FILE`. Expects exit code 64, one line of output that
+/// contains all of `parts`, and no file FILE.
 fn refused(options: &[&str], parts: &[&str]) {
     let witness = tempfile::tempdir().expect("a directory");
     let file = witness.path().join("ran");
@@ -38,7 +38,7 @@ fn wrong_masters_are_refused_in_one_line() {
         &["master 2 of 3"],
     );
     refused(&["--masters", "http://a", "r"], &["http", "redis://"]);
-    // Text in the place of a port must be hidden: it may be a password in a URL whose host was forgotten.
+    // Text in the place of the port must be hidden. It may be a password, if the user forgot the host in the URL.
     refused(&["--masters", "a:b:c", "r"], &["a:b:***"]);
     refused(&["--masters", "redis://a:port", "r"], &["redis://a:***"]);
     refused(

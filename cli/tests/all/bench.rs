@@ -1,4 +1,5 @@
-//! Tests of `quorate bench`: it measures within the given time, writes its report, and leaves no other files or keys.
+//! Tests of `quorate bench`: it takes the given time, writes its report, and leaves nothing else behind, neither files
+//! nor keys.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -37,8 +38,8 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
         run.err.contains("a noisy machine"),
         "{run:?}"
     );
-    // With five masters, an acquire takes at least the third fastest of the round trips 1, 10, 40, 80 and 150 ms, on
-    // any machine.
+    // The round trips are 1, 10, 40, 80 and 150 ms. On any machine, an acquire on five masters takes at least the third
+    // of them, 40 ms.
     let far = result["wide"]["sizes"].as_array().expect("a list");
     let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
     let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);

@@ -64,7 +64,7 @@ fn demo_sells_ten_prizes_on_two_redis_and_a_database() {
     }
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,redis,mysql"]));
     three_sell_ten(&format!("{0}, {0}, mariadbd", redis()), &run);
-    // Use a database in the place of the master that the demo kills and restarts.
+    // Use a MariaDB server for the second master, which is the one that the demo kills and restarts.
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,mariadb,redis"]));
     three_sell_ten(&format!("{0}, mariadbd, {0}", redis()), &run);
 }
@@ -134,7 +134,7 @@ fn interrupted_demo_dies_of_the_signal_and_stops_its_masters() {
     std::thread::sleep(Duration::from_millis(400));
     signal(&child, "INT");
     let run = end(child);
-    // The demo must end by the signal SIGINT itself, so that a shell ends a loop around it.
+    // `demo` must end itself by the signal SIGINT, so that a shell loop around it ends, too.
     assert_eq!((run.code, run.died_of), (Some(130), Some(2)), "{run:?}");
     assert!(
         run.err.contains("interrupted") && run.out.is_empty(),

@@ -1,4 +1,4 @@
-//! Tests of `quorate doctor` on real masters: it finds each problem, and finds none on healthy masters.
+//! Tests of `quorate doctor` on real masters: it reports every problem, and none on healthy masters.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -47,8 +47,8 @@ fn doctor_finds_no_problem_on_healthy_masters() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(json["well"], true);
     let findings = json["findings"].as_array().expect("findings");
-    // Accept findings of the check `version`, because the installed server may be a version that is not on the tested
-    // list.
+    // Ignore findings of the check `version`, because the version of the installed server may not be on the list of
+    // tested versions.
     assert!(findings.iter().all(|f| f["check"] == "version"), "{run:?}");
     let first = &json["masters"][0];
     assert_eq!(first["appendfsync"], "always");
@@ -133,7 +133,7 @@ fn doctor_names_the_missing_rights_of_a_user() {
     assert_eq!(found(&json, "error"), ["acl"; 3], "{run:?}");
     assert_eq!(
         json["masters"][0]["denied"],
-        // CONFIG GET is needed here only because these tests turn the restart guard off.
+        // CONFIG GET is needed only without the restart guard, which is off in these tests.
         serde_json::json!(["EVALSHA", "CONFIG GET"]),
         "{run:?}"
     );
@@ -168,7 +168,7 @@ fn documented() -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Runs the documented `ACL SETUSER` command on every master. If `without` is given, leaves out that right.
+/// Runs the documented `ACL SETUSER` command on every master, without the right `without`.
 fn grant(masters: &Masters, without: Option<&str>) {
     let words: Vec<String> = documented()
         .into_iter()
@@ -180,8 +180,7 @@ fn grant(masters: &Masters, without: Option<&str>) {
     }
 }
 
-/// Runs `quorate doctor` as the user that docs/operations.md documents. The password on that page is the literal word
-/// PASSWORD.
+/// Runs `quorate doctor` as the user that docs/operations.md creates. Its password is the literal word PASSWORD.
 fn examine_as_locker(masters: &Masters, options: &[&str]) -> (Done, Value) {
     let url = |master: &Server| format!("redis://quorate:PASSWORD@{}", master.addr());
     let urls: Vec<String> = masters.iter().map(url).collect();
@@ -229,8 +228,8 @@ fn doctor_names_each_documented_right_that_is_missing() {
 fn doctor_asks_for_prefix_if_the_user_may_not_use_all_keys() {
     let masters = durable(3);
     grant(&masters, None);
-    // Without `--prefix`, doctor cannot know whether all locks have names like `lock:a`. So the user may have enough
-    // rights, and the finding is only a warning.
+    // Without `--prefix`, `doctor` cannot know whether all locks have names like `lock:a`. The user may have all rights
+    // that are needed, so the finding is only a warning.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
@@ -238,7 +237,7 @@ fn doctor_asks_for_prefix_if_the_user_may_not_use_all_keys() {
     assert!(run.out.contains("--prefix"), "{run:?}");
 }
 
-/// How a scripted server reacts to received data.
+/// The reaction of a scripted server to the data that it receives.
 type Manner = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
 
 /// Starts a scripted server on a free port, and returns its URL. It runs until the test program ends.
@@ -260,7 +259,7 @@ fn scripted(manner: Manner) -> String {
     format!("redis://{address}")
 }
 
-/// Behaves like a server that is too old for RESP3: HELLO is an unknown command.
+/// The reaction of a server that is too old for RESP3: it does not know the command HELLO.
 fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
     let heard = String::from_utf8_lossy(heard);
     for line in heard.split("\r\n").filter(|line| line.starts_with('*')) {
@@ -270,12 +269,12 @@ fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Accepts all data and never replies.
+/// Never replies.
 fn silent(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
     stream.flush()
 }
 
-/// Closes the connection when it receives data.
+/// Closes the connection as soon as data arrives.
 fn rude(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
     stream.shutdown(std::net::Shutdown::Both)
 }
@@ -318,8 +317,8 @@ fn doctor_reports_every_master_that_a_lock_cannot_use() {
     }
 }
 
-/// Tests servers that the library must refuse (Redis 5 and older). The variable `QUORATE_TEST_OLD_SERVERS` has the
-/// paths of their programs, separated by commas. If the variable is not set, nothing is tested.
+/// Tests servers that the library must refuse (Redis 5 and older). The variable `QUORATE_TEST_OLD_SERVERS` contains the
+/// paths of their programs, separated by commas. Nothing is tested if the variable is not set.
 #[test]
 fn servers_that_are_too_old_are_refused_by_version() {
     let named = std::env::var("QUORATE_TEST_OLD_SERVERS").unwrap_or_default();

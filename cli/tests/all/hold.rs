@@ -19,7 +19,7 @@ fn hold(masters: &Masters, options: &[&str]) -> Command {
     command
 }
 
-/// Reads the line with the fencing token, which `quorate hold` prints once it holds the lock.
+/// Reads the line with the fencing token, which `quorate hold` prints when it holds the lock.
 fn number(child: &mut Child) -> String {
     let mut line = String::new();
     let out = child.stdout.as_mut().expect("piped");
@@ -97,8 +97,7 @@ fn hold_exits_with_74_when_the_lock_is_lost() {
         .spawn();
     let mut taken = taken.expect("starts");
     number(&mut taken);
-    // Take standard input out of the child, because waiting for the child would close its standard input and end the
-    // hold.
+    // Keep the child's standard input open: waiting for the child would close it, and that would end the hold.
     let _input = taken.stdin.take();
     for master in &masters {
         master.command(&["SET", "r", "another"]).expect("alive");

@@ -1,5 +1,5 @@
-//! Tests of `quorate run` with locks other than the exclusive lock, and of a `quorate run` inside another `quorate
-//! run`.
+//! Tests of `quorate run` with locks other than the exclusive lock, and of a `quorate run` in the command of another
+//! `quorate run`.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn holds(masters: &Masters, key: &str) -> bool {
     masters.iter().filter(|master| there(master)).count() >= 2
 }
 
-/// Starts `quorate run` with a command that runs until its standard input is closed.
+/// Starts `quorate run` with a command that runs until the test closes its standard input.
 fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
     run(masters, args, &["cat"])
         .stdin(std::process::Stdio::piped())
@@ -141,7 +141,8 @@ fn nested_permit_is_granted_if_the_ancestor_holds_another_slot() {
     let masters = masters(3);
     let mut first = lasting(&masters, &["--permits", "1", "api"]);
     until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
-    // The outer run takes slot 1. Its command waits until slot 0 is released, and then requests the only permit.
+    // The outer run gets slot 1. Its command waits until slot 0 has been released, and then requests a permit of a
+    // semaphore with only slot 0.
     let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     let mut outer = run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
@@ -174,8 +175,8 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
     }
 }
 
-/// Tests the variable `QUORATE_HELD` in the environment of a daemon that was started under a `quorate run` and has
-/// outlived that `quorate run`.
+/// The variable `QUORATE_HELD` lists locks of ancestor processes. A daemon that outlives the `quorate run` that started
+/// it inherits the variable, but must ignore the entry.
 #[test]
 fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancestor() {
     let masters = masters(3);
@@ -194,7 +195,7 @@ fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancesto
         if outer.len() > 1 {
             continue;
         }
-        // An entry of `QUORATE_HELD` counts even if it names no holder process, or names it in a malformed way.
+        // An entry of `QUORATE_HELD` counts if it names no holder process, or names it in a malformed way.
         let (hold, _) = held.split_once('@').expect("its holder is named");
         for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
             let inner = done(run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));
@@ -216,7 +217,7 @@ fn lock_held_by_an_ancestor_is_refused_to_lead_and_run_at_once() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // `lead` campaigns again if its command fails, so the script succeeds exactly if the inner process exits with 75.
+    // `lead` would campaign again if its command failed. So the script succeeds if the inner process exits with 75.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);
@@ -227,7 +228,8 @@ fn lock_held_by_an_ancestor_is_refused_to_lead_and_run_at_once() {
     }
 }
 
-/// Runs `inner` (`Q` is replaced by `quorate`) under an outer `quorate run` with these options.
+/// Runs the shell script `inner` under an outer `quorate run` with the options `outer`. `Q` in the script means
+/// `quorate`.
 fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::Done {
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     done(&mut run(masters, outer, &["sh", "-c", &script]))
@@ -238,7 +240,7 @@ fn hold_of_an_ancestor_is_found_with_its_owner_among_several_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
-        // The nearest ancestor has a different owner id than the ancestor that holds `x`.
+        // The nearest ancestor has the owner id `b`. The ancestor that holds `x` has another owner id.
         (
             "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
             0,
@@ -285,7 +287,8 @@ fn nested_quota_or_once_under_the_lock_of_its_ancestor_is_refused_without_waitin
             ran.err.contains("'x' is held by the quorate process"),
             "{inner}: {ran:?}"
         );
-        // The inner run is not affected if the outer run holds a lock of another name, or a semaphore of the same name.
+        // The outer run does not block the inner run, because it holds a lock of another name or a semaphore of the
+        // same name.
         for outer in [&["y"][..], &["--permits", "2", "x"]] {
             let beside = nested(&masters, outer, inner);
             assert!(!beside.err.contains("runs under"), "{inner}: {beside:?}");

@@ -16,7 +16,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// `quorate` with long timeouts for a busy machine, and a short ttl.
+/// `quorate` with timeouts that are long enough for a busy machine, and with a short ttl.
 fn patient(masters: &Masters, args: &[&str]) -> Command {
     let mut command = quorate(masters);
     command
@@ -217,13 +217,13 @@ fn lead_stops_its_command_and_campaigns_again_after_a_loss() {
 fn lead_ends_on_a_signal_whatever_the_exit_code_of_the_command() {
     let masters = masters(3);
     let [exits, stays] = [mark(), mark()].map(Ends);
-    // On SIGTERM the command cleans up and exits with a code other than 0, which `lead` returns.
+    // On SIGTERM the command exits with a code other than 0. `lead` then ends with this code.
     let script = format!("trap 'exit 3' TERM; echo ready; sleep {} & wait", exits.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");
     signal(&leads.child, "TERM");
     assert_eq!(leads.end().code(), Some(3));
-    // The command ignores SIGTERM, and leadership is lost while `lead` waits for the command to end.
+    // The command ignores SIGTERM. Leadership is lost while `lead` waits for the command to end.
     let script = format!("trap '' TERM; echo ready; sleep {}", stays.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");
@@ -242,7 +242,7 @@ fn lead_ends_when_its_command_exits_with_0() {
         let ended = done(&mut lead(&masters, "me", command));
         assert_eq!(ended.code, Some(code), "{ended:?}");
     }
-    // After a failure of its command, `lead` resigns, and runs the command again in a later term.
+    // When its command fails, `lead` resigns. It runs the command again in a later term of leadership.
     let dir = tempfile::tempdir().expect("a directory");
     let flag = dir.path().join("flag");
     let flag = flag.to_str().expect("text");
@@ -263,7 +263,7 @@ fn watch_ends_on_a_signal_or_without_a_reader() {
     assert_eq!(watch.next(), "boss: no leader known");
     signal(&watch.child, "INT");
     assert_eq!(watch.end().signal(), Some(2));
-    // `watch` ends without a reader even while it has nothing to print.
+    // `watch` must end when its stdout has no reader, even if it has nothing to print.
     let mut child = patient(&masters, &["watch", "boss"])
         .spawn()
         .expect("starts");

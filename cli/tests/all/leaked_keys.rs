@@ -1,5 +1,5 @@
-//! Tests that `quorate run` leaves only the fencing counter on the masters, in whatever way it ends. The tests look at
-//! the masters right after the end, because a leaked key of a waiter or a holder blocks all other clients until it
+//! Tests that `quorate run` leaves only the fencing counter on the masters, whatever way it ends. The tests look at the
+//! masters right after the end: a key that a waiter or a holder has leaked blocks all other clients until the key
 //! expires.
 
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{Done, alive, done, end, mark, masters, run, signal, until, until_held};
 use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 
-/// All keys on the masters that are running, as `MASTER: KEY`, without fencing counters and other keys that may remain.
+/// All keys on the running masters, as `MASTER: KEY`, except fencing counters and other keys that may remain.
 fn leavings(masters: &Masters) -> Vec<String> {
     let mut left = Vec::new();
     for (number, master) in masters.iter().enumerate().filter(|(_, m)| m.is_alive()) {
@@ -16,9 +16,9 @@ fn leavings(masters: &Masters) -> Vec<String> {
             panic!("master {number} lists no keys");
         };
         let keys = keys.iter().filter_map(Reply::text);
-        // The key with the largest ticket may stay: it outlives the queue by one heartbeat, so that a waiter that has
-        // left for a moment gets its place back. The marker that queues exist may stay, too. Neither key blocks other
-        // clients.
+        // The key with the largest ticket may remain: it outlives the queue by one heartbeat time, so that a waiter
+        // that was away for a moment gets its place back. The key that says that queues exist may remain, too. Neither
+        // key blocks other clients.
         let blocks = |key: &std::borrow::Cow<'_, str>| {
             let may_stay = ["quorate:fence:", "quorate:ticket:", "quorate:lines"];
             !may_stay.iter().any(|before| key.starts_with(before))
@@ -42,7 +42,7 @@ fn until_kept(masters: &Masters, kind: &str) {
     until_held(masters, &format!("quorate:{kind}:r"));
 }
 
-/// One way to end `quorate run` with five masters: its name, what to do, and the accepted exit codes.
+/// One way in which `quorate run` ends, with five masters: its name, the actions, and the accepted exit codes.
 type WayOut = (&'static str, fn(&Masters) -> Done, &'static [i32]);
 
 const WAYS_OUT: &[WayOut] = &[
@@ -169,7 +169,8 @@ const WAYS_OUT: &[WayOut] = &[
     (
         "a command line that is too long for the system",
         |m| done(&mut run(m, &["r"], &["echo", &"x".repeat(130_000)])),
-        // The limit for a single argument depends on the page size of the system, so the command may also succeed.
+        // The limit for the length of an argument depends on the page size of the system. So the command may also
+        // succeed.
         &[126, 0],
     ),
     (
@@ -236,8 +237,7 @@ fn held_on(masters: &Masters) -> usize {
     masters.iter().filter(holds).count()
 }
 
-/// Checks that `quorate` has not changed the foreign lock that [`hold`] has set on the first `n` masters, and deletes
-/// that lock.
+/// Checks that the foreign lock, which [`hold`] has set on the first `n` masters, is unchanged, and deletes it.
 fn unhold(masters: &Masters, n: usize) {
     for master in masters.iter().take(n) {
         let held = master.command(&["GET", "r"]).expect("alive");
@@ -278,8 +278,8 @@ fn repeated_refused_try_leaves_no_keys() {
 
 #[test]
 fn slow_masters_get_the_release_before_run_exits() {
-    // A round trip takes less than --node-timeout, but longer than any fixed pause for releases that `quorate run`
-    // could make at its end.
+    // A round trip takes 500 ms. That is less than --node-timeout, but longer than a fixed pause for releases at the
+    // end of `quorate run` would be.
     let masters = masters(3);
     hold(&masters, 2);
     let proxies: Vec<_> = masters
@@ -320,15 +320,15 @@ fn dead_and_silent_masters_do_not_delay_the_exit_of_run() {
     masters[4].kill().expect("killed");
     assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
     assert_eq!(leavings(&masters).len(), 3, "{run:?}");
-    // Allow two seconds for the failed connection and half a second for replies. The rest of the six seconds is reserve
-    // for a busy machine.
+    // The failed connection may take two seconds, and the replies half a second. The rest of the six seconds is for a
+    // busy machine.
     assert!(run.took < Duration::from_secs(6), "{run:?}");
 }
 
 #[test]
 fn run_that_cannot_start_a_process_leaves_no_keys() {
-    // Limit the number of open files so that connections to the masters can be opened, but no other process can be
-    // started. The right limit depends on the system, so try all limits in the range.
+    // Limit the number of open files, so that `quorate` can connect to the masters but cannot start a process. The
+    // right limit depends on the system, so try all limits in a range.
     let mut failed = 0;
     let masters = masters(5);
     for files in 8..40 {

@@ -1,4 +1,4 @@
-//! All tests of the command line in one test program, because it is then linked only once.
+//! All tests of the command line. They are one program, so that only one program must be linked.
 
 mod bad_input;
 mod bench;

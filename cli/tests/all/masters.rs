@@ -1,11 +1,11 @@
-//! Tests of `quorate masters` on real servers, with the commands of docs/operations.md as they are written there.
+//! Tests of `quorate masters` on real servers, with the commands exactly as docs/operations.md shows them.
 
 use std::process::Command;
 
 use crate::common::{Done, bare, done, masters, until};
 use quorate_testbed::Masters;
 
-/// The `quorate masters` commands of docs/operations.md, in the order of the page.
+/// The `quorate masters` commands that docs/operations.md shows, in the order of the page.
 fn walk() -> Vec<Vec<String>> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -69,8 +69,8 @@ impl Scene {
     }
 }
 
-/// Two of five masters do not reply. They are a majority of the old masters, so a client of the old masters may hold
-/// the lock there although three masters reply.
+/// Two of five masters do not reply. These two are a majority of the three old masters, so a client of the old masters
+/// may hold a lock there. The replies of the three other masters are not enough to rule that out.
 #[test]
 fn break_status_and_list_commands_need_a_majority_of_the_old_masters() {
     let scene = Scene(masters(5));
@@ -103,7 +103,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
     for command in walk() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let step = words[1];
-        // `prepare` succeeds only after the next masters have been up for a while.
+        // `prepare` fails until the next masters have been up for some time, so repeat it.
         until("prepared", || {
             step != "prepare" || scene.operator(&words).code == Some(0)
         });
@@ -126,7 +126,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
         steps.push(step.to_owned());
     }
     assert_eq!(steps, ["prepare", "status", "close", "open", "finish"]);
-    // A client whose configuration still has the old masters gets an error from every command.
+    // Every command reports an error to a client whose configuration still names the old masters.
     let mut outdated = Scene::quorate(&scene.urls(0..3));
     let told = done(outdated.args(["masters", "status"]));
     assert!(told.out.contains("refuse this configuration"), "{told:?}");
@@ -144,7 +144,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
     let told = done(outdated.arg("doctor"));
     assert_eq!(told.code, Some(69), "{told:?}");
     assert!(told.out.contains("outdated configuration"), "{told:?}");
-    // Change back to the old masters, with the same steps as any other change.
+    // Change back to the old masters. This is a second change with the same steps.
     let mut command = Scene::quorate(&scene.urls(2..5));
     command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
     command.env("QUORATE_MASTERS_GENERATION", "1");
@@ -188,7 +188,7 @@ fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
     assert_eq!(scene.operator(&["masters", "close"]).code, Some(0));
     let left = scene.operator(&["masters", "back-out"]);
     assert_eq!(left.code, Some(1), "{left:?}");
-    // Without next masters, `close` is wrong usage.
+    // `close` without next masters is wrong usage.
     let none = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "close"]));
     assert_eq!(none.code, Some(64), "{none:?}");
     let shown = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
@@ -245,7 +245,7 @@ fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
         "a note is no reason for its exit code"
     );
     assert_eq!(scene.old(), Some(0));
-    // With another list of masters, the generation marker does not match.
+    // The generation marker belongs to a list of masters, and does not match another list.
     let fewer = done(Scene::quorate(&scene.urls(0..2)).args(["masters", "mark"]));
     assert_eq!(fewer.code, Some(1), "{fewer:?}");
     assert!(fewer.err.contains("is of other masters"), "{fewer:?}");
@@ -257,14 +257,14 @@ fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
     assert!(next.err.contains("prepare"), "{next:?}");
 }
 
-/// The configuration of a client: its masters, next masters and generation. A master is given by the index of its
-/// server.
+/// The configuration of a client: its masters, next masters and generation. The numbers are the indices of the servers
+/// in the scene.
 struct Told<'a> {
     scene: &'a Scene,
     masters: &'a [usize],
     next: &'a [usize],
     generation: &'a str,
-    /// Index of a master that the client cannot log in to.
+    /// Index of a master for which the client has a wrong user and password.
     away: Option<usize>,
 }
 
@@ -302,7 +302,7 @@ impl Told<'_> {
         });
     }
 
-    /// Runs a job of this name with `quorate once`. Returns whether `quorate once` ran the job's command.
+    /// Runs the job `name` with `quorate once`. Returns whether its command ran.
     fn runs(&self, name: &str) -> bool {
         let words = ["once", "--per", "8760h", name, "--", "echo", "ran"];
         self.does(&words) == "ran\n"

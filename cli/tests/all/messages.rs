@@ -100,7 +100,7 @@ fn lost_lock_is_reported_with_the_replies_of_the_masters() {
     );
 }
 
-/// Runs `echo data` under a lock on three masters, one of which is down.
+/// Runs `echo data` under a lock on three masters, one of which is down. `prepare` changes the command first.
 fn beside_a_dead_one(prepare: impl FnOnce(&mut std::process::Command)) -> common::Done {
     let user = |_| {
         ServerOptions::new()
@@ -210,13 +210,12 @@ fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
     let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
     let outer = done(&mut run(&masters, &["mine"], &inside));
     assert_eq!(outer.code, Some(75), "{outer:?}");
-    // The inner run must be refused at once, not after its wait has ended.
+    // The inner run must be refused at once, not only when its wait time is over.
     assert!(outer.took < Duration::from_secs(4), "{outer:?}");
     assert!(outer.err.contains("waits for this one to end"), "{outer:?}");
 }
 
-/// Tests that renewals continue while a write to stderr blocks, as on a terminal that Ctrl-S has stopped or in a pager
-/// that is not scrolled.
+/// Tests that renewals continue while a write to stderr blocks, for example after Ctrl-S on a terminal.
 #[test]
 fn blocked_stderr_does_not_cost_the_lock() {
     let (mut full, unread) = UnixStream::pair().expect("a pair");
@@ -224,15 +223,15 @@ fn blocked_stderr_does_not_cost_the_lock() {
     while full.write(&[b'.'; 64]).is_ok() {}
     full.set_nonblocking(false).expect("a setting");
     let masters = masters(3);
-    // Run the command for twice the ttl.
+    // The command runs for twice the ttl, so that the lock must be renewed.
     let mut command = run(&masters, &["--ttl", "3s", "x"], &["sh", "-c", "sleep 6"]);
     command.stderr(OwnedFd::from(full));
     let mut child = command.spawn().expect("starts");
     drop(command);
     until_held(&masters, "x");
     masters[1].kill().expect("killed");
-    // The last message may block until stderr can be written. After 15 s the test closes the reader, which unblocks the
-    // write.
+    // The last message may block until somebody reads stderr. After 15 s the test closes the reading end, which ends
+    // the write.
     let late = Instant::now() + Duration::from_secs(15);
     while child.try_wait().expect("ours").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));

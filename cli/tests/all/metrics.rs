@@ -92,8 +92,8 @@ fn metrics_file_behind_a_link_keeps_the_success_of_a_concurrent_run() {
     until("it runs", || {
         value(&file, "quorate_run_running", "") == Some(1.0)
     });
-    // The second run starts to wait before the first run succeeds, and fails afterwards. The file must keep the success
-    // time of the first run.
+    // The second run starts to wait before the first run succeeds, and then fails. The file must keep the time at which
+    // the first run succeeded.
     let second = done(&mut run(&masters, &options, &["false"]));
     assert_eq!((end(first).code, second.code), (Some(0), Some(1)));
     let success = value(&file, "quorate_run_last_success_time_seconds", "");
@@ -108,7 +108,7 @@ fn metrics_file_is_replaced_atomically() {
     let file = dir.path().join("r.prom");
     let options = ["--metrics-file", file.to_str().expect("text"), "r"];
     assert_eq!(done(&mut run(&masters, &options, &["true"])).code, Some(0));
-    // The file must be replaced, not overwritten, so that a reader that has opened the old file can read it to its end.
+    // The file must be replaced, not overwritten. So a reader that has opened the old file can still read all of it.
     let mut before = std::fs::File::open(&file).expect("there");
     assert_eq!(done(&mut run(&masters, &options, &["false"])).code, Some(1));
     let mut old = String::new();
@@ -171,7 +171,7 @@ fn wrong_metrics_options_are_refused_before_the_command_runs() {
     let named = pipe.to_str().expect("text");
     refused(&["--metrics-file", named, "r"], "not a regular file");
     refused(&["--metrics-file", "/dev/null", "r"], "not a regular file");
-    // No statsd server is running, and this must not affect the run.
+    // A missing statsd server must not make the run fail.
     let ran = done(&mut run(
         &masters,
         &["--statsd", "127.0.0.1:9", "r"],

@@ -26,8 +26,8 @@ fn is_there(program: &str) -> bool {
     found.is_ok()
 }
 
-/// Runs the command line `words` once for each exit code in `times`, and expects that exit code. If the command is
-/// `quorate once`, creates its record `name` first.
+/// Runs the command line `words` once for each exit code in `times`, and expects this exit code. If the command is
+/// `quorate once`, first creates the record `name`.
 fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
     let mut create = quorate(masters);
     create.env("QUORATE_NODE_TIMEOUT", "500ms");
@@ -109,7 +109,8 @@ fn systemd_units_are_valid_and_their_command_runs() {
     assert_eq!(refused.code, Some(1), "a check that can fail: {refused:?}");
 }
 
-/// The cron job as kubectl parses it without a cluster; kubectl drops fields that it does not know.
+/// The cron job as kubectl parses it, without a cluster; `None` if there is no kubectl. kubectl leaves out fields that
+/// it does not know.
 fn as_kubernetes_reads_it() -> Option<Value> {
     if !is_there("kubectl") {
         return None;

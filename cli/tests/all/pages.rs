@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use crate::common::{self, Done, bare, done, masters};
 use quorate_testbed::not_run;
 
-/// Every command that has a manual page.
+/// The commands that have a manual page; the empty text is `quorate` itself.
 const COMMANDS: [&str; 16] = [
     "",
     "run",
@@ -94,7 +94,7 @@ fn every_manual_page_has_the_standard_sections() {
     );
 }
 
-/// Typesets a manual page, and checks that it has exactly the examples of the help text of `command`.
+/// Typesets the manual page of `command`. Checks that it has the same examples as the help text.
 fn typeset(name: &str, file: &std::path::Path, command: &str) {
     let groff = Command::new("groff")
         .args(["-man", "-Tutf8", "-P-cbou", "-ww", "-rLL=60n"])
@@ -124,7 +124,7 @@ fn typeset(name: &str, file: &std::path::Path, command: &str) {
     }
 }
 
-/// The lines that `quorate WORDS` prints on a terminal with `columns` columns; `None` if the program `script` is
+/// The lines that `quorate WORDS` prints on a terminal with this number of columns; `None` if the program `script` is
 /// missing.
 fn on_a_terminal(columns: u16, urls: &str, words: &str) -> Option<Vec<String>> {
     let quorate = env!("CARGO_BIN_EXE_quorate");
@@ -173,12 +173,12 @@ fn tables_fit_narrow_terminals() {
         let all = narrow.join("\n");
         assert!(all.contains("STATE ") || all.contains("HOLDER "), "{all}");
     }
-    // If stdout is a pipe, no row of a table is broken into several lines.
+    // If stdout is a pipe, every row of a table must stay on one line.
     let piped = done(common::quorate(&masters).args(["status", "deploy:web"]));
     assert!(piped.out.contains("MASTER "), "{piped:?}");
 }
 
-/// The completions that bash offers after these words.
+/// The completions that bash offers for the last of these words.
 fn completed(words: &[&str]) -> Done {
     let script = done(bare().args(["completions", "bash"]));
     assert_eq!(script.code, Some(0), "{script:?}");

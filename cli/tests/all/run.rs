@@ -7,7 +7,7 @@ use crate::common::{
     self, alive, bare, done, end, mark, masters, run, signal, sleeps, until, until_held,
 };
 
-/// Time that starting, connecting and ending `quorate` may add on an overloaded machine.
+/// Time that `quorate` may take in addition, to start, connect and end on an overloaded machine.
 const START: Duration = Duration::from_secs(3);
 
 #[test]
@@ -252,7 +252,8 @@ fn guard_ends_the_command_of_a_stopped_holder_in_time() {
         .expect("starts");
     until("all three run", || alive(&mark) == 3);
     signal(&holder, "STOP");
-    // While `quorate` is stopped, the guard ends the group of the command. Only after that may the next holder start.
+    // While `quorate` is stopped, the guard process must end the process group of the command. The next holder must not
+    // start earlier.
     let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
     assert_eq!(next.code, Some(0), "{next:?}");
     assert_eq!(alive(&mark), 0, "nothing of the group outlived the lock");
@@ -266,7 +267,7 @@ fn guard_ends_the_command_of_a_stopped_holder_in_time() {
 fn command_ended_by_the_guard_process_counts_as_a_lost_lock() {
     let masters = masters(3);
     let mark = mark();
-    // The command exits with 0 on SIGTERM, so its exit code alone looks like success.
+    // The command exits with 0 on SIGTERM, as if it had succeeded.
     let script = format!("trap 'exit 0' TERM; sleep {mark} & wait");
     let holder = run(&masters, &["--ttl", "6s", "r"], &["sh", "-c", &script])
         .spawn()
@@ -274,7 +275,7 @@ fn command_ended_by_the_guard_process_counts_as_a_lost_lock() {
     until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
     signal(&holder, "STOP");
     until("the guard has asked it to end", || alive(&mark) == 0);
-    // Continue `quorate` while a renewal is still possible: about three seconds of validity are left.
+    // Continue `quorate` while it could still renew the lock: about three seconds of validity are left.
     signal(&holder, "CONT");
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
@@ -285,8 +286,8 @@ fn command_ended_by_the_guard_process_counts_as_a_lost_lock() {
 fn max_hold_ends_the_command() {
     let masters = masters(3);
     let mark = mark();
-    // The ttl is long, so that only max_hold can end the hold, even on an overloaded machine. The default grace is
-    // longer than max_hold, but it must be shortened so that the command has time to work.
+    // The ttl is long, so that only `max_hold` can end the lock, even on an overloaded machine. The default grace
+    // period is longer than `max_hold`, and must be shortened so that the command has time to work.
     let run = done(&mut run(
         &masters,
         &["--ttl", "20s", "--max-hold", "2s", "r"],

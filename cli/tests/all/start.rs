@@ -1,5 +1,5 @@
-//! Tests of `quorate run` in unusual environments: inherited signal masks and dispositions, PID 1, no `/proc`, and
-//! existing files and variables.
+//! Tests of `quorate run` in unusual environments: inherited signal settings, PID 1, no `/proc`, and existing files and
+//! variables.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use quorate_testbed::Masters;
 
-/// A command that lets `program` start the command `quorate`, with the same arguments and variables.
+/// A command in which `program` starts the command `quorate`, with the arguments and variables of `quorate`.
 fn by(program: &[&str], quorate: &Command) -> Command {
     let mut command = Command::new(program[0]);
     command
@@ -146,7 +146,7 @@ fn command_that_handles_the_signal_keeps_its_exit_code() {
     for (script, name, code) in [
         ("trap 'exit 9' TERM", "TERM", 9),
         ("trap 'exit 130' INT", "INT", 130),
-        // The command handles HUP by killing itself with another signal.
+        // On HUP, the command kills itself with another signal.
         ("trap 'kill -9 $$' HUP", "HUP", 137),
     ] {
         let ends = Ends(mark());
@@ -237,7 +237,7 @@ fn run_as_pid_1_reaps_orphans() {
         );
     }
     let masters = masters(3);
-    // Each inner shell ends before its child, so that the first process adopts the child and must reap it.
+    // Each inner shell ends before its child. So the first process adopts the child, and must reap it.
     let script = "for i in 1 2 3; do sh -c 'sleep 0.1 & exit'; done; sleep 1.5; \
                   cat /proc/[0-9]*/status | grep -c '^State:.Z'; exit 6";
     let run = done(&mut by(
@@ -281,7 +281,7 @@ fn default_configuration_file_that_is_a_pipe_is_refused_without_blocking() {
         &["doctor"],
     ] {
         let mut quorate = common::quorate(&masters);
-        // `timeout` kills a process that hangs, and its exit code then fails the test.
+        // If `quorate` hangs, `timeout` kills it, and the exit code of `timeout` makes the test fail.
         let done = done(&mut by(
             &["timeout", "10"],
             quorate.args(command).current_dir(dir.path()),
@@ -330,7 +330,8 @@ fn empty_variable_counts_as_unset() {
         let done = done(run.env(variable, ""));
         assert_eq!(done.code, Some(0), "{variable}: {done:?}");
     }
-    // The empty variable counts as unset, so the value in the file is used, which is an error in line 2.
+    // The empty variable QUORATE_TTL counts as unset, so the value in the file is used. That value is the error in line
+    // 2.
     let dir = tempfile::tempdir().expect("a directory");
     let text = format!("masters = '{}'\nttl = 'ten'\n", masters.urls().join(","));
     std::fs::write(dir.path().join("quorate.toml"), text).expect("written");
@@ -364,7 +365,7 @@ fn command_inherits_the_masters_unless_hide_masters_is_given() {
     let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
     let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
     assert_eq!(hidden.out, "none r\n", "{hidden:?}");
-    // While masters are replaced, a second variable, QUORATE_NEXT_MASTERS, may contain passwords.
+    // Besides QUORATE_MASTERS, the variable QUORATE_NEXT_MASTERS may contain passwords.
     let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
     let mut hidden = run(
         &masters,
@@ -381,8 +382,8 @@ fn command_inherits_the_masters_unless_hide_masters_is_given() {
     );
 }
 
-/// Tests a name server that never replies. The system resolver asks it twice and waits five seconds each time, so an
-/// exit that waits for the resolver takes ten seconds.
+/// A name server that never replies. The system's resolver asks it twice and waits five seconds each time. So an exit
+/// that waits for the resolver takes ten seconds.
 #[test]
 fn silent_name_server_does_not_delay_the_exit() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");
@@ -390,7 +391,7 @@ fn silent_name_server_does_not_delay_the_exit() {
     let mount = format!("mount --bind '{}' /etc/resolv.conf", conf.display());
     let script = format!("{mount} && exec \"$@\"");
     let script = ["unshare", "--mount", "sh", "-c", &script, "sh"];
-    // Open the port of a name server, and never reply to the queries.
+    // Open the port of the name server, but never reply to a query.
     let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.53:53") else {
         return did_not_run(
             "a_silent_name_server",

@@ -70,8 +70,8 @@ fn lock_is_not_reported_free_while_most_masters_do_not_vote() {
         let set = master.command(&["SET", "r", &value, "PX", "60000"]);
         assert!(set.expect("alive").is_ok());
     }
-    // The restart guard keeps a restarted master from voting for 8 s. After this pause, two masters vote; the other
-    // three are restarted and do not vote yet.
+    // The restart guard keeps a master from voting for 8 s after its start. After this pause all five masters vote.
+    // Then three are restarted and do not vote.
     std::thread::sleep(std::time::Duration::from_secs(10));
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
@@ -226,7 +226,7 @@ fn permits_and_readers_are_shown_with_notes_and_break_slot_deletes_one_permit() 
         texts(&seen["resources"][0]["permits"]) == ["one", "two"]
             && texts(&seen["resources"][1]["holds"]) == ["here", "there"]
     });
-    // The plain lock with the name of the semaphore is a separate lock, and nobody holds it.
+    // The plain lock with the same name as the semaphore is another lock, and is free.
     let seen = status();
     assert_eq!(seen["resources"][0]["verdict"], "free");
     assert_eq!(seen["resources"][0]["permits"][1]["slot"], 1);
@@ -284,7 +284,7 @@ fn status_shows_waiters_for_a_permit_even_if_none_is_held() {
             line.expect("alive").int() == Some(1)
         })
     });
-    // Stop the waiter, so that its queue entry stays for a while although it cannot take the free permit.
+    // Stop the waiter, so that it cannot take the free permit, but keeps its place in the queue for a while.
     signal(&waits, "STOP");
     all(&["DEL", "quorate:slot:0:api"]);
     let status = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
@@ -329,7 +329,7 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
         .as_str()
         .expect("why");
     assert!(why.contains("NOPERM"), "{why}");
-    // The default user of the server may read the semaphore, and gets no error.
+    // The default user of the server may read the semaphore, so there is no error.
     let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
     assert_eq!(all["resources"][0]["permits_error"], Value::Null);
 }

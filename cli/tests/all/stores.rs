@@ -1,5 +1,5 @@
-//! Tests of database and ZooKeeper servers that are not prepared or not configured to be masters. Both the lock and
-//! `doctor` report the problem and the remedy, and no command waits without a message.
+//! Tests of database and ZooKeeper servers that are not prepared for locks, or not configured properly. Both the lock
+//! and `doctor` report the problem and the remedy, and no command waits without a message.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use crate::common::{Done, bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, ZooKeeper, ZooKeeperOptions, not_run};
 use serde_json::Value;
 
-/// Time limit for commands that must fail at once: far less than the `--wait` that they use, and far more than a busy
-/// machine needs.
+/// Time limit for commands that must fail at once. It is shorter than the `--wait` that they use, and longer than they
+/// take on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
 fn mariadb(options: MariaDbOptions) -> Option<MariaDb> {
@@ -41,7 +41,7 @@ fn quorate(masters: &str, words: &[&str]) -> Done {
     done(command.args(words))
 }
 
-/// Runs a command under a lock with a long wait. It must fail at once, because waiting cannot help.
+/// Runs a command under a lock with a long `--wait`. Checks that it ends early, because waiting cannot help.
 fn lock(masters: &str) -> Done {
     let words = ["run", "--wait", "45s", "nightly", "--", "true"];
     let run = quorate(masters, &words);
@@ -83,8 +83,8 @@ fn refused(run: &Done, words: &[&str]) {
     }
 }
 
-/// Creates a user with the grants that `prepare` printed, except the grant `without`. Returns the server's URL with
-/// this user.
+/// Creates a user with the grants that `prepare` printed, without the text `without` in them. Returns the URL of the
+/// server for this user.
 fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
     server
         .sql("CREATE USER app IDENTIFIED BY 'hunter2'")
@@ -149,7 +149,8 @@ fn missing_right_and_read_only_server_are_reported_differently() {
     refused(&run, &[&name, "read-only"]);
     let (_, lines) = doctor(&url);
     says(&lines, "error role", &[&name, "read_only = 0"]);
-    // An administrator can write to a server that is read-only for others. Doctor must still report it.
+    // This user is an administrator, who can write even to a read-only server. `doctor` must still report that it is
+    // read-only.
     let (_, lines) = doctor(&server.url("locks"));
     says(&lines, "error role", &[&name, "is read-only"]);
 }
@@ -208,8 +209,8 @@ fn one_server_under_two_names_is_refused() {
     let run = lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
     assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
-    // Use two databases of one server as two masters. Each was prepared with an account that sees only its own
-    // database.
+    // Two databases of one server are given as two masters. Each database was prepared by an account that sees only
+    // this database, so each has its own server name.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("another name");

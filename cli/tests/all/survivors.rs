@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use quorate_testbed::Masters;
 
-/// A directory with `quorate` for an ordinary user, and a set-uid program that becomes root.
+/// A directory for an ordinary user, with `quorate` and with a set-uid program that becomes root.
 struct Ordinary {
     dir: tempfile::TempDir,
 }
@@ -41,7 +41,7 @@ impl Ordinary {
             .and_then(|()| copy(env!("CARGO_BIN_EXE_quorate").as_ref(), "quorate", 0o755))
             .and_then(|()| fs::set_permissions(this.dir.path(), Permissions::from_mode(0o755)))
             .map_err(|error| error.to_string())?;
-        // Check that the set-uid program really becomes root, because the file system may ignore set-uid bits.
+        // Check that the set-uid program really becomes root. The file system may ignore set-uid bits.
         let mut nobody = Self::nobody();
         let seen = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
         let seen = seen.output().map_err(|error| error.to_string())?;
@@ -84,7 +84,8 @@ impl Ordinary {
     }
 }
 
-/// Redirects output, because a process that outlives `quorate` must not keep the output pipes of the test open.
+/// Redirects the output of a process, because a process that outlives `quorate` must not keep the test's output pipes
+/// open.
 const QUIET: &str = ">/dev/null 2>&1";
 
 #[test]
@@ -102,7 +103,8 @@ fn command_of_another_user_is_reported_as_not_stopped() {
         .spawn()
         .expect("starts");
     until("the command runs", || sleeps(mark));
-    // Wait until the warning should be printed. The warning must come early enough for a user to act on it.
+    // Give `quorate` time to print its warning. It must come while the lock is still held, so that a user can act on
+    // it.
     std::thread::sleep(std::time::Duration::from_millis(600));
     held_by_another(&masters);
     let holder = end(holder);

@@ -1,6 +1,6 @@
 //! Tests of `quorate run` on a terminal: it lends the keyboard to the command and takes it back.
 //!
-//! The program `script` of util-linux creates the terminals. Without it, these tests do not run.
+//! The program `script` of util-linux creates the terminals. If it is missing, these tests do not run.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,11 +9,11 @@ use std::time::Duration;
 use crate::common::{end, masters};
 use quorate_testbed::Masters;
 
-/// Runs `line` on a terminal, and types `keys` one by one, with a pause before each key. Returns the output; `None` if
-/// the program `script` is missing.
+/// Runs `line` in a shell on a terminal, and types `keys` with a pause before each. Returns the output of the terminal;
+/// `None` if the program `script` is missing.
 fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String> {
     let line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
-    // Run an interactive shell between `script` and `line`, because the shell provides job control.
+    // Let `script` run an interactive shell, because only an interactive shell has job control.
     let mut script = Command::new("script")
         .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
         .env("QUORATE_MASTERS", masters.urls().join(","))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{self, Done, bare, done, end, mark, masters, quorate, run, until_held};
 use quorate_testbed::{Fault, Masters, Proxy, Way};
 
-/// A command that runs `quorate` with these arguments, and with timeouts for a busy machine.
+/// A command that runs `quorate` with these arguments, and with timeouts that are long enough for a busy machine.
 fn with(masters: &Masters, words: &[&str]) -> Command {
     let mut command = quorate(masters);
     command
@@ -253,9 +253,9 @@ fn signal_before_the_period_is_recorded_does_not_use_up_the_period() {
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // From now on each reply takes one second. The signal must arrive after the lock was granted and before the
-        // reply with the stored record. The test waits for the holder's note, which is written 100 ms after the grant,
-        // so there is enough time.
+        // From now on, each reply takes one second. SIGTERM must arrive after the lock was granted, and before the
+        // reply with the stored record. The test sends it when the holder's note is there, which the holder writes 100
+        // ms after the grant. So there is enough time before the reply.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));

@@ -1,8 +1,9 @@
-//! Tests of variables: an empty variable counts as unset, and an unknown variable causes a warning.
+//! Tests of environment variables: an empty variable counts as unset, and an unknown `QUORATE_*` variable causes a
+//! warning.
 
 use crate::common::{Done, bare, done, masters, quorate, run};
 
-/// Every command that needs masters, with its required arguments.
+/// The commands that need masters, with their required arguments.
 const COMMANDS: [&[&str]; 11] = [
     &["run", "r", "true"],
     &["hold", "r"],

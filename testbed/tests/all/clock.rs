@@ -7,8 +7,8 @@ use quorate_testbed::{ClockShim, OffsetFile, Reply, Server, ServerOptions, Skew}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Starts a server whose clock can be set. The handle of the clock library is dropped at once, because the test checks
-/// that the server keeps the files that it needs.
+/// Starts a server whose clock can be set. Drops the handle of the clock library at once, because the server must keep
+/// the files that it needs.
 fn server() -> (Server, OffsetFile) {
     let shim = ClockShim::build().expect("these tests need Linux and a C compiler");
     let offset = shim.offset_file().unwrap();

@@ -11,7 +11,7 @@ use quorate_testbed::{
 };
 
 const LONG: Duration = Duration::from_secs(20);
-/// A time that is long enough for any answer that a server intends to send.
+/// A time that is long enough for the server to send an answer, if it sends one.
 const SHORT: Duration = Duration::from_millis(60);
 
 fn start(script: Script) -> Hostile {
@@ -89,7 +89,7 @@ fn new_script_applies_to_existing_connections() {
     connection.send(&["HELLO", "3"]).unwrap();
     assert!(is_silent(&mut connection));
     hostile.play(Script::Say("+now\r\n".into()));
-    // The command that arrived while the earlier script was active gets no answer.
+    // This command arrived while the earlier script was active, so it gets no answer.
     assert!(is_silent(&mut connection));
     connection.send(&["PING"]).unwrap();
     let mut heard = connection.receive();
@@ -173,8 +173,8 @@ fn relay_passes_correct_replies_byte_by_byte_and_shifts_them_after_a_slip() {
         let mut connection = dial(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
-        // Replies on the same connection may turn from correct to wrong, but not back: a relay closes a connection that
-        // began under another script.
+        // A connection may change from a relay to another script, but not back. A relay closes a connection on which
+        // another script has received a command.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
         hostile.play(relay(&server, harm));

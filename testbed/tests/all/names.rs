@@ -1,5 +1,5 @@
-//! Tests of host names with chosen addresses in another program. That program is this test program again, which looks
-//! up a name.
+//! Tests of host names whose addresses another program sees. The tests start this test program again as that other
+//! program, which looks up a name.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use quorate_testbed::{Leads, Names};
 
 const NAME: &str = "m1.quorate.test";
-/// A time that is long enough to start a program and look up a name without a fault.
+/// A time that is long enough to start a program and look up a name, if the name server is not silent.
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(8);
 
-/// The main function of the program that other tests start to look up a name. It is not a test of its own.
+/// The main function of the program that the tests start to look up a name. It is not a test by itself.
 #[test]
 fn child_process_resolves_the_name_from_its_environment() {
     let Ok(name) = std::env::var("LOOK_UP") else {

@@ -1,5 +1,5 @@
-//! Tests of the promises of `Proxy` and its faults, in front of a real server where a reply matters, and in front of a
-//! plain listener where single bytes matter.
+//! Tests of the promises of `Proxy` and its faults. Behind the proxy is a real server if replies matter, or a plain
+//! listener if single bytes matter.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quorate_testbed::{Connection, Fault, Proxy, Reply, Server, ServerOptions, Way};
 
 const LONG: Duration = Duration::from_secs(20);
-/// A time that is long enough for bytes to arrive if no fault delays them.
+/// A time that is long enough for bytes to arrive, if no fault delays them.
 const SHORT: Duration = Duration::from_millis(60);
 
 /// A real server behind a proxy.
@@ -30,7 +30,7 @@ fn ping(connection: &mut Connection) {
     assert_eq!(reply, Reply::Status("PONG".into()));
 }
 
-/// Both ends of one raw connection through a proxy: client, server.
+/// A raw connection through a proxy: the sockets at its ends, first the client's, then the server's.
 fn raw(proxy: &Proxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let client = TcpStream::connect(proxy.addr()).unwrap();
     let (server, _) = listener.accept().unwrap();
@@ -268,7 +268,7 @@ fn drop_fault_loses_bytes_in_transit_and_the_close() {
     assert!(is_silent(&mut server));
     drop((slow, hole));
     assert!(is_silent(&mut server));
-    // The first bytes reach a client that has closed its connection, so its kernel answers with a reset.
+    // The client has closed its connection, so its kernel answers these bytes with a reset.
     server.write_all(b"anyone there?").unwrap();
     assert!(is_reset(&mut server));
 }
@@ -290,7 +290,7 @@ fn rate_fault_limits_the_bytes_per_second() {
     let rest = bytes[1_100..].to_vec();
     let sender = thread::spawn(move || client.write_all(&rest).map(|()| client));
     thread::sleep(SHORT);
-    // At the rate of the healed fault, the remaining 249 kB would take about 50 s.
+    // With the fault, the remaining 249 kB would take about 50 s.
     trickle.heal();
     expect(&mut server, &bytes[1_100..]);
     sender.join().unwrap().unwrap();
@@ -302,7 +302,7 @@ fn reset_all_resets_both_sides_of_old_connections_only() {
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
         proxy.reset_all();
-        // A connection that is made right after `reset_all` must not count as one made before it.
+        // `reset_all` must not reset a connection that is made right after it.
         let (mut next, mut next_server) = raw(&proxy, &listener);
         assert!(is_reset(&mut client));
         assert!(is_reset(&mut server));
@@ -389,7 +389,7 @@ fn strand_fault_holds_bytes_of_old_connections_until_heal_even_after_their_close
     let strand = Fault::Strand.inject(&proxy);
     old.send(&["SET", "a", "late"]).unwrap();
     older.send(&["SET", "b", "late"]).unwrap();
-    // The fault also holds the bytes of a connection that its client has closed.
+    // The fault also holds the bytes of a connection that its client has closed in the meantime.
     drop(older);
     let mut fresh = dial(&proxy);
     assert!(fresh.command(&["SET", "a", "early"]).unwrap().is_ok());
@@ -402,7 +402,7 @@ fn strand_fault_holds_bytes_of_old_connections_until_heal_even_after_their_close
     eventually("what was left behind arrives as well", || {
         read("b") == Reply::from("late")
     });
-    // A second fault holds the connections that were made since the first fault.
+    // A second fault also holds connections that were made after the first fault.
     let _strand = Fault::Strand.inject(&proxy);
     fresh.send(&["SET", "c", "late"]).unwrap();
     dial(&proxy);

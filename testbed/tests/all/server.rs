@@ -26,7 +26,7 @@ fn get(server: &Server, key: &str) -> Reply {
     server.command(&["GET", key]).unwrap()
 }
 
-/// Whether the process no longer exists, or is dead and not yet reaped.
+/// Whether the process does not exist any more, or has ended but was not reaped yet.
 fn is_gone(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.map_or(true, |stat| stat.contains(") Z "))
@@ -178,7 +178,7 @@ fn a_server_outlives_the_thread_that_started_it() {
     set(&server, "a", "b");
 }
 
-/// The process that the next test starts and kills. It is not a test of its own.
+/// The main function of the process that the next test starts and kills. It is not a test by itself.
 #[test]
 fn process_that_owns_a_server_until_it_is_killed() {
     if std::env::var_os("QUORATE_TEST_OWNER").is_none() {

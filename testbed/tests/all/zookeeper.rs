@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorate_testbed::{ZooKeeper, not_run, within};
 
-/// Whether ZooKeeper can be started. If not, the test is reported as not run.
+/// Whether ZooKeeper can be started on this machine. If not, reports that the test `test` did not run.
 fn there(test: &str) -> bool {
     match ZooKeeper::available() {
         Ok(()) => true,

@@ -60,10 +60,10 @@ pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Comm
     quorate
 }
 
-/// The output and the exit status of a process that has ended.
+/// The output, the exit status and the run time of a process that has ended.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// The exit code as a shell shows it: 128 + n if signal n ended the process.
+    /// The exit code as a shell shows it: 128 + n if signal n ended the process. `None` if it is unknown.
     pub(crate) code: Option<i32>,
     /// The number of the signal that ended the process, if one did.
     pub(crate) died_of: Option<i32>,
@@ -106,7 +106,7 @@ pub(crate) fn signal(child: &Child, name: &str) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process is there");
 }
 
-/// A unique argument for `sleep`, in seconds, by which a test finds the processes that it started.
+/// A unique duration for `sleep`, in seconds. A test recognises the processes that it started by this argument.
 pub(crate) fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -150,14 +150,14 @@ impl Drop for Ends {
     }
 }
 
-/// Reports that a test did not run, and why.
+/// Prints that a test did not run, and why.
 pub(crate) fn did_not_run(test: &str, why: &str) {
-    // Write to stderr directly, past the capture of the test harness, so that the summary shows this line.
+    // Write to stderr directly, because the test harness captures the output of the `print` macros.
     let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
 }
 
-/// Whether a process `sleep MARK` has really started. Between fork and exec the child still looks like the shell, and
-/// would not receive a signal as `sleep`.
+/// Whether a process `sleep MARK` runs. Directly after the fork it is still a copy of the shell, and would not react to
+/// a signal as `sleep` does.
 pub(crate) fn sleeps(mark: &str) -> bool {
     let wanted = format!("sleep\0{mark}\0").into_bytes();
     let processes = std::fs::read_dir("/proc").expect("proc");
