@@ -1,4 +1,4 @@
-//! The task that owns one master: it adds a socket and a timer to the master's [`Link`].
+//! The task of one master: it connects the master's [`Link`] to a socket and a timer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,14 +16,15 @@ use super::socket::Socket;
 use crate::node::Fault;
 use crate::protocol::instant::Instant;
 
-/// How many times a socket is read before the task yields. Without this limit a master that sends without end would
-/// block the task's thread.
+/// The number of reads from a socket after which the task yields. Without this limit, a master that sends endlessly
+/// would block the thread of the task.
 const READS: usize = 8;
 
-/// Runs the task until the master's handle was dropped and nothing is left to deliver.
+/// Runs the task until the handle of the master is dropped and no request or pending release is left.
 pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
-    // Create the actor's state here and not at the first poll: a runtime that is shutting down drops the task without
-    // polling it, and even then the requests in the mailbox must be answered (`redlock_continues_to_work_in_another_runtime`).
+    // Create the actor's state here, not at the first poll. A runtime that is shutting down drops the task without
+    // polling it, and the requests in the mailbox must be answered even then
+    // (`redlock_continues_to_work_in_another_runtime`).
     let mut actor = Actor::new(shared);
     std::future::poll_fn(move |cx| actor.poll(cx))
 }
@@ -39,18 +40,18 @@ struct Actor {
     timer: Option<Pin<Box<Sleep>>>,
     /// The time at which the timer fires; `None` if the timer is not set.
     armed: Option<Instant>,
-    /// Whether the task has yielded so that ready callers can queue their requests, which are then sent with one write.
+    /// Whether the task has yielded to let ready callers queue their requests. Then one write sends all of them.
     gathering: bool,
 }
 
-/// The clock of a link. It is tokio's clock, so that pausing or simulating tokio's time applies to the link as well.
+/// The clock of a link. It is tokio's clock, so that the link follows a paused or simulated tokio time.
 #[derive(Clone, Copy)]
 struct Clock {
     origin: Tick,
 }
 
 impl Clock {
-    /// The link's time at the clock's origin.
+    /// The time that the link reads at the origin of this clock.
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn now(self) -> Instant {
@@ -58,13 +59,13 @@ impl Clock {
     }
 
     fn tick(self, at: Instant) -> Tick {
-        // The conversion may saturate: no deadline of a link is that far in the future.
+        // The conversion may saturate, because no deadline of a link is that late.
         let from_here = at.saturating_since(Self::BEGIN);
         self.origin + from_here.min(Duration::from_secs(1 << 32))
     }
 }
 
-/// The actor's next step: to go on at once, or to wait for an event.
+/// What the actor does next: continue at once, or wait for an event.
 #[derive(PartialEq, Eq)]
 enum Next {
     Again,
@@ -76,7 +77,7 @@ impl Actor {
         let clock = Clock {
             origin: Tick::now(),
         };
-        // The seed makes the jitter differ between processes; it need not be secret.
+        // The seed makes the jitter differ between processes. It need not be secret.
         let seed =
             crate::protocol::instant::Instant::now().as_nanos() ^ u64::from(std::process::id());
         Self {
@@ -141,10 +142,10 @@ impl Actor {
 
     /// Moves bytes between the link and the socket.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
-        // While several replies are outstanding, yield once, so that callers that are ready can queue their requests.
-        // These include callers whose replies have just arrived. The yield waits for no clock: if no other task is
-        // ready, the actor is polled again at once. With one outstanding reply there is nothing to combine, and a
-        // second poll would only wake an idle thread.
+        // If several replies are outstanding, yield once, so that ready callers can queue their requests. Some of them
+        // are ready because their replies have just arrived. This costs no waiting time: if no other task is ready, the
+        // actor is polled again at once. If only one reply is outstanding, do not yield: there is nothing to combine,
+        // and a second poll would only wake an idle thread.
         if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);
@@ -155,7 +156,7 @@ impl Actor {
             let crowded = self.link.is_crowded();
             let took = self.link.take(self.clock.now());
             let wrote = self.write(cx);
-            // Read even if writing failed: an answer may have arrived before the failure.
+            // Read even if writing failed, because an answer may have arrived before the failure.
             let (received, more) = self.read(cx);
             if let Err(fault) = wrote {
                 self.link.cut(fault, self.clock.now());
@@ -190,8 +191,8 @@ impl Actor {
         }
     }
 
-    /// Reads from the socket up to a limit. Returns whether the master sent anything, and whether there may be more.
-    /// The rest is read after other tasks have run.
+    /// Reads from the socket up to a limit. Returns whether the master sent anything, and whether more data may be
+    /// available. The actor reads such data after other tasks have run.
     fn read(&mut self, cx: &mut Context<'_>) -> (bool, bool) {
         let mut received = false;
         for _ in 0..READS {
@@ -214,8 +215,8 @@ impl Actor {
                 self.armed = None;
                 return Next::Wait;
             };
-            // Check the clock in addition to the timer: tokio's timer does not fire for a task that has used up its
-            // budget by reading.
+            // Also check the clock, because tokio's timer does not fire for a task that has used up its budget by
+            // reading.
             let now = self.clock.now();
             if now >= at {
                 self.armed = None;
@@ -226,8 +227,8 @@ impl Actor {
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(tick)));
-            // If the timer is set to an earlier time, leave it. When it fires, the deadline is computed again and the
-            // timer is set to it. So most requests do not touch the timer.
+            // If the timer is set to an earlier time, leave it. When it fires, it is set to the deadline that applies
+            // then. So most requests do not change the timer.
             if self.armed.is_none_or(|armed| armed > at) {
                 self.armed = Some(at);
                 timer.as_mut().reset(tick);
@@ -235,8 +236,8 @@ impl Actor {
             if timer.as_mut().poll(cx).is_pending() {
                 return Next::Wait;
             }
-            // The request for which the timer fires may have been answered. The timer is needed nevertheless, because
-            // overdue requests in the mailbox are looked for when it fires.
+            // The request for which the timer was set may have been answered already. Let the timer fire anyway,
+            // because the link then looks for overdue requests in the mailbox.
             self.armed = None;
             self.link.tick(self.clock.now());
         }

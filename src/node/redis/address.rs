@@ -12,7 +12,7 @@ pub(crate) struct Address {
     name: NodeName,
 }
 
-/// Why a URL could not be parsed. `shown` is the URL without credentials, if it has a recognisable form.
+/// Why a URL could not be parsed. `shown` is the URL without credentials; `None` if they cannot be told apart.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadAddress {
     pub(crate) shown: Option<String>,
@@ -47,13 +47,14 @@ impl Address {
         if rest.is_empty() || rest.starts_with('?') {
             return Err(bad(format!("no address after the scheme: {SCHEMES}")));
         }
-        // The URL parser of the `redis` crate gets the URL without TLS, because this library's own stream does TLS.
+        // Give the URL to the parser of the `redis` crate without TLS, because this library makes the TLS stream
+        // itself.
         let plain = if tls {
             format!("redis://{rest}")
         } else {
             url.to_owned()
         };
-        // Do not show the parser's own message: it may quote the URL and with it the password.
+        // Do not show the message of the parser: it may quote the URL, including the password.
         let unclear = || {
             bad(match port_out_of_range(rest) {
                 Some(port) => format!("port {port} is out of range: use 1 to 65535"),
@@ -121,20 +122,20 @@ impl Address {
         &self.name
     }
 
-    /// Whether two addresses name the same server. The database number, the user and the spelling of the loopback
-    /// address do not matter.
+    /// Whether two addresses name the same server. Differences in the database number, the user and the spelling of the
+    /// loopback address are ignored.
     pub(crate) fn same_server(&self, other: &Self) -> bool {
         self.plain() == other.plain()
     }
 
-    /// The name of the server, in a form that is the same for all spellings, without the database number.
+    /// The name of the server without the database number. All spellings of the same address give the same name.
     pub(crate) fn plain(&self) -> String {
         let name = self.name.as_str().to_ascii_lowercase();
         name.replace("localhost:", "127.0.0.1:")
     }
 
-    /// The name of the server, in a form that is the same for all spellings. It includes the database number if that is
-    /// not 0, because each database has its own locks and markers.
+    /// The name of the server, with the database number if it is not 0: each database has its own locks and markers.
+    /// All spellings of the same address give the same name.
     pub(crate) fn in_full(&self) -> String {
         match self.info.redis_settings().db() {
             0 => self.plain(),
@@ -153,7 +154,7 @@ fn name(address: &ConnectionAddr) -> Option<String> {
     })
 }
 
-/// The URL without user name and password; `None` if the URL has no recognisable form.
+/// The URL without user name and password; `None` if they cannot be told apart in this text.
 fn shown(url: &str) -> Option<String> {
     match url.split_once("://") {
         Some((scheme, rest)) => {
@@ -161,17 +162,17 @@ fn shown(url: &str) -> Option<String> {
                 Some((_, host)) => host.to_owned(),
                 None => without_secret(rest),
             };
-            // A unix URL may carry its password in the query.
+            // The URL of a Unix socket may contain the password in its query.
             let rest = rest.split_once('?').map_or(&*rest, |(path, _)| path);
             Some(format!("{scheme}://{rest}"))
         }
-        // Without a scheme the text may be anything, for example "user:password@host".
+        // A text without a scheme may be anything, for example "user:password@host".
         None => (!url.contains('@')).then(|| without_secret(url)),
     }
 }
 
-/// Returns the text without anything that may be a password. The part after a colon is a port, or perhaps a password
-/// without a host, so it is shown only if it is a number.
+/// Returns the text without parts that may be a password. The part after a colon may be a port or a password, so it is
+/// shown only if it is a number.
 fn without_secret(rest: &str) -> String {
     match rest.rsplit_once(':') {
         Some((host, port)) if !port.is_empty() && !is_port(port) && !rest.starts_with('[') => {
@@ -186,7 +187,7 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The number after the host in an address, if it is too large for a port.
+/// The number after the host of an address, if it is too large to be a port.
 fn port_out_of_range(rest: &str) -> Option<&str> {
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     let (_, port) = host.split(['/', '?']).next()?.rsplit_once(':')?;

@@ -1,16 +1,16 @@
-//! The buffers of a connection: bytes to be written, and bytes that were read.
+//! The buffers of a connection: for bytes to be written, and for bytes that were read.
 
 use std::io;
 
 use super::resp::{LARGEST, Malformed, Value, parse};
 
-/// The initial size of a buffer in bytes. After a burst the buffer returns to this size.
+/// The initial size of a buffer in bytes. A buffer that has grown in a burst shrinks to this size afterwards.
 const BUFFER: usize = 16 << 10;
 
-/// The bytes that are to be written to the socket.
+/// The bytes to be written to the socket.
 pub(super) struct Output {
     bytes: Vec<u8>,
-    /// How many of the bytes have been written.
+    /// The number of these bytes that have been written.
     written: usize,
 }
 
@@ -22,7 +22,7 @@ impl Output {
         }
     }
 
-    /// The buffer to which commands are appended. They are sent in the order in which they are appended.
+    /// The buffer to which commands are appended, in the order in which they are to be sent.
     pub(super) fn commands(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -32,7 +32,7 @@ impl Output {
         &self.bytes[self.written..]
     }
 
-    /// Notes that the socket has taken `count` more bytes.
+    /// Records that the socket has accepted `count` more bytes.
     pub(super) fn wrote(&mut self, count: usize) {
         self.written = (self.written + count).min(self.bytes.len());
         if self.written == self.bytes.len() {
@@ -88,7 +88,7 @@ impl Input {
         Ok(&mut self.bytes[self.end..])
     }
 
-    /// Notes that `count` bytes were read into the free space.
+    /// Records that `count` bytes were read into the free space.
     pub(super) fn filled(&mut self, count: usize) {
         self.end = (self.end + count).min(self.bytes.len());
     }

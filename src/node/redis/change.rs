@@ -13,13 +13,13 @@ use crate::node::Fault;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
 use crate::protocol::marker::RESTORED;
 
-/// The time limit for one message, far longer than a master needs.
+/// The time limit for the replies to one message: 5 s, far longer than a master needs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many keys one message reads or writes.
+/// The number of keys that one message reads or writes.
 const TOGETHER: usize = 500;
 
-/// The largest number of stored values that are counted: values beyond 1000 are not.
+/// The largest number of stored values that are counted.
 const MOST_VALUES: usize = 1000;
 
 const RAISE: &str = include_str!("../../scripts/masters/raise.lua");
@@ -45,7 +45,7 @@ async fn carried_out(
     if database != "0" {
         talk.say(&["SELECT", &database]).await?;
     }
-    // The connection's name is for information only, so ignore an error.
+    // The connection's name is for information only, so ignore an error in the reply.
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
         ChangeOrder::Look => {}
@@ -66,8 +66,8 @@ async fn carried_out(
                 &lifetime.to_string(),
             ];
             talk.say(&raise).await?;
-            // List the clients after raising the marker, so that the list contains every client that had not read the
-            // raised marker.
+            // Raise the marker before listing the clients. So the list contains every client that had read the old
+            // marker.
             for client in talk.clients().await? {
                 if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
                     let id = client.id.to_string();
@@ -221,7 +221,7 @@ impl Talk {
         }
     }
 
-    /// Reads the keys of the locks that have stored values.
+    /// Reads the keys of the locks under which values are stored.
     async fn names(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         let before = Family::Value.before().as_bytes();
         let keys = self.keys(Family::Value, usize::MAX).await?.into_iter();
@@ -229,7 +229,7 @@ impl Talk {
         Ok(names.collect())
     }
 
-    /// Reads the fencing counters that are at least `least`.
+    /// Reads the fencing counters with a value of at least `least`.
     async fn counters(&mut self, least: u64) -> Result<Vec<Counter>, Fault> {
         let keys = self.keys(Family::Fence, usize::MAX).await?;
         let mut found = Vec::new();
@@ -245,8 +245,8 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises these fencing counters to their numbers. Returns the counters that were not raised because an owner holds
-    /// the lock, each with the value of its lock key.
+    /// Raises each of these fencing counters to the value given with it. Returns the counters that were not raised
+    /// because an owner holds the lock, each with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = with_parts(CARRY);
         let mut owned = Vec::new();

@@ -1,5 +1,5 @@
-//! A connection to a master on which the caller sends a message and waits for its replies. Inspections and operators
-//! use it; the link has a connection of its own.
+//! A connection to a master over which the caller sends a message and waits for the replies. It is for inspections and
+//! operators, and is separate from the connection of the link.
 
 use std::io;
 use std::task::Poll;
@@ -21,7 +21,7 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    /// Connects and executes the whole handshake, exactly as a link does.
+    /// Connects and does the whole handshake, exactly as a link does.
     pub(super) async fn begin(
         shared: &std::sync::Arc<Shared>,
     ) -> Result<(Self, Negotiated), Fault> {
@@ -43,8 +43,8 @@ impl Conversation {
         .await
     }
 
-    /// Connects and only authenticates, without the rest of the handshake. For a master that refuses a later part of
-    /// it.
+    /// Connects and authenticates, without the rest of the handshake. It is for a master that refuses a later part of
+    /// the handshake.
     pub(super) async fn introduce(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
         in_time(shared, async {
             let mut talk = Self::dial(shared).await?;
@@ -68,8 +68,8 @@ impl Conversation {
         self.output.commands()
     }
 
-    /// Sends the buffer, and passes the next `count` replies to `each`. The reply to a subscription is a push; other
-    /// pushes are skipped.
+    /// Sends the buffer, and passes the next `count` replies to `each`. A push is passed only if it is the reply to a
+    /// subscription; other pushes are skipped.
     pub(super) async fn exchange(
         &mut self,
         count: usize,
@@ -100,7 +100,7 @@ impl Conversation {
     async fn reply<T>(&mut self, take: impl FnOnce(Value<'_>) -> T) -> io::Result<T> {
         let mut take = Some(take);
         std::future::poll_fn(|cx| {
-            // Read even if writing fails: if the server has sent an error, that explains the failure best.
+            // Read even if writing failed: an error that the server sent explains the failure best.
             let wrote = self.socket.poll_write(&mut self.output, cx);
             loop {
                 if let Some(value) = self.input.next()? {

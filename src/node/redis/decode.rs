@@ -17,7 +17,7 @@ use crate::node::{
 pub(super) enum NoAnswer {
     /// The master replied with an error.
     Fault(Fault),
-    /// The reply cannot belong to this request. Later replies may then belong to the wrong requests too, so the
+    /// The reply cannot belong to this request. Then later replies may belong to the wrong requests too, so the
     /// connection must be closed.
     Malformed(Fault),
 }
@@ -40,7 +40,7 @@ pub(super) fn decode(
         return Err(NoAnswer::Fault(refused(Script::of(request), error)));
     }
     let shape = match request {
-        // The reply has the same form for every lock of an extension, so the shapes of the locks do not matter.
+        // The reply to an extension has the same form for every kind of lock, so the shapes of the locks are ignored.
         Request::Extend { .. } => Shape::plain(),
         _ => request.shape(),
     };
@@ -116,7 +116,7 @@ pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAns
                 Value::Int(_),
                 Value::Int(_),
                 Value::Bulk(_),
-                // The holder's note may follow.
+                // The note of the lock's holder may follow.
                 ..,
             ] = &refused[..]
                 && refused.len() <= 5
@@ -203,7 +203,7 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
                     Value::Int(_),
                     Value::Bulk(_),
                     Value::Int(1..),
-                    // The holder's note may follow.
+                    // The note of the lock's holder may follow.
                     ..
                 ]
             ) && refused.len() <= 6 =>
@@ -215,13 +215,12 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
     }
 }
 
-/// 2^53, the largest fencing counter that is accepted. Lua numbers are doubles: above 2^53 two neighbouring integers
-/// become the same number, and two holders would get the same token.
+/// The largest fencing counter that is accepted: 2^53. Lua numbers are doubles, which cannot tell neighbouring integers
+/// above 2^53 apart. Two holders would then get the same token.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
-/// Decodes a fencing counter. A number outside of 1 to 2^53 is refused and never becomes a token. No script of this
-/// library returns such a number. When such numbers were accepted, the simulation found two clients with the same
-/// token.
+/// Decodes a fencing counter. A number outside of 1 to 2^53 is malformed and never becomes a token, because no script
+/// of this library returns one. Without this check, the simulation found two clients with the same token.
 pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     let counter = u64::try_from(said).ok();
     let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
@@ -231,7 +230,7 @@ pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     })
 }
 
-/// Decodes the value under a lock, which is stored as `NUMBER RUN BYTES`.
+/// Decodes the value that is stored under a lock as `NUMBER RUN BYTES`: fencing number, server run and content.
 fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
     let text = match found {
         [Value::Nil] => return Ok(None),
@@ -251,7 +250,7 @@ fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, N
     }))
 }
 
-/// Decodes the result for one lock of an extension: a digit of the reply to EXTEND or KEEP.
+/// Decodes the result for one lock of an extension. It is one digit of the reply to EXTEND or KEEP.
 fn extended(digit: u8) -> Option<Extended> {
     Some(match digit {
         b'0' => Extended::NotOurs,
@@ -264,7 +263,7 @@ fn extended(digit: u8) -> Option<Extended> {
     })
 }
 
-/// Decodes the state of the queue in the refusal of a fair acquire.
+/// Decodes the state of the queue, which a master reports when it refuses a claim that waits in order.
 fn line(refused: &[Value<'_>]) -> QueueInfo {
     let number = |index: usize| match refused.get(index) {
         Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),
@@ -291,8 +290,7 @@ fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     }
 }
 
-/// Decodes which notes were written. A lock on several keys counts as noted only if the notes of all its keys were
-/// written.
+/// Decodes for which items the notes were written. For a lock on several keys, the notes of all keys must be written.
 fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
     let mut written = Vec::with_capacity(items.len());
     for item in items {
@@ -327,7 +325,7 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
             Value::Array(lives),
             said @ ..,
         ] => (holder, ttl, counter, &line[..], &lives[..], said),
-        // The reply to BREAK has no queue.
+        // The reply to BREAK does not contain the queue.
         [holder, ttl, counter, said @ ..] => (holder, ttl, counter, &[][..], &[][..], said),
         _ => return None,
     };
@@ -355,7 +353,7 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
     })
 }
 
-/// Decodes the term of an elected holder from the holder's note. `holder` is the value of the lock key.
+/// Decodes the leader's term from the holder's note. `holder` is the value of the lock key.
 fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
     match said {
         Value::Bulk(note) => Note::term(note, holder?),
@@ -363,7 +361,7 @@ fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
     }
 }
 
-/// Decodes one of the holds that share a lock: its value, the time until it expires, and its note.
+/// Decodes one of the holds that share a lock: its value, its remaining time, and its note.
 fn hold(said: &[Value<'_>]) -> Option<Hold> {
     let [Value::Bulk(value), lives @ Value::Int(_), said] = said else {
         return None;
@@ -375,7 +373,7 @@ fn hold(said: &[Value<'_>]) -> Option<Hold> {
     })
 }
 
-/// Decodes one queued waiter, and how long it keeps its place without another heartbeat.
+/// Decodes one waiter in the queue: its id, and how long it keeps its place without another heartbeat.
 fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
     let id = String::from_utf8_lossy(id.text()?).into_owned();
     Some(Waiter::new(
@@ -384,7 +382,7 @@ fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
     ))
 }
 
-/// Decodes the reply to PTTL. `None` if it is negative, which means that there is no key or no expiry.
+/// Decodes the reply to PTTL. A negative reply gives `None`: the key does not exist or has no expiry.
 fn as_millis(value: &Value<'_>) -> Option<Duration> {
     match value {
         Value::Int(ms) => u64::try_from(*ms).ok().map(Duration::from_millis),

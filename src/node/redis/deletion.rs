@@ -1,31 +1,31 @@
-//! How a server compares and deletes for a release: with this library's script, or with a built-in command that takes
-//! about half the time.
+//! How a server executes a release, which compares the value of the lock key and deletes the key. It runs this
+//! library's script, or a built-in command that takes about half the time.
 //!
 //! The server's version shows whether it has the command. A trial shows whether this user may use the command, and
-//! whether a proxy passes it on. The first release that the command could execute is sent as a script. The trial
-//! follows it, and repeats that release with the command when the key is already deleted. So no release depends on a
-//! command that has not yet worked on this connection.
+//! whether a proxy passes it on. The first release for which the command would be enough is sent as a script call. The
+//! trial is sent directly after it: the same release as a command, which finds the key already deleted. So no release
+//! depends on a command that has not yet worked on this connection.
 
 use super::resp::{Command, Value};
 use super::script::Script;
 use crate::node::{Claim, Request};
 
-/// How releases are executed on a connection.
+/// How a connection executes releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deletion {
-    /// Releases use the script, which works on every server. The server lacks the command, or the trial failed.
+    /// With the script, which works on every server. The server does not have the command, or the trial failed.
     Script,
-    /// Releases use the script. The server has the command, but it has not been tried yet.
+    /// With the script. The server has the command, but the trial has not been sent yet.
     Untried,
-    /// Releases use the script until the trial of the command is answered.
+    /// With the script, until the reply to the trial of the command arrives.
     Trying,
-    /// Releases use the command `DELIFEQ key value`, which Valkey has from version 9 on.
+    /// With the command `DELIFEQ key value`, which Valkey has from version 9 on.
     DelIfEq,
 }
 
 impl Deletion {
-    /// Chooses how releases begin on a server with this version of Valkey; `None` for another server. The Redis version
-    /// that Valkey also reports does not matter, because it only shows compatibility.
+    /// Chooses how releases are executed first, by the server's Valkey version; `None` for other servers. Valkey also
+    /// reports a Redis version, which only shows compatibility and is ignored.
     pub(super) fn of(valkey: Option<&str>) -> Self {
         let major = valkey.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
         if major.is_some_and(|major| major >= 9) {
@@ -40,8 +40,8 @@ impl Deletion {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// If the command is untried, appends a trial that repeats the first written release that the command can execute.
-    /// Returns whether a trial was appended.
+    /// Appends a trial if the command is untried. The trial repeats the first of the `written` releases for which the
+    /// command is enough. Returns whether a trial was appended.
     pub(super) fn try_behind<'a>(
         &mut self,
         mut written: impl Iterator<Item = &'a Request>,
@@ -54,7 +54,7 @@ impl Deletion {
         tries
     }
 
-    /// Applies the answer to the trial.
+    /// Evaluates the reply to the trial.
     pub(super) fn tried(&mut self, value: &Value<'_>) {
         *self = match value {
             Value::Int(_) => Self::DelIfEq,
@@ -62,9 +62,8 @@ impl Deletion {
         };
     }
 
-    /// Whether the server refused the command, so that the script must be used. A trial does not detect every refusal.
-    /// A replica, or a server without enough replicas, accepts the command if the key is not ours, because it then only
-    /// reads.
+    /// Whether the server refused the command, so that the script must be used. A trial cannot detect every refusal:
+    /// for a key that is not ours the command only reads, and a replica or a server with too few replicas allows that.
     pub(super) fn is_refused(value: &Value<'_>) -> bool {
         matches!(value, Value::Error(error) if !error.starts_with(b"WRONGTYPE "))
     }
@@ -82,9 +81,10 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Whether the command can do all that this release needs, which is to compare and delete. It cannot if the claim's
-/// acquire may be sent again because the master has lost its scripts. Then the release must fail for lack of its script
-/// as well, or it would overtake the acquire.
+/// Whether the built-in command is enough for this release, because it only has to compare and delete.
+///
+/// The command is not enough if the claim's acquire may be sent again because the master has lost its scripts. Then the
+/// release must fail too, for lack of its script; otherwise it would overtake the acquire.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()
@@ -168,7 +168,7 @@ mod tests {
             let said = format!("{more:?}");
             assert_eq!(written(Deletion::DelIfEq, withdrawn(more)), None, "{said}");
         }
-        // This claim has not been withdrawn, so its acquire may be sent again.
+        // This claim is not withdrawn, so its acquire may be sent again.
         assert_eq!(written(Deletion::DelIfEq, plain(true)), None);
     }
 }

@@ -1,6 +1,6 @@
-//! Reads from an error what a user without the right may not use: a command, a key or a channel.
+//! Finds out from an error for what the user lacks the right: a command, a key or a channel.
 
-/// The command, key or channel that a user may not use, according to an error.
+/// What a user may not use, according to an error: a command, a key or a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
     Command,
@@ -9,10 +9,9 @@ pub(super) enum Denied {
 }
 
 impl Denied {
-    /// Reads the command, key or channel from the error. The error's words differ between server versions.
+    /// Reads the error. Its wording differs between server versions.
     pub(super) fn of(text: &str) -> Self {
-        // The error also quotes the user's name, which may be any text. The name comes before the words that are
-        // searched here.
+        // The error also quotes the user's name, which may be any text. So search for words that come after the name.
         if text.contains("to run the '") || text.contains("can't run this command") {
             Self::Command
         } else if text.contains("access a key") || text.contains("one of the keys") {

@@ -1,4 +1,4 @@
-//! Opens a stream to a master: tries its addresses, and sets up TLS.
+//! Opens a stream to a master: tries the addresses of its host name, and sets up TLS.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,21 +16,21 @@ use super::shared::Shared;
 use super::socket::Socket;
 use crate::node::Fault;
 
-/// How long one address of a host name may be silent before the next address is tried in parallel. The default limit
-/// for the whole connection is 500 ms, so several addresses get a turn.
+/// How long one address of a host name may take to answer before the next address is tried in parallel. Several
+/// addresses can be tried within the limit for the whole connection, which is 500 ms by default.
 const STAGGER: Duration = Duration::from_millis(100);
 
-/// The largest number of addresses of one host name that are tried.
+/// The largest number of addresses that are tried for one host name.
 const MOST_ADDRESSES: usize = 8;
 
-/// The shortest time without an acknowledgement after which the kernel considers the server gone. It applies even if
-/// the connect timeout is shorter.
+/// The kernel ends a connection if data is not acknowledged for this long or for the connect timeout, whichever is
+/// longer.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// The longest time that may be configured, without an acknowledgement, before the kernel considers the server gone.
+/// The largest value of the time after which the kernel ends a connection without acknowledgements.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
-/// Connects to the master. Dropping the future ends the attempt. Only a name lookup continues, and the next attempt
-/// waits for its result.
+/// Connects to the master. Dropping the future ends the attempt, except for a name lookup. The lookup continues, and
+/// the next attempt waits for its result.
 pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     match shared.address.info.addr() {
         ConnectionAddr::Tcp(host, port) => {
@@ -60,8 +60,8 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     }
 }
 
-/// Sorts the addresses so that IPv4 and IPv6 alternate, otherwise in the resolver's order. So if one of the two
-/// protocols does not work, the second address that is tried uses the other.
+/// Sorts the addresses so that IPv4 and IPv6 alternate, and otherwise keeps the resolver's order. If one of the two
+/// protocols does not work, the second address to be tried uses the other one.
 fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses
@@ -77,8 +77,8 @@ fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     ordered
 }
 
-/// Connects to the first of these addresses that accepts. Each address is tried as soon as the previous one has failed
-/// or has been silent for [`STAGGER`].
+/// Connects to the first of these addresses that accepts. The next address is tried when the previous one has failed,
+/// or has not answered for [`STAGGER`].
 async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut rest = addresses.into_iter();
     let mut trying = FuturesUnordered::new();
@@ -123,8 +123,8 @@ async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<Socket, Fault> {
     Err(Fault::Down("TLS is not built in".into()))
 }
 
-/// Disables the delay of small messages, and lets the kernel end a connection whose server has not acknowledged data
-/// for `patience`.
+/// Makes TCP send small messages without delay. Also lets the kernel end a connection whose server has not acknowledged
+/// data for `patience`.
 fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -171,8 +171,8 @@ mod tests {
             .map(|address| (address, there))
             .expect("an address");
         let gone = SocketAddr::from(([127, 0, 0, 1], 1));
-        // The second address is tried as soon as the first has been silent for `STAGGER`. `limit` applies only to the
-        // attempt as a whole.
+        // The second address is tried after the first has not answered for `STAGGER`. `limit` applies only to the whole
+        // attempt.
         let limit = Duration::from_secs(5);
         for addresses in [
             vec![hole, there.0],

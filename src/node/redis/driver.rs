@@ -1,5 +1,5 @@
-//! The link to a Redis master without its actor, for simulations. A simulation has its own network and time, and steps
-//! the same state machine that runs in production.
+//! The link to a Redis master without its actor, for simulations. The simulation provides network and time, and drives
+//! the state machine that runs in production.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::protocol::instant::Instant;
 use crate::runtime::BoxFuture;
 
-/// The connection of one process to a master, stepped by its caller.
+/// The connection of one process to a master, driven by its caller instead of a task.
 ///
 /// A request that is [sent](Node::send) waits in the mailbox until the next [`turn`](Self::turn). The caller connects
 /// at [`Stage::Dial`], moves bytes in both directions at [`Stage::Talk`], and closes the connection at any other stage.
-/// It calls [`tick`](Self::tick) at the requested time. All times are from one monotonic clock.
+/// It calls [`tick`](Self::tick) at the requested time. All times must come from one monotonic clock.
 ///
-/// Replies are delivered from within these calls.
+/// Replies are delivered during these calls.
 pub struct Driver {
     shared: Arc<Shared>,
     seed: u64,
@@ -29,7 +29,7 @@ pub struct Driver {
 
 /// The next actions that a driver needs from its caller.
 pub struct Wants {
-    /// The next step for the connection.
+    /// Whether the caller has to connect, to move bytes, or to close the connection.
     pub stage: Stage,
     /// The bytes to write to the connection.
     pub bytes: Vec<u8>,
@@ -46,19 +46,19 @@ impl Driver {
         }
     }
 
-    /// Executes `step` on the link. The first step creates the link, as the first request creates the actor in
-    /// production. The time limit for the first connection counts from then.
+    /// Calls `step` with the link. The first call creates the link, as the first request creates the actor in
+    /// production. The time limit for the first connection begins then.
     fn link<T>(&self, now: Instant, step: impl FnOnce(&mut Link) -> T) -> T {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         step(link.get_or_insert_with(|| Link::new(self.shared.clone(), self.seed, now)))
     }
 
-    /// Notes that the connection has been made.
+    /// Tells the link that the connection was established.
     pub fn dialed(&self, now: Instant) {
         self.link(now, |link| link.dialed(now));
     }
 
-    /// Notes that the connection has ended, or could not be made.
+    /// Tells the link that the connection was lost, or could not be established.
     pub fn cut(&self, why: &str, now: Instant) {
         self.link(now, |link| link.cut(Fault::Down(brief(why)), now));
     }
@@ -68,7 +68,7 @@ impl Driver {
         self.link(now, |link| receive(link, bytes, now));
     }
 
-    /// Takes requests from the mailbox, as far as there is room, and returns what the driver needs.
+    /// Takes as many requests from the mailbox as may be outstanding, and returns what the driver needs.
     pub fn turn(&self, now: Instant) -> Wants {
         self.link(now, |link| turn(link, now))
     }

@@ -57,8 +57,7 @@ impl Scripts {
         }
     }
 
-    /// Writes a look or a force-release. For the slot of a semaphore the command also contains the name of the
-    /// semaphore's queue.
+    /// Writes a look or a force-release. For the slot of a semaphore, the command also names the semaphore's queue.
     fn look(&self, script: Script, key: &[u8], out: &mut Vec<u8>) {
         match keys::line_of(key) {
             Cow::Borrowed(_) => self.call(script, 1, 0, out).arg(key),
@@ -122,8 +121,8 @@ impl Scripts {
         }
     }
 
-    /// Begins the call of a script for a group, and writes the keys and the random value. `args` is the number of
-    /// arguments, not counting the modes of the keys.
+    /// Begins the call of a script for a group: writes the keys and the random value. `args` is the number of arguments
+    /// without the modes of the keys.
     fn call_group<'a>(
         &self,
         script: Script,
@@ -176,7 +175,8 @@ impl Scripts {
         }
         for item in items {
             let claim = &item.claim;
-            // As in EXTEND, a withdrawn claim stays in the list with a TTL of 0, and the script leaves it alone.
+            // A withdrawn claim stays in the list with a TTL of 0, as in EXTEND. The script then does not touch its
+            // lock.
             let ttl = if claim.is_withdrawn() {
                 0
             } else {
@@ -211,8 +211,8 @@ impl Scripts {
 
     fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
         let (ticket, noted) = (claim.ticket(), claim.is_noted());
-        // The script reads the flag for the note after the two arguments about the queue, so write those even without a
-        // ticket.
+        // The script expects the flag for the note after the two arguments about the queue. So these two are written
+        // even without a ticket if there may be a note.
         let place = (ticket.is_some() || noted).then(|| match ticket {
             Some(ticket) => (&*ticket.waiter, leave),
             None => ("", false),
@@ -237,7 +237,7 @@ impl Scripts {
         let noted = claim.is_noted();
         let place = match ticket {
             Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
-            // The script reads the flag for the note after the two arguments about the queue, so write those even
+            // The script expects the flag for the note after the two arguments about the queue, so write these two even
             // without a ticket.
             Some(None) if noted => Some(("", 0)),
             _ => None,
@@ -260,8 +260,8 @@ impl Scripts {
             command.arg(item.claim.key());
         }
         for item in items {
-            // If an extension arrived after the release it would restore the key. So a withdrawn claim stays in the
-            // list with a TTL of 0, and the script leaves it alone.
+            // A withdrawn claim stays in the list with a TTL of 0, and the script does not touch its lock. Otherwise an
+            // extension that arrives after the release would restore the key.
             let wanted = !item.claim.is_withdrawn();
             let ttl = if wanted { millis(item.ttl) } else { 0 };
             command.arg(item.claim.token().to_hex());
@@ -280,8 +280,8 @@ impl Scripts {
             command.arg(key);
         }
         for item in items {
-            // No note may be written after a release. So a withdrawn claim stays in the list with an empty note, and
-            // the script skips it.
+            // A withdrawn claim stays in the list with an empty note, and the script skips it, because no note may be
+            // written after a release.
             let note = if item.claim.is_withdrawn() {
                 String::new()
             } else {
@@ -309,7 +309,7 @@ fn scan(page: &Page, out: &mut Vec<u8>) {
     command.arg("TYPE").arg("string");
 }
 
-/// Writes the arguments of a queued waiter: its id, ticket and heartbeat.
+/// Writes the arguments about a queued waiter: id, ticket and heartbeat.
 fn write_ticket<'a, 'b>(command: &'a mut Command<'b>, ticket: &Ticket) -> &'a mut Command<'b> {
     let heartbeat = millis(ticket.heartbeat);
     command
@@ -325,14 +325,13 @@ fn modes(command: &mut Command<'_>, group: &Group) {
     }
 }
 
-/// Writes the beginning that all fenced acquires have in common: the key, the value, the TTL and the proposal.
+/// Writes the arguments with which all fenced acquires begin: the key, the value, the TTL and the proposed number.
 fn bid(command: &mut Command<'_>, claim: &Claim, ttl: Duration, proposal: u64) {
     command.arg(claim.key()).arg(claim.token().to_hex());
     command.number(millis(ttl)).number(proposal);
 }
 
-/// Converts a TTL to whole milliseconds, rounded up: a master must never keep a key for less time than the client
-/// assumes.
+/// Converts a TTL to milliseconds, rounded up: a master must not delete a key earlier than the client assumes.
 pub(super) fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,9 +1,9 @@
 //! The handshake of a new connection, before the first request.
 //!
 //! The handshake consists of two messages. The first asks for the server's identity and uptime, and loads the scripts.
-//! The second closes the previous connection at the server, and subscribes to wake-ups. Every reply must have the
-//! expected type, and no reply may be left over. Otherwise later replies would belong to the wrong requests, and a
-//! grant would be taken for the answer to a release.
+//! The second closes the previous connection at the server, and subscribes to wake-ups. Each part of a message must get
+//! exactly one reply, of the expected type. Otherwise later replies would be taken for answers to wrong requests, and a
+//! grant for the answer to a release.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,21 +26,21 @@ use crate::settings::RestartGuard;
 /// The result of a handshake: the initial state of a connection.
 pub(super) struct Negotiated {
     pub(super) scripts: Scripts,
-    /// Until when this master's votes do not count.
+    /// The time until which this master's votes do not count.
     pub(super) quarantined_until: Instant,
     pub(super) memory: Memory,
-    /// Why this master gives no votes to this client for the whole connection; `None` if it votes.
+    /// Why this master gives this client no votes on this connection; `None` if it does.
     pub(super) refused: Option<Fault>,
     /// Whether the master shows a generation marker; `None` if this user may not read it.
     pub(super) marked: Option<bool>,
-    /// The time at which the master was seen to have no generation marker; `None` if it has one, or if this user may
-    /// not read it.
+    /// The time at which this client found no generation marker on the master; `None` if there is a marker, or if this
+    /// user may not read it.
     pub(super) unmarked: Option<Instant>,
-    /// How long from now on the master's votes do not count because it had lost its generation marker.
+    /// For how long from now on the master's votes do not count because it had lost its generation marker.
     pub(super) restored: Option<Duration>,
-    /// The smallest number of acquires that one combined call executes faster than single calls, on this server.
+    /// The smallest number of acquires for which one combined call is faster on this server than single calls.
     pub(super) least_acquires: usize,
-    /// How releases compare and delete on this server: with a script or with a built-in command.
+    /// How releases are executed on this server: with a script or with a built-in command.
     pub(super) deletion: Deletion,
 }
 
@@ -51,14 +51,14 @@ pub(super) struct Handshake {
     second: bool,
     scripts: Scripts,
     info: Vec<u8>,
-    /// Why the server did not report `info`; `None` if it did.
+    /// The fault with which the server refused to report `info`; `None` if it reported it.
     untold: Option<Fault>,
     /// The client id that the server gave this connection, if the user may ask for it.
     id: Option<i64>,
     quarantined_until: Instant,
     memory: Memory,
     marker: Option<Seen>,
-    /// Whether the server refused the name of the connection.
+    /// Whether the server refused to set the name of the connection.
     unnamed: bool,
     refused: Option<Fault>,
     unmarked: Option<Instant>,
@@ -70,7 +70,7 @@ pub(super) struct Handshake {
 enum Seen {
     Nothing,
     Marker(Marker),
-    /// Another value, which is not a generation marker.
+    /// A text that is not a generation marker.
     Strange,
 }
 
@@ -78,15 +78,16 @@ enum Seen {
 enum Asked {
     Hello,
     Database,
-    /// Sets the names of the library and the process in `CLIENT LIST`. An error is ignored, because some servers do not
-    /// know the command, and some users may not run it.
+    /// Sets the names of the library and the process in `CLIENT LIST`. An error is ignored: some servers do not have
+    /// the command, and some users may not run it.
     Courtesy,
-    /// Names the connection. The name shows which masters the client uses.
+    /// Sets the name of the connection, which shows which masters the client uses.
     Name,
     Info,
     /// Reads the generation marker.
     Marker,
-    /// Reads the expiry of the generation marker. An expiry shows that the master had lost its marker.
+    /// Reads the remaining expiry of the generation marker. A marker with an expiry was restored after the master had
+    /// lost it.
     MarkerLifetime,
     Script(Script),
     Id,
@@ -95,11 +96,11 @@ enum Asked {
     Subscription,
 }
 
-/// The state of a handshake after a reply.
+/// The state of a handshake after a reply was handled.
 pub(super) enum Step {
-    /// More replies to the message that was sent last are outstanding.
+    /// More replies to the last message are outstanding.
     Waits,
-    /// All replies to the first message have arrived, and the second message can be written.
+    /// All replies to the first message have arrived. The second message can be written.
     Turns,
     Done,
 }
@@ -125,8 +126,8 @@ impl Handshake {
         asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        // Read the marker after setting the connection's name. So an operator who raises the marker can find, by name,
-        // every client that has not read the raised marker.
+        // Read the marker after setting the connection's name. So when an operator raises the marker, every client that
+        // has read the old marker can be found by its name.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Marker);
         let scripts = Scripts::of(shared.options.configuration);
@@ -151,15 +152,15 @@ impl Handshake {
         }
     }
 
-    /// Handles one reply. The first fault ends the handshake. Later replies are ignored then, because their faults
-    /// would be consequences of the first.
+    /// Handles one reply. The first fault ends the handshake. Later replies are then ignored, because their faults may
+    /// only follow from the first one.
     pub(super) fn note(&mut self, shared: &Shared, value: &Value<'_>) -> Result<Step, Fault> {
         let Some(&asked) = self.asked.front() else {
             return Err(malformed("a reply without a request"));
         };
         match (asked, value) {
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
-            // The handshake has not subscribed to anything yet. A server that sends pushes nevertheless may never stop.
+            // The handshake has not subscribed to anything yet. A server that still sends pushes might never stop.
             (_, Value::Push(_)) => {
                 return Err(malformed("a message before anything was subscribed to"));
             }
@@ -181,7 +182,7 @@ impl Handshake {
             (Asked::Script(script), value) => self.scripts.loaded(script, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
             (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
-                // A user that may not subscribe can still take locks. Waiters then rely on their timers.
+                // A user that may not subscribe can still take locks; waiters then poll by timer.
                 Fault::Denied(why) => {
                     tracing::warn!(
                         node = %shared.address.name(), %why, "no wake-ups, only timers"
@@ -204,8 +205,8 @@ impl Handshake {
         })
     }
 
-    /// Evaluates the replies to the first message, and writes the second. Returns `false` if there is no second
-    /// message.
+    /// Evaluates the replies to the first message, and writes the second message. Returns `false` if no second message
+    /// is needed.
     pub(super) fn turn(
         &mut self,
         shared: &Shared,
@@ -223,9 +224,10 @@ impl Handshake {
         self.judge_marker(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
-        // Close the previous connection at the server. The server may have been stopped, with requests still in the
-        // buffers of that connection. They must not be executed after the releases that this connection sends. A user
-        // without the right to read client ids cannot close it; then keys that are left behind expire with their TTL.
+        // Close the previous connection at the server. If the server was stopped for a while, unread requests may be in
+        // the buffers of that connection. They must not be executed after the releases that this connection sends. A
+        // user without the right to read client ids cannot close that connection. Keys that such requests create then
+        // stay until their TTL expires.
         if let (Some(run), Some(id)) = (&run, self.id)
             && let Some(last) = shared.acquaintance.replace(run, id)
         {
@@ -254,8 +256,8 @@ impl Handshake {
         }
     }
 
-    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client that is at a
-    /// later step than the marker is not refused here but by the scripts, because the marker may be raised while the
+    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client whose step
+    /// is later than the marker is not refused here. The scripts refuse it, because the marker may be raised while the
     /// connection lasts.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
@@ -268,8 +270,8 @@ impl Handshake {
                 return;
             }
             None => {
-                // Set the connection's plain name. It shows an operator who closes masters that this client is not
-                // notified.
+                // Set the connection's plain name. From this name, an operator who closes masters sees that this client
+                // will not be notified.
                 Command::words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
                 self.asked.push_back(Asked::Courtesy);
                 return;
@@ -281,8 +283,8 @@ impl Handshake {
             None => options.markers.saw_none(name),
         }
         if self.unnamed && options.configuration.step() == 0 {
-            // If the connection has no name, an operator cannot find this connection to close it. So its scripts must
-            // check the marker.
+            // Without a name, an operator cannot find this connection to close it. So its scripts must check the
+            // marker.
             self.scripts = Scripts::checked(options.configuration);
             let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
@@ -309,7 +311,8 @@ impl Handshake {
             .filter(|value| !value.is_empty())
     }
 
-    /// Until when this master may have forgotten a lock, so that it must not vote (docs/protocol.md, "Restart guard").
+    /// The time until which this master must not vote, because it may have forgotten a lock (docs/protocol.md, "Restart
+    /// guard").
     fn quarantine(&self, shared: &Shared, answered: Instant) -> Result<Instant, Fault> {
         if shared.options.restart_guard == RestartGuard::Off {
             return Ok(NEVER_GUARDED);
@@ -327,7 +330,7 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        // The address may lead to another server than at the last connection.
+        // The address may now lead to another server than the previous connection did.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
@@ -344,16 +347,16 @@ impl Handshake {
     }
 }
 
-/// Decodes the content of the generation marker's key. `None` if this user may not read the key and this client does
-/// not need it.
+/// Decodes the value of the key that holds the generation marker. `None` if this user may not read the key, and this
+/// client does not need it.
 fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {
         Value::Nil => Seen::Nothing,
         Value::Bulk(text) => Marker::read(text).map_or(Seen::Strange, Seen::Marker),
         Value::Error(error) => match server_fault(error) {
             Fault::WrongType => Seen::Strange,
-            // This client's masters have never been replaced. Its user's rights may have been granted before generation
-            // markers existed.
+            // The masters of this client have never been replaced. The rights of its user may be from a time before
+            // generation markers existed.
             Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
             fault => return Err(fault),
         },
@@ -386,7 +389,7 @@ pub(super) fn hello(shared: &Shared, out: &mut Vec<u8>) {
     }
 }
 
-/// Handles the reply to HELLO.
+/// Checks the reply to HELLO.
 pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fault> {
     match value {
         Value::Array(_) => Ok(()),
@@ -398,9 +401,8 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
     }
 }
 
-/// Converts an error reply to HELLO into a fault. Servers quote words that they do not accept, which may include the
-/// password or a part of it. So if the connection uses a password (`secret`), the fault does not contain the server's
-/// text.
+/// Converts an error reply to HELLO into a fault. Servers quote words that they do not accept, and these may contain
+/// the password or a part of it. So if the connection uses a password (`secret`), the fault does not quote the server.
 fn hello_fault(error: &[u8], secret: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
     let lower = text.to_ascii_lowercase();

@@ -19,14 +19,14 @@ use crate::node::right::MissingRight;
 use crate::protocol;
 use crate::settings::RestartGuard;
 
-/// How many times the clock and the round trip are measured. The fastest answer is used.
+/// How many times the clock and the round trip are measured. The fastest measurement is used.
 const SAMPLES: usize = 5;
 
 /// Inspects the master of `shared`, over a connection of its own.
 pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     let mut found = Inspection::new(shared.address.name().clone());
     let began = Instant::now();
-    // Do exactly what a lock does to connect: if this fails, no lock can use this master.
+    // Connect exactly as a lock does. If this fails, no lock can use this master.
     let connection = match Conversation::begin(shared).await {
         Ok((connection, negotiated)) => {
             found.connecting = Some(began.elapsed());
@@ -38,7 +38,7 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
             found.quarantined = (!left.is_zero()).then_some(left);
             Some(connection)
         }
-        // The server answers, but refuses a part of the handshake. Inspect everything else.
+        // The server answers, but denies a part of the handshake. Inspect everything else.
         Err(fault @ Fault::Denied(_)) => {
             found.fault = Some(fault);
             Conversation::introduce(shared).await.ok()
@@ -61,7 +61,7 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     found
 }
 
-/// Measures the shortest round trip, and how far the server's clock is ahead of this machine's clock.
+/// Measures the shortest round trip, and the difference between the server's clock and this machine's clock.
 async fn pace(
     shared: &Shared,
     connection: &mut Conversation,
@@ -72,7 +72,7 @@ async fn pace(
         let sent = Instant::now();
         let mut theirs = None;
         Command::words(connection.out(), &["TIME"]);
-        // A vote must arrive within the node timeout, so a single request gets no more time.
+        // A vote must arrive within the node timeout, so each measurement gets this time limit too.
         let limit = shared.options.node_timeout;
         within(
             limit,
@@ -90,8 +90,8 @@ async fn pace(
     Ok(())
 }
 
-/// Sends all other requests of the inspection in one message. The time limit is that of a handshake, which sends about
-/// as many requests.
+/// Sends all other requests of the inspection in one message. The time limit is that of a handshake, which consists of
+/// about as many requests.
 async fn interview(
     shared: &Shared,
     scope: &Scope,
@@ -131,7 +131,7 @@ fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
         MissingRight::add(&mut found.missing, right, need.purposes());
     }
-    // This connection has subscribed to the channel, so the reply counts at least one receiver.
+    // This connection has subscribed to the channel, so a successful PUBLISH reaches at least one receiver.
     if need.is("PUBLISH {wake} x") {
         found.wake_ups = matches!(value, Value::Int(1..));
     }
