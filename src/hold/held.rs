@@ -191,7 +191,7 @@ impl Held {
         self.claim.is_noted()
     }
 
-    /// Counts a renewal of the lock. Returns whether this renewal must renew the note as well.
+    /// Counts a renewal of the lock. Returns whether the lock's note must be renewed together with this renewal.
     pub(crate) fn keeps_note(&self) -> bool {
         if !self.is_noted() {
             return false;
@@ -330,7 +330,6 @@ fn nanos(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }
 
-// With the feature `metrics` the struct is larger, because it also keeps the start time.
 impl LateAnswers for Held {
     fn take_over(&self, replies: Replies) {
         self.state().replies = replies;
@@ -351,6 +350,7 @@ impl LateAnswers for Held {
     }
 }
 
+// Not with the feature `metrics`, which makes the struct larger: it also keeps the start time.
 #[cfg(all(test, target_pointer_width = "64", not(feature = "metrics")))]
 mod tests {
     use super::*;

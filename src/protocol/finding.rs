@@ -24,7 +24,7 @@ pub(crate) enum Finding {
 }
 
 impl Finding {
-    /// The finding that follows with certainty from the votes of a lost round; `None` if no finding does.
+    /// The finding of a lost round with these votes; `None` if nothing follows from the votes with certainty.
     pub(crate) fn of(votes: Tally) -> Option<Self> {
         if !votes.possible_without_faults() {
             Some(Self::Outage)

@@ -1,5 +1,5 @@
-//! The restart guard: how long a restarted master's votes do not count, because it may have forgotten locks
-//! (docs/protocol.md, "Restart guard").
+//! The restart guard: how long the votes of a restarted master do not count, because the master may have forgotten
+//! locks (docs/protocol.md, "Restart guard").
 
 use std::time::Duration;
 

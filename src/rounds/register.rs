@@ -87,7 +87,7 @@ impl Coordinator {
     }
 }
 
-/// A request about a value that was sent to all masters, and until when to wait for its answers.
+/// A request to all masters that reads or writes a value, and the time until which to wait for the answers.
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
 
 impl AskedForValue {

@@ -32,8 +32,8 @@ local function keep(key, value, ttl, mode, number)
   if held and mode ~= 'x' then
     known = call('ZSCORE', holds, value)
   end
-  -- The hold is missing. Check the marker of force-releases even if the same readers or owner hold the lock key: this
-  -- hold may have been force-released before the present holds were taken.
+  -- The hold is missing. Check the break record even if the same readers or owner hold the lock key: this hold may have
+  -- been force-released before the present holds were taken.
   local mark = not known and call('GET', '{broken}' .. key)
   if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'

@@ -58,8 +58,8 @@ fn strange() -> Record {
 enum Outcome {
     Done(Vec<u64>),
     Stale,
-    /// Nothing was applied. The process that the wake-up with this number is for has ended, and its znode does not
-    /// exist.
+    /// Nothing was applied, because the process to be woken by the wake-up with this number has ended: its znode does
+    /// not exist.
     ReaderGone(usize),
 }
 

@@ -20,7 +20,8 @@ pub(super) const PROCESS_LEN: usize = 16;
 /// master's clock.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
-/// How long the marker of a force-release is kept: two days, twice the longest TTL that any client can configure.
+/// How long the break record of a force-released lock is kept: two days, twice the longest TTL that any client can
+/// configure.
 const BROKEN_TTL_US: u64 = 2 * FENCE_TTL_US;
 
 /// How many bytes of a lock value are shown to other clients. No value of this library is longer.
@@ -702,9 +703,9 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds a force-released lock to the marker of force-releases, before the older entries. An entry names the value
-    /// of the lock. For a lock that readers or an owner share, the entry names the class marker with the counter, and
-    /// each hold. Locks of other programs get no marker, because no client of this library renews them.
+    /// Adds a force-released lock to its break record, before the older entries. An entry names the value of the lock.
+    /// For a lock that readers or an owner share, the entry names their marker with the counter, and each hold. Locks
+    /// of other programs get no break record, because no client of this library renews them.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -733,15 +734,15 @@ impl Master {
         Ok(())
     }
 
-    /// Whether the marker of force-releases names the lock value `ours`.
+    /// Whether the break record names the lock value `ours`: a force-release has ended that lock.
     pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
         let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
         let line = [b"\n", ours, b"\n"].concat();
         Ok(mark.windows(line.len()).any(|piece| piece == line))
     }
 
-    /// Whether a force-release has ended one of the holds that share a lock. That is so if the marker names the hold,
-    /// or if the hold's number is not above the counter at the last force-release of this class.
+    /// Whether a force-release has ended one of the holds that share a lock. It has if the break record names the hold,
+    /// or if the hold's number is not above the counter at the last force-release of these readers or this owner.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,

@@ -58,7 +58,7 @@ impl State {
             Some(_) => Pace::Next,
         };
         let paces = self.wanted.values().map(of);
-        // A notification of a new leader is not urgent.
+        // A notification of a new leader is not urgent, so the pace `Waiting` is enough.
         let watches = (!self.watched.is_empty()).then_some(Pace::Waiting);
         paces.chain(watches).max().unwrap_or(Pace::Idle)
     }

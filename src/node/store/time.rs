@@ -100,8 +100,8 @@ impl StoreTime {
         }
     }
 
-    /// A time in microseconds that the store's clock has certainly reached, and by how much the clock may be ahead of
-    /// that time. `None` if the last reading is too old.
+    /// A time, in microseconds, that the store's clock has certainly reached. The second number is how far the clock
+    /// may be beyond that time. `None` if the last reading is too old.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
         if self.own {
             let passed = micros(now, self.origin);
