@@ -60,7 +60,8 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
     }
 }
 
-/// The error message if a signal interrupts the access to a stored value. The access takes the lock of the same name.
+/// The error message if a signal interrupts the access to a stored value. Every access takes the lock that has the same
+/// name as the value.
 pub(crate) const VALUE_CUT_SHORT: &str = "no lock is held; if the lock had been acquired already, the change may or may not have been made";
 
 fn code_of(error: &AcquireError) -> u8 {

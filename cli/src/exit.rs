@@ -95,7 +95,7 @@ pub(crate) struct Failure {
     pub(crate) is_usual: bool,
 }
 
-/// What every command returns: the exit code, or a failure.
+/// The result of every command: the exit code, or a failure.
 pub(crate) type Outcome = Result<u8, Failure>;
 
 impl Failure {

@@ -87,8 +87,8 @@ fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
     config::block_on(leaving_nothing(&lock.redlock, lock.parting, work))
 }
 
-/// Prints the fencing token and holds the lock until a signal or the end of standard input. Returns the signal, if it
-/// was a signal.
+/// Prints the fencing token, and holds the lock until a signal or the end of standard input. Returns the signal; `None`
+/// at the end of standard input.
 async fn hold(
     guard: &LockGuard,
     lock: &Lock,

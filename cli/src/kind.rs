@@ -290,8 +290,8 @@ impl Held {
         })
     }
 
-    /// Whether this hold cannot make this process wait for itself, because the process that acquired it has ended or is
-    /// not an ancestor. `false` if that is unknown, for example because an older version of quorate did not write the
+    /// Whether the process that acquired a hold has ended or is not an ancestor of this process. Such a hold can be
+    /// ignored. Returns `false` if that is unknown, for example because an older version of quorate did not write the
     /// name of the holder.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());

@@ -65,7 +65,8 @@ pub(crate) const CODES: [Meaning; 9] = [
     ),
 ];
 
-/// How long this machine waits after its command failed before it campaigns again, so that another machine can lead.
+/// How long this machine waits after a failure of its command until it campaigns again. In that time another machine
+/// can become the leader.
 const RESPITE: Duration = Duration::from_secs(1);
 
 /// Arguments of `lead`.

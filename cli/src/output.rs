@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Whether to suppress messages from now on.
+/// Suppresses messages from now on if `quiet` is true.
 pub(crate) fn be_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }

@@ -234,8 +234,8 @@ fn pace(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether one such master alone is safe enough, without other masters. A ZooKeeper ensemble is, because it survives
-/// failures of its members.
+/// Whether this master is safe enough if it is the only master. A ZooKeeper ensemble is, because it survives failures
+/// of its members.
 pub(crate) fn survives_alone(master: &Inspection) -> bool {
     master.server.as_deref() == Some("zookeeper")
         && master

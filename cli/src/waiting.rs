@@ -14,8 +14,7 @@ use crate::output::{self, human};
 
 /// Without a terminal: no line is printed about a wait that is shorter than this.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Without a terminal: if the state of the wait changes, the next line is printed at least this time after the last
-/// line.
+/// Without a terminal: the shortest time between two printed lines if the state of the wait changes.
 const CHANGE: Duration = Duration::from_secs(2);
 /// Without a terminal: if the state of the wait does not change, a line is printed after this time.
 const STILL: Duration = Duration::from_secs(30);

@@ -21,8 +21,9 @@ use crate::pipe::serve;
 
 /// A proxy in front of one address.
 ///
-/// The proxy has a thread of its own. So it works under any async runtime and without one, and even if a test makes
-/// blocking calls through it on its only thread. Dropping this value closes the proxy's port and all its connections.
+/// The proxy has a thread of its own, so it works under any async runtime and without one. Even a test with a single
+/// thread can make blocking calls through the proxy. Dropping this value closes the proxy's port and all its
+/// connections.
 ///
 /// ```no_run
 /// use quorate_testbed::{Fault, Proxy, Server, ServerOptions, Way};

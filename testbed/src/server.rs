@@ -31,9 +31,9 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server process, which is killed and cleaned up when this value is dropped.
 ///
-/// The server runs in its own process group, so Ctrl-C at the terminal does not reach the server before the program
-/// that started it. If `setpriv` is available, the server also dies when this process is killed; its temporary
-/// directory then remains.
+/// The server runs in its own process group, so that Ctrl-C at the terminal reaches only the program that started the
+/// server. If `setpriv` is available, the server also dies when this process is killed; its temporary directory then
+/// remains.
 ///
 /// All methods take `&self`, so one thread may kill the server while another thread sends it a command.
 #[derive(Debug)]

@@ -32,8 +32,8 @@ pub(super) const GUARD: &str = "__guard";
 /// First argument of the helper that replaces `quorate` and ends by a signal. The number of the signal follows.
 const DEATH: &str = "__die";
 
-/// Ends this process by the signal `sig`, so that its parent sees the signal. This matters to a shell loop, which ends
-/// if SIGINT has ended a process in it, but continues if that process has exited with a code.
+/// Ends this process by the signal `sig`, so that its parent sees the signal. This matters in a shell loop: the loop
+/// ends if SIGINT has ended this process, but continues if this process has exited with a code.
 ///
 /// Must be called last. The first process of a container cannot end itself by a signal. This function then returns the
 /// exit code that a shell shows for the signal.

@@ -195,7 +195,8 @@ fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancesto
         if outer.len() > 1 {
             continue;
         }
-        // An entry of `QUORATE_HELD` counts if it names no holder process, or names it in a malformed way.
+        // An entry of `QUORATE_HELD` that names no holder process, or a malformed one, must block the inner run as
+        // well.
         let (hold, _) = held.split_once('@').expect("its holder is named");
         for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
             let inner = done(run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));

@@ -17,8 +17,8 @@ fn leavings(masters: &Masters) -> Vec<String> {
         };
         let keys = keys.iter().filter_map(Reply::text);
         // The key with the largest ticket may remain: it outlives the queue by one heartbeat time, so that a waiter
-        // that was away for a moment gets its place back. The key that says that queues exist may remain, too. Neither
-        // key blocks other clients.
+        // that was away for a moment gets its place back. The key `quorate:lines`, which exists while there are queues,
+        // may remain, too. Neither key blocks other clients.
         let blocks = |key: &std::borrow::Cow<'_, str>| {
             let may_stay = ["quorate:fence:", "quorate:ticket:", "quorate:lines"];
             !may_stay.iter().any(|before| key.starts_with(before))
