@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{handed_out} prizes were handed out");
 
-    // If a majority of masters loses the number of remaining prizes at the same time, the number is lost, and no prize
+    // If a majority of masters loses the number of remaining prizes at the same time, that number is lost. Then no prize
     // is handed out any more.
     for master in &masters[..3] {
         master.forget();

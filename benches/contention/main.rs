@@ -49,8 +49,8 @@ struct Figures {
     rate: f64,
 }
 
-/// An arrangement to be measured: its name, the number of processes, the tasks per process, the mode of waiting, and
-/// the pause of a task between two acquisitions in ms.
+/// An arrangement to be measured: its name, the number of processes, the tasks per process, and the mode of waiting.
+/// The last field is the pause of a task between two acquisitions, in ms.
 type Arrangement = (&'static str, usize, usize, &'static str, u64);
 
 /// The arrangements that are measured while all masters run.

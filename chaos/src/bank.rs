@@ -1,6 +1,6 @@
 //! The bank: accounts that are protected by the fencing tokens of a lock over several resources. The bank knows nothing
-//! about locks. It rejects a token that is smaller than the largest token seen on any of the requested accounts, even
-//! if the larger token came with a request that only read balances.
+//! about locks. For each account it remembers the largest token that it has seen, from reads as well as writes. It
+//! rejects a request with a smaller token.
 
 use std::collections::BTreeMap;
 

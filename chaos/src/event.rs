@@ -290,7 +290,7 @@ pub enum Event {
     },
     /// A client was restarted with other masters than before.
     Sent {
-        /// The step of the changes of masters that the client's new configuration belongs to: twice the number of
+        /// The step of the changes of masters that the client's new configuration belongs to. It is twice the number of
         /// completed changes, plus one while the client uses two sets of masters.
         step: u64,
     },

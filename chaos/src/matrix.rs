@@ -243,8 +243,8 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
     out
 }
 
-/// The number of acquisitions under each fault, as a Markdown table with a column per kind of lock, summed over all
-/// sets of masters and orders of waiters.
+/// The number of acquisitions under each fault, as a Markdown table with a column per kind of lock. The numbers are
+/// sums over all sets of masters and orders of waiters.
 fn by_fault(cells: &[Cell]) -> String {
     let parts = |workload: &Workload| {
         if Workload::LOCK.contains(workload) {

@@ -1,5 +1,5 @@
-//! The progress of a run: how many locks were obtained, the longest time in which no lock was obtained, how long a lock
-//! was free while a client waited for it, and which masters each client used.
+//! The progress of a run: how many locks were obtained, and how long none was obtained. Also how long a lock was free
+//! while a client waited for it, and which masters each client used.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub struct Idle {
     pub who: String,
 }
 
-/// One process of a client, and the step of the change of masters that the configuration of this process belongs to.
+/// One process of a client. Its configuration belongs to one step of the changes of masters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     /// The client and its process, e.g. `c1.2` for the second process of `c1`.

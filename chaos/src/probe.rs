@@ -1,4 +1,4 @@
-//! A probe, which shows the effect of a fault: it sends one request to a server of any kind and reads the answer,
+//! A probe, which shows the effect of a fault. It sends one request to a server of any kind and reads the answer,
 //! without a client library.
 
 use std::io::{self, Read, Write};

@@ -1,6 +1,5 @@
-//! Services that are protected by fencing tokens: a register that accepts a write only if it has seen no larger token,
-//! and a bank with the same rule. They run in the driver, so that their record of accepted writes does not depend on
-//! clients.
+//! Services that are protected by fencing tokens: a register, and a bank. Each accepts a request only if it has seen no
+//! larger token. They run in the driver, so that their record of accepted writes does not depend on clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};

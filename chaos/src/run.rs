@@ -472,7 +472,7 @@ fn settings(
         ttl: scenario.ttl,
         max_ttl: scenario.max_ttl,
         pause: scenario.pause,
-        // If a fault must break exclusion, a larger share of the holds is long, because a client can lose a lock only
+        // If a fault must break exclusion, a larger share of the holds is long. Reason: a client can lose a lock only
         // while it holds one.
         long: if must_break { 0.3 } else { 0.06 },
         renewed: !must_break,

@@ -138,7 +138,7 @@ impl Scenario {
         }
     }
 
-    /// The time after the last fault during which a leftover key is excused: a request that the fault delayed may
+    /// The time after the last fault during which a leftover key is excused. A request that the fault delayed may
     /// arrive after the client has released the lock. A key that remains longer was not released. `None` if a fault
     /// changes clocks, because then the age of a key shows nothing.
     pub fn settling(&self) -> Option<Duration> {

@@ -25,8 +25,8 @@ const HELD: usize = 1_000;
 /// renewals per lock and second.
 const HELD_ON_DISK: usize = 200;
 
-/// The scenario of a soak of this length: a fault every second or two, and 1,000 held locks, or 200 if a master writes
-/// to disk.
+/// The scenario of a soak of this length. A fault is injected every second or two, and 1,000 locks are held (200 if a
+/// master writes to disk).
 pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
     let held = if base.nodes.is_empty() {
         HELD

@@ -275,8 +275,8 @@ impl World {
         self.masters[master].answers(Duration::from_millis(50))
     }
 
-    /// The resources of a master: its memory in bytes as it reports it, its open file descriptors, and its client
-    /// connections except the one that this function uses.
+    /// The resources of a master: the memory in bytes that it reports, the number of its open file descriptors, and the
+    /// number of its client connections. The connection of this function itself is not counted.
     pub fn gauge(&self, master: usize) -> Option<(u64, u64, u64)> {
         let Ok(server) = self.redis(master) else {
             return gauge_store(&self.masters[master]);

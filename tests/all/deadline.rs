@@ -187,8 +187,8 @@ async fn unlimited_wait_survives_a_master_that_never_answers() {
     }
 }
 
-/// Tests that a waiter reports an outage if it finds an outage throughout its wait, even if the end of the wait cuts
-/// off the last attempt. The waiter is tested alone and behind another waiter of its process.
+/// Tests that a waiter reports an outage if the outage lasted throughout its wait, even if the end of the wait cuts off
+/// the last attempt. The waiter is tested alone and behind another waiter of its process.
 #[tokio::test]
 async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));

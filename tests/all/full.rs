@@ -1,4 +1,4 @@
-//! Tests of one message that renews many locks, on masters that cannot renew one of these locks: the masters are full
+//! Tests of one message that renews many locks, on masters that cannot renew one of these locks. The masters are full
 //! (`noeviction`), or the user lacks a right for one key. The other locks of the message must still be renewed.
 
 use std::time::Duration;

@@ -594,7 +594,7 @@ async fn user_without_the_right_to_batches_can_still_take_many_locks() {
     }
 }
 
-/// Whether the server has a command that releases locks without a queue, in place of a script.
+/// Whether the server has a command of its own that can replace the script for releasing a lock without a queue.
 fn deletes_by_command(server: &Server) -> bool {
     let info = ask_server(server, &["INFO", "server"]);
     let info = info.text().expect("text").into_owned();

@@ -1,5 +1,5 @@
-//! Tests of the renewal of held locks, as the masters see it: that renewals are sent, from when the validity of a
-//! renewed lock is counted, and how soon a loss is reported.
+//! Tests of the renewal of held locks, as the masters see it: that renewals are sent, how long a renewed lock is valid,
+//! and how soon a loss is reported.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

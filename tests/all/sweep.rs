@@ -80,8 +80,8 @@ async fn records(table: &Table) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn active_clients_remove_unneeded_records_only() {
     let world = Arc::new(World::new());
-    // A client may remove a record from a store without a clock only after it has seen the record unchanged for as long
-    // as records are kept.
+    // If a store has no clock, a client may remove a record only after it has seen the record unchanged for long
+    // enough: the time for which records are kept.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());

@@ -117,8 +117,8 @@ pub(crate) async fn lock_key_expires_after_its_ttl_and_the_counter_after_a_day(a
     assert_about(arm.ttl(&fence(KEY)), DAY);
 }
 
-/// Tests TTLs that are not whole milliseconds. Truncated to milliseconds, a TTL below one millisecond would be zero,
-/// which no server accepts, and any other TTL would end on the master before the holder expects it.
+/// Tests TTLs that are not whole milliseconds. If TTLs were truncated to milliseconds, a TTL below one millisecond
+/// would be zero, which no server accepts. Any other TTL would end on the master before the holder expects it.
 pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     let brief = std::time::Duration::from_micros(100);
     for asked in [claim(b"a", 1), queued(b"b", 1, 7)] {

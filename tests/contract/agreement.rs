@@ -482,8 +482,8 @@ fn counter(model: &Arm, key: &[u8]) -> u64 {
 
 fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        // If a store (a database or ZooKeeper as a master) has no clock, a client that reads a lease from it sees the
-        // lease and its note end up to 1/32 later.
+        // If a store (a database or ZooKeeper as a master) has no clock, a client sees a lease and its note end up to
+        // 1/32 later.
         (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
         (a, b) => a.is_none() && b.is_none(),
     }
@@ -819,8 +819,8 @@ fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
     parts.into_iter().zip(counts).collect()
 }
 
-/// The visible state of one key: the answer to a look, and then the lock key, its counter and its note, each with its
-/// remaining time.
+/// The visible state of one key: the answer to a look, followed by the lock key, its fencing counter and its note, each
+/// with its remaining time.
 #[derive(Debug)]
 struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 

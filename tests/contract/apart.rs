@@ -1,5 +1,6 @@
-//! The contract suite for kinds of masters whose tests are in another package. A test program that includes this file
-//! as a module gets all contract cases, each on a new master under test, and the comparison with the memory master.
+//! The contract suite for kinds of masters whose tests are in another package. A test program of that package includes
+//! this file as a module. It then runs all contract cases, each on a new master under test, and the comparison with the
+//! memory master.
 
 use std::future::Future;
 

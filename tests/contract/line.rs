@@ -31,8 +31,8 @@ async fn ticket(arm: &Arm, request: Request) -> u64 {
 /// The name of a kind of lock, the key of its queue, and two claims that wait in that queue.
 type Waiters = (&'static str, Vec<u8>, [Arc<Claim>; 2]);
 
-/// Claims with the tickets 5 and 8 that wait for a plain lock, for several resources at once, for a lock with readers,
-/// and for a semaphore.
+/// Claims with the tickets 5 and 8 that wait for four kinds of locks: a plain lock, a lock on several resources, a lock
+/// with readers, and a semaphore.
 fn waiters() -> [Waiters; 4] {
     let two = |with: &dyn Fn(Claim) -> Claim, key: &[u8]| {
         [(3, 5), (4, 8)].map(|(n, number)| {

@@ -1,5 +1,5 @@
-//! Checks every implementation of `Node` against the same contract: the memory master, a real server, and every further
-//! server program in `QUORATE_TEST_SERVERS` (paths separated by commas).
+//! Checks every implementation of `Node` against the same contract: the memory master, a real server, and further
+//! server programs. `QUORATE_TEST_SERVERS` has the paths of these programs, separated by commas.
 
 mod acquire;
 mod agreed;

@@ -366,8 +366,8 @@ impl Pair {
                 arm.delete(&key(lock));
             }
         }
-        // After this pause the heartbeats of dead waiters (15 ms) have expired, and so has the queue marker on both
-        // masters, which lives for two heartbeats.
+        // After this pause the heartbeats of dead waiters (15 ms) have expired on both masters. The queue marker, which
+        // lives for two heartbeats, has expired as well.
         tokio::time::sleep(ms(45)).await;
     }
 
@@ -384,8 +384,8 @@ impl Pair {
                     for arm in [&self.apart, &self.together] {
                         arm.put_foreign(&key);
                     }
-                    // A master reads a key of another data type in place of a queue only if the lock has a ticket key
-                    // and the queue marker exists.
+                    // A master reads a key of another data type as a queue only if the lock has a ticket key and the
+                    // queue marker exists.
                     for key in [beside("quorate:ticket:", *lock), b"quorate:lines".to_vec()] {
                         self.both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
                     }

@@ -1,5 +1,5 @@
-// Tries to acquire a lock with the npm package `redlock`, and prints "acquired" or "refused". Keeps the lock until a line
-// arrives on standard input.
+// Tries to acquire a lock with the npm package `redlock`, and prints "acquired" or "refused".
+// Keeps the lock until a line arrives on standard input.
 // Usage: node redlock.mjs RESOURCE HOST:PORT ..   (packages from NODE_PATH)
 import { createRequire } from "node:module";
 const require = createRequire(process.env.NODE_PATH + "/");

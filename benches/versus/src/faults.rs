@@ -1,5 +1,5 @@
-//! Measures what faults of a minority of the masters cost (stopped, dead or slow), and how long no lock can be acquired
-//! when a master dies or returns.
+//! Measures what it costs if a minority of the masters is stopped, dead or slow. Also measures how long no lock can be
+//! acquired when masters die or return.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

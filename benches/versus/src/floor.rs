@@ -1,11 +1,11 @@
 //! The baseline: the least work that a Redlock can do with redis-rs.
 //!
-//! The baseline has one multiplexed connection per master, sends `SET NX PX` to all masters at once, and continues at
-//! the answer that completes a majority. A release sends a compare-and-delete script to all masters at once, and
-//! continues at the answer that completes a majority as well. A separate task awaits the remaining answers of a
-//! release. Without this task, the futures of these answers would be dropped. Then redis-rs would never send the
-//! requests that are still queued, and some masters would keep the key. The baseline deliberately has no timeouts,
-//! reconnects or renewals: it is only for comparison, not for use.
+//! The baseline has one multiplexed connection per master. It sends `SET NX PX` to all masters at once, and continues
+//! when a majority has answered. A release sends a compare-and-delete script to all masters at once, and continues when
+//! a majority has answered as well. A separate task awaits the remaining answers of a release. Without this task, the
+//! futures of these answers would be dropped. Then redis-rs would never send the requests that are still queued, and
+//! some masters would keep the key. The baseline deliberately has no timeouts, reconnects or renewals: it is only for
+//! comparison, not for use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Measures implementations in other languages, each in a process of its own, and compares them with the baseline and
 //! `quorate`.
 //!
-//! A peer is such an implementation: a program that gets the masters' URLs as its last argument, reads `alone CYCLES`
-//! or `burst TASKS MILLISECONDS` from stdin, and answers with one line of JSON.
+//! Such an implementation is called a peer. A peer is a program that gets the masters' URLs as its last argument. It
+//! reads `alone CYCLES` or `burst TASKS MILLISECONDS` from stdin, and answers with one line of JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

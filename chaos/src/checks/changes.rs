@@ -147,8 +147,8 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
 /// time in nanoseconds.
 fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
     let ttl = case.scenario.ttl;
-    // Two waits are allowed: until the lease of a dead holder expires, and until the ticket of a dead waiter that was
-    // next in the queue expires.
+    // Before the waiter gets the lock, two times may have to pass: until the lease of a dead holder expires, and until
+    // the ticket of a dead waiter expires.
     let allowed = (ttl + ttl / 2 + SLACK).as_nanos() as u64;
     let calm = case.history.calm().unwrap_or(case.end);
     let mut longest = 0;

@@ -59,8 +59,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold whose token other holds of the same owner may share: the hold, the end of the client's belief in it, and the
-/// start of the acquisition that drew the token.
+/// A hold whose token other holds of the same owner may share. The two times are the end of the client's belief in the
+/// hold, and the start of the acquisition that drew the token.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {

@@ -88,8 +88,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 }
 
 impl Case<'_> {
-    /// Whether this leftover key is excused: a client that had locked its resource ended without a release shortly
-    /// before the end of the run, or a fault was healed only shortly before the end of the run.
+    /// Whether this leftover key is excused. One excuse is a client that had locked its resource and ended without a
+    /// release shortly before the end of the run. The other is a fault that was healed only shortly before the end.
     fn abandoned(&self, key: &str) -> bool {
         let finish = self.history.finish().unwrap_or(self.end);
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);

@@ -182,8 +182,8 @@ impl Case<'_> {
         Some(format!("{} on {}", fault.kind, fault.targets.join(", ")))
     }
 
-    /// The nanoseconds between `from` and `to` in which this client did not run: the process was stopped, its threads
-    /// were blocked, or the busy machine did not schedule it.
+    /// The time between `from` and `to`, in nanoseconds, during which this client did not run. The process was stopped,
+    /// its threads were blocked, or the busy machine did not schedule it.
     fn paused(&self, who: &str, from: u64, to: u64) -> u64 {
         let name = who.split('.').next().unwrap_or(who);
         let mut pauses: Vec<(u64, u64)> = self
@@ -213,8 +213,8 @@ impl Case<'_> {
         sum
     }
 
-    /// The nanoseconds by which the machine or a fault may have delayed this client between `from` and `to`: its
-    /// [pauses](Self::paused), plus the time for which its threads waited for a CPU.
+    /// The time between `from` and `to`, in nanoseconds, by which the machine or a fault may have delayed this client.
+    /// It is the time of the client's [pauses](Self::paused), plus the time for which its threads waited for a CPU.
     fn kept_waiting(&self, who: &str, from: u64, to: u64) -> u64 {
         let mut sum = self.paused(who, from, to);
         let Some(starved) = self.starved.get(who) else {

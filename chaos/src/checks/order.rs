@@ -1,6 +1,6 @@
 //! Checks the fair order (first come, first served): a client that is certainly queued gets the lock before every
-//! client that came later. This is checked only with the fair order and only while no fault has an effect, because a
-//! waiter that cannot reach a majority has no ticket.
+//! client that came later. This is checked only with the fair order. It is not checked while a fault has an effect,
+//! because a waiter that cannot reach a majority has no ticket.
 
 use std::collections::BTreeMap;
 
@@ -42,9 +42,12 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("order", looked_at, seen.violations)
 }
 
-/// Whether the checker can judge the order in this workload. It cannot judge four workloads: each lock of `many` has
-/// one client only; a child process of `run` takes time to start; in `owners`, further holds of an owner may overtake
-/// all waiters; and in `prizes`, the lock of a quota is not recorded.
+/// Whether the checker can judge the order in this workload. It cannot judge four workloads:
+///
+/// - `many`, because each of its locks has one client only
+/// - `run`, because a child process takes time to start
+/// - `owners`, because further holds of an owner may overtake all waiters
+/// - `prizes`, because the lock of a quota is not recorded
 fn is_in_line(workload: &str) -> bool {
     let all = Workload::ALL.iter();
     let mut in_line = all.filter(|workload| {
@@ -136,7 +139,7 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
 }
 
 impl Case<'_> {
-    /// Whether no fault had an effect between `from` and `to`: no fault was active, and no master was excluded after a
+    /// Whether no fault had an effect between `from` and `to`. No fault was active, and no master was excluded after a
     /// restart or after its first start.
     fn is_quiet(&self, from: u64, to: u64) -> bool {
         let felt = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;

@@ -1,5 +1,5 @@
-//! Checks the data that holders find under their locks: readers see complete writes, and a holder of one lock owner
-//! never finds the mark of another owner in the shared file.
+//! Checks the data that holders find under their locks. Readers must see complete writes, and a holder of one lock
+//! owner must never find the mark of another owner in the shared file.
 
 use std::collections::{HashMap, HashSet};
 

@@ -12,8 +12,8 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// If a task runs more than this many nanoseconds late, the delay is ascribed to the machine, or to the driver that
-/// reads the client's output.
+/// If a task runs more than this many nanoseconds late, the machine has delayed it, or the driver that reads the
+/// client's output.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.

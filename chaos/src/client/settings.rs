@@ -55,8 +55,8 @@ pub struct Settings {
     pub pause: Duration,
     /// The share of holds, from 0 to 1, whose work takes about one TTL: 0.7 to 1.4 TTLs.
     pub long: f64,
-    /// Whether holds are renewed. They are not renewed in a run that is meant to break exclusion: a renewal restores a
-    /// key that a master has lost, often before another client asks for the lock.
+    /// Whether holds are renewed. They are not renewed in a run that is meant to break exclusion. Reason: a renewal
+    /// restores a key that a master has lost, often before another client asks for the lock.
     pub renewed: bool,
     /// The number of locks that the client holds at once in the workload `many`.
     pub many: usize,
@@ -71,8 +71,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The step of the changes of masters that this configuration belongs to: twice the number of completed changes,
-    /// plus one while the client uses two sets of masters.
+    /// The step of the changes of masters that this configuration belongs to. It is twice the number of completed
+    /// changes, plus one while the client uses two sets of masters.
     pub fn step(&self) -> u64 {
         2 * self.generation + u64::from(!self.next_masters.is_empty())
     }

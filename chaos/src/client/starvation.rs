@@ -1,9 +1,9 @@
 //! Measures how much of a client's delay was caused by the machine.
 //!
 //! There are two measures, because neither sees everything. The first is the kernel's count of the time in which
-//! threads were ready but had no CPU. The second is a thread that only sleeps and measures how late it wakes; it also
-//! notices when the whole machine or its control group is halted, which the kernel does not count. Neither measure
-//! contains delays that the library causes itself by blocking or occupying its threads.
+//! threads were ready but had no CPU. The second is a thread that only sleeps and measures how late it wakes. This
+//! thread also notices when the whole machine or its control group is halted, which the kernel does not count. Neither
+//! measure contains delays that the library causes itself by blocking or occupying its threads.
 
 use std::collections::HashMap;
 use std::fs;

@@ -87,8 +87,8 @@ impl Contents {
             seconds(step.to - step.from),
             step.tries
         );
-        // A fault between two steps of a change is counted for the later step, so each step is counted from the end of
-        // the step before it.
+        // A fault between two steps of a change is counted for the later step. So faults are counted from the end of
+        // the step before.
         let before = self.steps.iter().map(|one| one.to);
         let before = before.filter(|to| *to <= step.from).max().unwrap_or(0);
         let faults = self

@@ -154,8 +154,8 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
     }
 }
 
-/// The lanes of the timeline from top to bottom: first the number of locks obtained per second (only if masters were
-/// changed), then locks that several clients may hold, then clients, then masters.
+/// The lanes of the timeline from top to bottom: locks that several clients may hold, then clients, then masters. If
+/// masters were changed, the first lane shows the number of locks obtained per second.
 fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
     let shared = Workload::KINDS.iter().map(|workload| workload.name());
     let shared = shared.filter(|name| {

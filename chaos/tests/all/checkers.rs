@@ -333,15 +333,15 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
             .verdict("leftovers", &[kind])
             .0
     };
-    // With a TTL of one second, a leftover key is excused for the TTL and one further second, because a fault may have
-    // delayed a request by this time.
+    // The TTL is one second. A leftover key is excused for that second and one more, because a fault may have delayed a
+    // request until then.
     assert_eq!(
         left("file", 97_900, kind("late-requests")),
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // A key is excused for longer in three cases: links lose packets, which are retransmitted later; a wrong clock
-    // keeps keys for longer; and tickets live longer than locks.
+    // A key is excused for longer in three cases. Lost packets are retransmitted later, a wrong clock keeps keys for
+    // longer, and tickets live longer than locks.
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

@@ -1,5 +1,5 @@
-//! Tests the checkers of kinds of locks other than plain ones with histories made by hand: each checker must find the
-//! violations that it is for, and nothing else.
+//! Tests the checkers of kinds of locks other than plain ones, with histories made by hand. Each checker must find the
+//! violations of its own rule, and nothing else.
 
 use std::collections::BTreeMap;
 

@@ -298,7 +298,7 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     prepare(&change).await;
     let owner = both.owner("order-7").expect("a good id");
     let first = owner.acquire("job").await.expect("free");
-    // On one master, the attempt of a client has set the fencing counter to an hour ahead.
+    // On one master, a client's attempt has set the fencing counter to an hour ahead of the clock.
     let hour_ahead = ["SET", "quorate:fence:job", &hour.to_string()];
     ask_server(&scene.servers[0], &hour_ahead);
     change.close().await.expect("closed");
@@ -350,9 +350,8 @@ async fn next_master_with_outdated_values_is_named_and_they_are_removed() {
         .expect("created");
 }
 
-/// Tests a change in which some masters stay. Every next master has a value, but not the same one: a client of both
-/// sets wrote an earlier value to the new master, and then an old client wrote a later value to a majority of the old
-/// masters.
+/// Tests a change in which some masters stay. A client of both sets of masters wrote a value to the new master. Then an
+/// old client wrote a later value to a majority of the old masters. `open` must carry the later value.
 #[tokio::test]
 async fn quota_units_taken_before_the_change_are_not_returned() {
     let scene = Scene::start();
@@ -375,8 +374,8 @@ async fn quota_units_taken_before_the_change_are_not_returned() {
     assert_eq!(next.quota("beans").left().await, Ok(4));
 }
 
-/// Tests that `open` waits until the holder of a lock with a stored value has released it, because the holder may be
-/// about to write the value.
+/// Tests that `open` waits for the holder of a lock with a stored value, because the holder may be about to write the
+/// value.
 #[tokio::test]
 async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
     let scene = Scene::start();
