@@ -226,7 +226,6 @@ fn permits_and_readers_are_shown_with_notes_and_break_slot_deletes_one_permit() 
         texts(&seen["resources"][0]["permits"]) == ["one", "two"]
             && texts(&seen["resources"][1]["holds"]) == ["here", "there"]
     });
-    // The plain lock with the same name as the semaphore is another lock, and is free.
     let seen = status();
     assert_eq!(seen["resources"][0]["verdict"], "free");
     assert_eq!(seen["resources"][0]["permits"][1]["slot"], 1);
