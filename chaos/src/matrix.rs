@@ -39,7 +39,7 @@ impl Place {
     };
 }
 
-/// One run of the matrix, and its result.
+/// A cell of the matrix: one run and its result.
 #[derive(Debug)]
 pub struct Cell {
     /// The workloads that ran at the same time.
@@ -67,7 +67,7 @@ pub struct Plan {
     pub orders: Vec<Order>,
     /// The time during which faults are injected in each run.
     pub cell: Duration,
-    /// One run of the matrix with its result, shown as one cell of the table.
+    /// The seed of the first run. Each later run uses the next number.
     pub seed: u64,
 }
 

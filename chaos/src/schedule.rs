@@ -117,7 +117,7 @@ impl<'a> Scheduler<'a> {
         };
         match kind.reach {
             Reach::One => {
-                // Usually at most a minority of the masters is affected at a time, sometimes more.
+                // Usually faults affect at most a minority of the masters at a time, sometimes more.
                 let most = (scenario.masters - scenario.majority()).max(1);
                 if busy >= most && !self.rng.random_bool(0.1) {
                     return None;
@@ -173,7 +173,7 @@ pub(crate) fn injection(
     }
 }
 
-/// Usually faults affect at most a minority of the masters at a time, sometimes more.
+/// The time from the start of the fault until its targets have recovered.
 pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     let kind = fault.kind;
     let mut felt = fault.lasts + Duration::from_millis(200);
