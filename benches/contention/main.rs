@@ -120,7 +120,7 @@ fn goals(figures: &[Figures]) {
     for (mean, p99, figures) in [
         ("hand-over between processes, mean in ms", "its p99", paused),
         (
-            "the same where who lets go comes back at once",
+            "the same, if the client that releases asks again at once",
             "its p99",
             four,
         ),

@@ -48,7 +48,7 @@ pub fn check(faults: &[Kind]) -> anyhow::Result<()> {
         let parts_one = kind.reach == Reach::Client && kind.needs == Needs::Proxies;
         ensure!(
             ways && !parts_one && kind.reach != Reach::Majority,
-            "{kind} cannot be had while masters are changed; there are {}",
+            "{kind} cannot be injected while masters are replaced; these faults can: {}",
             USUAL.join(", ")
         );
     }

@@ -32,7 +32,7 @@ const GAUGE_EVERY: Duration = Duration::from_secs(20);
 
 /// The reason why masters cannot be changed on this machine.
 const NO_QUORATE: &str =
-    "masters are changed with the `quorate` program: build it, or name it in QUORATE_CLI";
+    "replacing masters needs the `quorate` program: build it, or name it in QUORATE_CLI";
 
 /// The result of a run.
 #[derive(Debug)]
@@ -121,7 +121,8 @@ impl<'a> Driver<'a> {
         }
         let quorate = find_quorate();
         if quorate.is_none() && scenario.workloads.contains(&Workload::Run) {
-            let why = "no `quorate` program: build it, or name it in QUORATE_CLI".to_owned();
+            let why =
+                "the `quorate` program is missing: build it, or name it in QUORATE_CLI".to_owned();
             recorder.note("chaos", unavailable(Workload::Run.name(), why));
         }
         // The path must be short, because a socket is created in it.
@@ -306,7 +307,8 @@ impl<'a> Driver<'a> {
         let end = began + self.scenario.patience;
         let settled = began + self.scenario.settling().unwrap_or_default();
         let wanted = self.wanted();
-        self.progress.phase("healed; everybody must get on");
+        self.progress
+            .phase("healed; every client must get a lock again");
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let all = (0..self.scenario.clients).all(|client| {
                 wanted.iter().all(|workload| {

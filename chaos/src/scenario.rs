@@ -159,11 +159,11 @@ impl Scenario {
     ///
     /// If the parts cannot be combined: the reason.
     pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(self.masters > 0, "at least one master");
-        ensure!(self.clients > 0, "at least one client");
+        ensure!(self.masters > 0, "--masters is 0: give at least one master");
+        ensure!(self.clients > 0, "--clients is 0: give at least one client");
         ensure!(
             self.nodes.is_empty() || self.nodes.len() == self.masters,
-            "{} masters are named, and there are {}",
+            "{} masters are named, but the run has {}: give both the same number",
             self.nodes.len(),
             self.masters
         );
@@ -171,19 +171,19 @@ impl Scenario {
         if let Some(foreign) = foreign {
             ensure!(
                 self.locker.is_the_library(),
-                "{} knows only Redis, and one of the masters is {foreign}",
+                "{} supports only Redis, but one of the masters is {foreign}",
                 self.locker.name()
             );
         }
         ensure!(
             !self.guarded || !self.faults.iter().any(|kind| kind.is_unguarded()),
-            "amnesia is about masters that nobody guards: give --restart-guard off"
+            "the fault amnesia needs masters without the restart guard: give --restart-guard off"
         );
         self.check_changes()?;
         let known = self.locker.workloads();
         ensure!(
             self.workloads.iter().all(|one| known.contains(one)),
-            "{} knows only this: --workload {}",
+            "{} supports only --workload {}",
             self.locker.name(),
             Workload::name_of(known)
         );
@@ -202,11 +202,11 @@ impl Scenario {
         };
         ensure!(
             changes.servers() == self.masters && self.nodes.is_empty(),
-            "masters are changed where all of them are Redis"
+            "replacing masters needs masters that are all Redis"
         );
         ensure!(
             self.locker == Locker::Quorate && self.guarded,
-            "masters are changed under the library, with a restart guard"
+            "replacing masters needs the library's lock (--locker quorate) and a restart guard"
         );
         let wrong = changes.operator != Operator::Careful;
         let meet = changes
@@ -215,7 +215,7 @@ impl Scenario {
             .any(|two| two[0].iter().any(|one| two[1].contains(one)));
         ensure!(
             !wrong || !meet,
-            "a wrong operator replaces all masters at once, so that two holders are certain"
+            "an operator that skips steps must replace all masters at once: only then are two holders certain"
         );
         Ok(())
     }
@@ -322,7 +322,7 @@ mod tests {
         };
         assert_eq!(checked(Locker::Quorate), Ok(()));
         assert_eq!(checked(Locker::IgnoresLoss), Ok(()));
-        let why = "half-quorum knows only Redis, and one of the masters is mysql";
+        let why = "half-quorum supports only Redis, but one of the masters is mysql";
         assert_eq!(checked(Locker::HalfQuorum), Err(why.to_owned()));
     }
 
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(checked(Locker::Quorate, &Workload::ALL), Ok(()));
         assert_eq!(checked(Locker::HalfQuorum, &[Workload::File]), Ok(()));
         assert_eq!(checked(Locker::AnyPermit, &[Workload::Permits]), Ok(()));
-        let known = "any-permit knows only this: --workload permits";
+        let known = "any-permit supports only --workload permits";
         let wrong = checked(Locker::AnyPermit, &[Workload::Permits, Workload::File]);
         assert_eq!(wrong, Err(known.to_owned()));
         assert!(checked(Locker::HalfQuorum, &[Workload::Readers]).is_err());

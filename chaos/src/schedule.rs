@@ -234,7 +234,7 @@ mod tests {
         }
         for name in ["db-row-held", "zk-leader-kill", "stop", "latency"] {
             let mut of = plan.iter().filter(|one| one.fault.kind.name() == name);
-            assert!(of.next().is_some(), "{name} has no turn");
+            assert!(of.next().is_some(), "the fault {name} is never scheduled");
         }
     }
 }

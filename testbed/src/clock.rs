@@ -103,8 +103,12 @@ impl OffsetFile {
     ///
     /// `InvalidInput` if `by` exceeds 292 years, otherwise the error of the system.
     pub fn set(&self, by: Duration, skew: Skew) -> io::Result<()> {
-        let nanos = i64::try_from(by.as_nanos())
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "too far for the clock"))?;
+        let nanos = i64::try_from(by.as_nanos()).map_err(|_| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the offset is out of range for the clock",
+            )
+        })?;
         let nanos = match skew {
             Skew::Ahead => nanos,
             Skew::Behind => -nanos,

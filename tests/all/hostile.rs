@@ -259,7 +259,7 @@ impl Scene {
             let calls: u32 = tally.beyond.iter().map(|(.., count)| count).sum();
             if tally.in_vain.len() > control.in_vain.len() + calls as usize / 50 {
                 let (count, first) = (tally.in_vain.len(), &tally.in_vain[0]);
-                wrong.push(format!("{count} of {calls} calls were in vain: {first}"));
+                wrong.push(format!("{count} of {calls} calls failed: {first}"));
             }
             let usual = control.median().unwrap_or(WAIT);
             if let Some(median) = tally.median().filter(|m| *m > 4 * usual + WAIT / 4) {

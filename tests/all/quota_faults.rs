@@ -132,7 +132,7 @@ impl Line {
         tokio::spawn(async move {
             while let Some((request, reply)) = queue.recv().await {
                 if world.elapsed() < *until.lock().expect("no panic") {
-                    reply.answer(Err(Fault::Down("no way through".into())));
+                    reply.answer(Err(Fault::Down("the connection is cut".into())));
                 } else {
                     deliver(&server, &world, request, reply, rough).await;
                 }

@@ -85,7 +85,10 @@ async fn waiters_of_one_process_are_served_in_order() {
             order.lock().expect("not poisoned").push(n);
             guard.release().await;
         }));
-        within(PATIENCE, "it is queued", || waits.load(Ordering::Relaxed)).await;
+        within(PATIENCE, "the waiter is queued", || {
+            waits.load(Ordering::Relaxed)
+        })
+        .await;
     }
     first.release().await;
     for task in tasks {
@@ -120,7 +123,10 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
             guard.release().await;
             redlock.flush().await;
         }));
-        within(PATIENCE, "it is queued", || queued(&masters, "many") > n).await;
+        within(PATIENCE, "the waiter is queued", || {
+            queued(&masters, "many") > n
+        })
+        .await;
     }
     let status = holder.status("many").await.expect("a good name");
     let lines = status
@@ -148,7 +154,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
         "{order:?}"
     );
     holder.flush().await;
-    within(HEARTBEAT / 2, "no place in line is left", || {
+    within(HEARTBEAT / 2, "no place in the queue is left", || {
         queue_keys(&masters) == 0
     })
     .await;
@@ -166,7 +172,10 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
     let waiting = tokio::spawn(async move { waiter.acquire("x").await });
-    within(PATIENCE, "it is queued", || queued(&masters, "x") == 1).await;
+    within(PATIENCE, "the waiter is queued", || {
+        queued(&masters, "x") == 1
+    })
+    .await;
     // Delete the lock key without a wake-up for the waiter.
     for master in &masters {
         master.command(&["DEL", "x"]).expect("the server is alive");
@@ -178,7 +187,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     );
     waiting.abort();
     let _ = waiting.await;
-    within(HEARTBEAT / 2, "it has left the line", || {
+    within(HEARTBEAT / 2, "the waiter has left the queue", || {
         queue_keys(&masters) == 0
     })
     .await;

@@ -702,18 +702,18 @@ impl Pair {
             if let Some((a, b)) = said {
                 prop_assert!(
                     agree(&a, &b, blur),
-                    "deed {place}: memory {a:?}, server {b:?}"
+                    "step {place}: memory {a:?}, server {b:?}"
                 );
             }
             for (a, b) in seen {
                 prop_assert!(
                     agree(&a.0, &b.0, blur),
-                    "after deed {place}: memory {a:?}, server {b:?}"
+                    "after step {place}: memory {a:?}, server {b:?}"
                 );
                 for (at, (a, b)) in a.1.into_iter().zip(b.1).enumerate() {
-                    prop_assert_eq!(&a.0, &b.0, "after deed {}", place);
+                    prop_assert_eq!(&a.0, &b.0, "after step {}", place);
                     let same = close(a.1, b.1, if at == NOTE { 4 * blur } else { blur });
-                    prop_assert!(same, "after deed {place}: ttl {:?} and {:?}", a.1, b.1);
+                    prop_assert!(same, "after step {place}: ttl {:?} and {:?}", a.1, b.1);
                 }
             }
             // Wake-ups arrive on the same connection as the answers to looks, so all earlier wake-ups have arrived by
@@ -772,9 +772,9 @@ impl Pair {
             // When a store's client begins to listen, it gets a wake-up for every lock that it waits for. So the store
             // may send more wake-ups than the memory master, but not fewer.
             let missed = a.iter().find(|key| !b.contains(key));
-            prop_assert_eq!(missed, None, "wake-ups of deed {}", place);
+            prop_assert_eq!(missed, None, "wake-ups of step {}", place);
         } else {
-            prop_assert_eq!(a, b, "wake-ups of deed {}", place);
+            prop_assert_eq!(a, b, "wake-ups of step {}", place);
         }
         Ok(())
     }
@@ -895,5 +895,5 @@ pub(crate) fn compare_with(
     }
     outcome.unwrap_or_else(|error| panic!("QUORATE_SEED={seed}: {error}"));
     let [compared, cut] = [&pair.compared, &pair.cut].map(|count| count.load(Ordering::Relaxed));
-    println!("{compared} deeds compared, {cut} of {cases} sequences cut short");
+    println!("{compared} steps compared, {cut} of {cases} sequences cut short");
 }

@@ -289,9 +289,9 @@ pub(crate) fn each(said: &[Extended]) -> Answer {
 /// seem to end a little later.
 #[track_caller]
 pub(crate) fn assert_about(left: Option<Duration>, ttl: Duration) {
-    let left = left.unwrap_or_else(|| panic!("no expiry, expected {ttl:?}"));
+    let left = left.unwrap_or_else(|| panic!("the key has no expiry, expected {ttl:?}"));
     assert!(
         left <= ttl + ttl / 64 && left + secs(60) > ttl,
-        "{left:?} is not about {ttl:?}"
+        "the remaining time {left:?} is not close to {ttl:?}"
     );
 }

@@ -39,7 +39,7 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
         let what = if let Some(why) = &fault.failed {
             format!("{} failed: {why}", fault.kind)
         } else if fault.landed.is_none() || fault.healed.is_none() {
-            format!("{} was not seen to land and to end", fault.kind)
+            format!("{} was not observed to take effect and to end", fault.kind)
         } else {
             return None;
         };

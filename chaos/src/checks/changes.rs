@@ -19,11 +19,18 @@ const SLACK: Duration = Duration::from_millis(1_500);
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let Some(changes) = &case.scenario.changes else {
-        return Finding::of("changes", "masters were not changed".into(), Vec::new());
+        return Finding::of(
+            "changes",
+            "no masters were replaced in this run".into(),
+            Vec::new(),
+        );
     };
     let steps = pace::steps(case.history);
     if changes.operator != Operator::Careful {
-        let looked_at = format!("{} steps that are not by the page", steps.len());
+        let looked_at = format!(
+            "{} steps of an operator that does not follow the documented procedure",
+            steps.len()
+        );
         return Finding::of("changes", looked_at, Vec::new());
     }
     let mut violations = missing(case, changes, &steps);
@@ -32,8 +39,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let done = steps.iter().filter(|step| step.done).count();
     let tries: usize = steps.iter().map(|step| step.tries).sum();
     let looked_at = format!(
-        "{} changes, {done} steps done in {tries} tries, {refused} attempts refused for their masters; free and waited \
-         for at most {}",
+        "{} replacements of masters, {done} steps done in {tries} tries; {refused} attempts refused because of their \
+         masters; a lock with waiters was free for at most {}",
         changes.count(),
         seconds(longest),
     );
@@ -69,7 +76,10 @@ fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation>
             if of.any(|step| step.done) || nobody {
                 continue;
             }
-            let what = format!("change {}: {name} was not done", change + 1);
+            let what = format!(
+                "replacement {} of masters: step '{name}' was not done",
+                change + 1
+            );
             missing.push(violation(case.end, case.end, "chaos", what));
         }
     }
@@ -97,7 +107,7 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
         };
         if !hit(closed.to, open.to) {
             unhurt.push(format!(
-                "change {}: nothing hit a master between close and open",
+                "replacement {} of masters: no fault hit a master between close and open",
                 change + 1
             ));
         }
@@ -134,7 +144,7 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
         let step = life.map_or(0, |life| life.step);
         if outdated(step).is_none_or(|from| line.t < from) {
             let what = format!(
-                "{}#{op} was refused at step {step}, which was in force",
+                "{}#{op} was refused with the masters of step {step}, which were still current",
                 line.who
             );
             violations.push(violation(line.t, line.t, &line.who, what));

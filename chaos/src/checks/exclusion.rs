@@ -34,8 +34,10 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let promise = case.scenario.exclusion();
     let looked_at = match promise {
         Promise::Holds => format!("{holds} holds, {seen} overlaps"),
-        Promise::MayBreak => format!("{holds} holds, {seen} overlaps, which may be here"),
-        Promise::MustBreak => format!("{holds} holds, {seen} overlaps, which must be here"),
+        Promise::MayBreak => format!("{holds} holds, {seen} overlaps, which this scenario allows"),
+        Promise::MustBreak => {
+            format!("{holds} holds, {seen} overlaps, which this scenario must cause")
+        }
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {

@@ -93,7 +93,7 @@ fn breached(resource: &str, new: &Obtained<&Attempt>, breach: Breach<&Attempt>) 
         }
         Breach::Smaller(other) => {
             let what = format!(
-                "{name} began after {} had {} for {resource:?}, and got {token}",
+                "{name} began after {} had token {} for {resource:?}, but got token {token}",
                 other.who.name(),
                 other.token
             );
@@ -120,7 +120,7 @@ fn register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) 
                         who: vec![name(seen.1), name(by)],
                         resource: Some(key.clone()),
                         what: format!(
-                            "the register took {token} of {by} after {} of {}",
+                            "the register accepted token {token} of {by} after token {} of {}",
                             seen.0, seen.1
                         ),
                         excused: None,

@@ -55,7 +55,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "{told} notifications of a leader, {nobody} of none; {} leaders, {} of them followed",
+        "{told} notifications of a leader, {nobody} of no leader; {} leaders, {} of them followed",
         terms.len(),
         leaders.len()
     );

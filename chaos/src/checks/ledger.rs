@@ -39,7 +39,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             let account = accounts.entry(name).or_insert((OPENING, 0));
             if *token < account.1 {
                 let before = account.1;
-                bad(format!("{by} booked on {name} with {token} after {before}"));
+                bad(format!(
+                    "{by} booked on account {name} with token {token} after token {before}"
+                ));
             }
             *account = (*balance, *token);
         }
@@ -48,13 +50,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         if sum + untouched != expected {
             let now = sum + untouched;
             bad(format!(
-                "all accounts have {now} after {by}, and had {expected}"
+                "the sum of all accounts is {now} after the booking of {by}, but must be {expected}"
             ));
             // Continue with the changed sum, so that each change is reported once.
             expected = now;
         }
     }
-    let looked_at = format!("{transfers} transfers, the sum was {whole} and is {expected}");
+    let looked_at =
+        format!("{transfers} transfers, the sum of all accounts was {whole} and is {expected}");
     let finding = Finding::of("ledger", looked_at, violations);
     if transfers == 0 {
         return finding.at_least(Verdict::Unknown);

@@ -68,13 +68,13 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 bad(
                     line.t,
                     &line.who,
-                    format!("left after the {whose}: {}", few(&left)),
+                    format!("keys left after the {whose}: {}", few(&left)),
                 );
             }
         }
     }
     let looked_at = format!(
-        "keys of {at_once} masters at once, of {after} after the ttl, of {last} after the life of notes"
+        "keys listed on {at_once} masters at once, on {after} after the ttl, on {last} after the life of notes"
     );
     let finding = Finding::of("leftovers", looked_at, violations);
     let nodes = case.scenario.nodes();

@@ -11,7 +11,7 @@ use crate::workload::family;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let (Some(calm), Some(finish)) = (case.history.calm(), case.history.finish()) else {
-        let nothing = "there was no calm".to_owned();
+        let nothing = "the run had no time without faults at its end".to_owned();
         return Finding::of("liveness", nothing, Vec::new()).at_least(Verdict::Unknown);
     };
     let mut got: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();

@@ -52,7 +52,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "{told} losses notified, the latest {} ms late, with at most {} ms of not running",
+        "{told} losses notified, the latest {} ms late; processes did not run for at most {} ms",
         in_time.worst() / 1_000_000,
         waited / 1_000_000
     );

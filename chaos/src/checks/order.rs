@@ -20,7 +20,11 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let scenario = case.scenario;
     let in_line = matches!(scenario.locker, Locker::Quorate | Locker::JumpsLine);
     if scenario.order != Order::Fair || !in_line {
-        return Finding::of("order", "nobody is in line".to_owned(), Vec::new());
+        return Finding::of(
+            "order",
+            "clients do not queue in this run".to_owned(),
+            Vec::new(),
+        );
     }
     let mut by_resource: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
     for attempt in &case.attempts {
@@ -38,7 +42,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         seen.look_at(case, resource, &attempts);
     }
     let looked = seen.looked;
-    let looked_at = format!("{looked} times somebody else was in line, away from faults");
+    let looked_at =
+        format!("{looked} acquisitions, away from faults, while another client was queued");
     Finding::of("order", looked_at, seen.violations)
 }
 
@@ -129,7 +134,7 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
         who: vec![first.who.clone(), winner.who.clone()],
         resource: Some(resource.to_owned()),
         what: format!(
-            "{} came {} after {} and got {resource:?} before it",
+            "{} began to wait {} after {} and got {resource:?} before it",
             winner.name(),
             seconds(winner.began - first.began),
             first.name()

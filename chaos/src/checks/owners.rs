@@ -47,8 +47,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
         open.push((to, attempt));
     }
-    let looked_at =
-        format!("{together} times two holds of one owner, {apart} of them in two processes");
+    let looked_at = format!(
+        "{together} pairs of overlapping holds of one owner, {apart} of them in two processes"
+    );
     let finding = Finding::of("owners", looked_at, violations);
     if together == 0 {
         return finding.at_least(Verdict::Unknown);

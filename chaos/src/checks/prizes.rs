@@ -59,7 +59,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         look_at(quota, pieces, &answers, &mut violations);
     }
     let looked_at = format!(
-        "{taken} prizes from {} quotas, {over} times sold out, {lost} times refused because the number is lost",
+        "{taken} prizes from {} quotas, {over} times sold out, {lost} times refused because the quota is lost",
         created.len()
     );
     let finding = Finding::of("prizes", looked_at, violations);
@@ -89,7 +89,9 @@ fn lost_by_change(attempt: &Attempt, at: u64) -> Violation {
         to: at,
         who: vec![attempt.who.clone()],
         resource: Some(attempt.resource.clone()),
-        what: format!("{name} found no number, and nothing but the masters has changed"),
+        what: format!(
+            "{name} found no quota, although no fault was injected and only the masters were replaced"
+        ),
         excused: None,
     }
 }
@@ -111,7 +113,10 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
         };
         let name = one.attempt.name();
         if one.says == "sold_out" && one.left > 0 {
-            bad(one, format!("{name} got none, and {} are left", one.left));
+            bad(
+                one,
+                format!("{name} got no prize, although {} are left", one.left),
+            );
         }
         if one.says == "taken" {
             if one.left >= pieces {

@@ -66,7 +66,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             excused,
         });
     }
-    let looked_at = format!("{looks} looks, {halves} at what its writer had to leave half done");
+    let looked_at =
+        format!("{looks} reads, {halves} of them of a write that its writer could not complete");
     let finding = Finding::of("views", looked_at, violations);
     if looks == 0 {
         return finding.at_least(Verdict::Unknown);

@@ -57,7 +57,7 @@ pub(super) const ROWS: &[Row] = &[
 fn client(fault: &Injection) -> anyhow::Result<usize> {
     match fault.clients[..] {
         [index] => Ok(index),
-        _ => bail!("one client, please"),
+        _ => bail!("this fault needs exactly one client"),
     }
 }
 
@@ -70,7 +70,10 @@ fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow
     Ok(Landed::new("ordered", move |world| {
         let seen = world.clients.seen();
         let suffered = within(Duration::from_secs(10), || seen.suffered(client) > before);
-        ensure!(suffered, "the client never said that it had happened");
+        ensure!(
+            suffered,
+            "the client did not report that the fault has happened"
+        );
         Ok(())
     }))
 }

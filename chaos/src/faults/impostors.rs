@@ -90,13 +90,16 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     let script = relay(world, other, Tampering::None);
     lead_to(fault, index, world, script, |hostile| {
         let Some((_, run)) = well else {
-            return Ok(format!("it is m{}, which is not well", other + 1));
+            return Ok(format!(
+                "the address leads to m{}, which does not answer",
+                other + 1
+            ));
         };
         let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
         let told = probe.command(&["INFO", "server"])?;
         let told = told.text().unwrap_or_default().into_owned();
-        ensure!(told.contains(&run), "it leads to somebody else");
-        Ok(format!("it is m{}", other + 1))
+        ensure!(told.contains(&run), "the address leads to another server");
+        Ok(format!("the address leads to m{}", other + 1))
     })
 }
 
@@ -136,7 +139,7 @@ fn lead_to(
     }
     let come = within(PATIENCE, || hostile.accepted() > probes);
     let look = |_: &World| {
-        ensure!(come, "no client came");
+        ensure!(come, "no client has connected");
         Ok(seen)
     };
     Landed::once_seen(world, look, move |world| {

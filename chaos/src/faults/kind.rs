@@ -248,9 +248,12 @@ impl Kind {
         let majority = nodes.len() / 2 + 1;
         let (needed, all) = match self.reach {
             Reach::Client => return None,
-            Reach::One => (1, "it can be done to none of these masters"),
-            Reach::Minority => (nodes.len() - majority, "it can be done to too few of them"),
-            Reach::Majority => (majority, "it can be done to no majority of them"),
+            Reach::One => (1, "it applies to none of these masters"),
+            Reach::Minority => (
+                nodes.len() - majority,
+                "it applies to too few of these masters",
+            ),
+            Reach::Majority => (majority, "it applies to no majority of these masters"),
         };
         let found = nodes.iter().filter(|node| self.on.has(**node)).count();
         if found < needed {
@@ -258,7 +261,7 @@ impl Kind {
         }
         let alone = matches!(self.needs, Needs::Clocks | Needs::Links | Needs::Names);
         let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
-        (alone && is_mixed).then(|| "is done where all masters are Redis".to_owned())
+        (alone && is_mixed).then(|| "it needs masters that are all Redis".to_owned())
     }
 
     /// The reason why the fault is not available on this machine, or `None` if it is.

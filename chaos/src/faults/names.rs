@@ -51,7 +51,7 @@ fn lose(
     let look = |_: &World| {
         let mut asked = Asked::of(&names, &name)?;
         match (leads, asked.answer(SILENCE)) {
-            (Leads::ToSilence, None) => Ok("no answer to a question for its name".into()),
+            (Leads::ToSilence, None) => Ok("the name server did not answer for its name".into()),
             (Leads::Nowhere, None) => match asked.answer(PATIENCE) {
                 Some(answer) if answer.starts_with("error") => Ok(answer),
                 other => bail!("its name leads to {other:?}"),

@@ -117,7 +117,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
     let pairs = fault.pairs(world);
     // Before the fault, open one probe per master through the proxy of the first client.
     let Some(&(first, _)) = pairs.first() else {
-        bail!("no client to part from anything")
+        bail!("the fault names no client to cut off")
     };
     let probed = pairs.iter().filter(|(client, _)| *client == first);
     let probes: Vec<_> = probed
@@ -162,7 +162,7 @@ fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
 /// receives a request, so that error arrives even if requests are lost.
 fn unasked(heard: &str) -> anyhow::Result<String> {
     if heard.contains("max number of clients") {
-        return Ok("in force, the master is full and says so unasked".into());
+        return Ok("in effect: the master is full and reports it without a request".into());
     }
     bail!("expected silence, heard {heard:?}")
 }
@@ -171,7 +171,7 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
 /// can be observed. Then it is enough that the proxy has accepted the fault.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
-        return Ok("in force, the master was not answering".into());
+        return Ok("in effect: the master did not answer".into());
     };
     let fresh = |patience| Probe::open(kind, road.first(), patience);
     let started = Instant::now();
@@ -185,11 +185,11 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
                     // Another fault ends new connections as well. At least no answer arrived, as the partition should
                     // cause.
-                    Err(error) => Ok(format!("in force, probes are ended: {}", error.kind())),
+                    Err(error) => Ok(format!("in effect: probes are ended: {}", error.kind())),
                     Ok(heard) => unasked(&heard),
                 }
             }
-            Err(error) => Ok(format!("in force, the probe had ended: {}", error.kind())),
+            Err(error) => Ok(format!("in effect: the probe had ended: {}", error.kind())),
             Ok(heard) => unasked(&heard),
         },
         Fault::ResetAfter(_) | Fault::Refuse => {

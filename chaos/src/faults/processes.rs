@@ -47,7 +47,8 @@ pub(super) const ROWS: &[Row] = &[
     .breaks(Breaks::Unguarded),
     Row::all(
         "restart-majority",
-        "SIGKILL to a majority at once, which comes back at once, empty but for what its disk must keep: what the restart guard is for",
+        "SIGKILL to a majority at once, which comes back at once, empty but for what its disk must keep: what the \
+         restart guard is for",
         restart_together,
     )
     .on(Which::All)
@@ -57,7 +58,7 @@ pub(super) const ROWS: &[Row] = &[
     .breaks(Breaks::Unguarded),
     Row::all(
         "amnesia",
-        "the same where nothing guards against it, to masters that forget",
+        "SIGKILL to a majority at once, without the restart guard: these masters forget their locks",
         restart_together,
     )
     .on(Which::Forgetful)

@@ -136,7 +136,7 @@ async fn take_all(player: Redlock, name: String) -> Drawn {
             other => panic!("{other:?}"),
         }
     }
-    panic!("it was never sold out: {drawn:?}");
+    panic!("the quota was not sold out after all attempts: {drawn:?}");
 }
 
 /// Creates a quota of ten units. It may have to wait, because a master that has just restarted answers only when its
@@ -149,7 +149,7 @@ async fn open(operator: &Redlock, run: usize) -> String {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("no quota could be opened");
+    panic!("no quota could be created in time");
 }
 
 /// Creates a quota of ten units, lets four clients take units from it, and kills a master in the meantime.

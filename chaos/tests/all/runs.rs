@@ -15,7 +15,7 @@ fn mixed_faults_for_forty_seconds_break_no_promise() {
     let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5");
     run.must_be_valid();
     for kind in Kind::mixed(&[NodeKind::Redis]) {
-        assert!(run.landed(kind) > 0, "{kind} did not have its turn");
+        assert!(run.landed(kind) > 0, "the fault {kind} was not injected");
     }
     let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
     assert!(
@@ -72,7 +72,10 @@ fn survived(seed: u32, faults: &str) {
     }
     run.must_be_valid();
     for name in faults.split(',') {
-        assert!(run.landed(kind(name)) > 0, "{name} did not have its turn");
+        assert!(
+            run.landed(kind(name)) > 0,
+            "the fault {name} was not injected"
+        );
     }
 }
 
@@ -91,7 +94,10 @@ fn kept(workload: &str, seed: u32, faults: &str) -> Run {
     );
     run.must_be_valid();
     for name in faults.split(',') {
-        assert!(run.landed(kind(name)) > 0, "{name} did not have its turn");
+        assert!(
+            run.landed(kind(name)) > 0,
+            "the fault {name} was not injected"
+        );
     }
     run
 }

@@ -241,7 +241,7 @@ fn interrupted_bench_stops_its_spawned_masters() {
         .spawn()
         .expect("starts");
     let inside = || std::fs::read_dir(temporary.path()).expect("read").count();
-    until("its masters are there", || inside() >= 5);
+    until("the spawned masters are running", || inside() >= 5);
     std::thread::sleep(Duration::from_millis(500));
     signal(&child, "INT");
     let run = end(child);
@@ -276,7 +276,7 @@ fn interrupted_bench_has_released_its_locks_when_it_exits() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("starts");
-        until("it is at work", || !left(&masters).is_empty());
+        until("the benchmark is running", || !left(&masters).is_empty());
         std::thread::sleep(Duration::from_millis(after));
         signal(&child, "TERM");
         let run = end(child);
@@ -304,7 +304,7 @@ fn interrupted_bench_waits_for_slow_masters_up_to_the_node_timeout() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("starts");
-    until("it is at work", || !left(&masters).is_empty());
+    until("the benchmark is running", || !left(&masters).is_empty());
     signal(&child, "INT");
     let run = end(child);
     assert_eq!(run.code, Some(130), "{run:?}");

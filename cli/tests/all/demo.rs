@@ -130,7 +130,7 @@ fn interrupted_demo_dies_of_the_signal_and_stops_its_masters() {
         .spawn()
         .expect("starts");
     let inside = || std::fs::read_dir(temporary.path()).expect("read").count();
-    until("its masters are there", || inside() >= 5);
+    until("the spawned masters are running", || inside() >= 5);
     std::thread::sleep(Duration::from_millis(400));
     signal(&child, "INT");
     let run = end(child);

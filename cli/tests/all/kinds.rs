@@ -87,7 +87,10 @@ fn nested_run_is_refused_the_lock_of_its_ancestor_unless_it_joins_the_owner() {
     ));
     assert_eq!(refused.code, Some(75), "{refused:?}");
     assert!(refused.err.contains("--reenter"), "{refused:?}");
-    assert!(began.elapsed() < START, "it waited for itself");
+    assert!(
+        began.elapsed() < START,
+        "the nested quorate waited for the lock of its ancestor"
+    );
     // A nested run with a different resource is not affected.
     let other = done(&mut run(
         &masters,

@@ -353,6 +353,6 @@ fn run_that_cannot_start_a_process_leaves_no_keys() {
     }
     assert!(
         failed > 0,
-        "no limit let the lock in and kept the command out"
+        "no limit on open files admitted the lock but prevented the command"
     );
 }

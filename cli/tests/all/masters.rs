@@ -112,7 +112,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
             assert_eq!(took.code, Some(0), "{step} {again}: {took:?}");
             assert!(
                 took.out.contains("127.0.0.1:"),
-                "it says what it saw: {took:?}"
+                "the step must print what it saw: {took:?}"
             );
         }
         let codes = match step {
@@ -242,7 +242,7 @@ fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
     assert_eq!(
         doctor(),
         (code, false),
-        "a note is no reason for its exit code"
+        "a note must not change the exit code of doctor"
     );
     assert_eq!(scene.old(), Some(0));
     // The generation marker belongs to a list of masters, and does not match another list.

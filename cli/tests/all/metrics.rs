@@ -50,7 +50,7 @@ fn metrics_file_has_the_last_outcome_and_the_last_success() {
     assert_eq!(now("quorate_run_exit_code", ""), Some(3.0));
     assert_eq!(now("quorate_run_last_success_time_seconds", ""), success);
     let left: Vec<_> = std::fs::read_dir(&dir).expect("read").collect();
-    assert_eq!(left.len(), 1, "nothing but the file: {left:?}");
+    assert_eq!(left.len(), 1, "only the metrics file may exist: {left:?}");
     check_with_promtool(&file);
 }
 

@@ -106,7 +106,11 @@ fn systemd_units_are_valid_and_their_command_runs() {
     let wrong = timer.replace("03:00:00 UTC", "25 o'clock");
     std::fs::write(dir.path().join("quorate-nightly.timer"), wrong).expect("written");
     let refused = verify("quorate-nightly.timer");
-    assert_eq!(refused.code, Some(1), "a check that can fail: {refused:?}");
+    assert_eq!(
+        refused.code,
+        Some(1),
+        "the check must be able to fail: {refused:?}"
+    );
 }
 
 /// The cron job as kubectl parses it, without a cluster; `None` if there is no kubectl. kubectl leaves out fields that
@@ -187,7 +191,7 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
     assert_eq!(
         held.code,
         Some(0),
-        "no failure where another is at it: {held:?}"
+        "a lock that another job holds must not count as a failure: {held:?}"
     );
     assert!(held.err.contains("held by another"), "{held:?}");
 }

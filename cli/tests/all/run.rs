@@ -237,7 +237,7 @@ fn lock_that_a_majority_lost_ends_the_command_at_once() {
     assert_eq!(holder.code, Some(74), "{holder:?}");
     assert!(
         holder.err.contains("no longer holds it"),
-        "with the next renewal, not when the validity ends: {holder:?}"
+        "the loss must be noticed with the next renewal, not when the validity ends: {holder:?}"
     );
     assert_eq!(alive(&mark), 0);
 }

@@ -126,13 +126,19 @@ fn run_dies_of_the_signal_that_ends_it() {
         until("the command runs", || sleeps(&mark));
         signal(&holder, name);
         let holder = end(holder);
-        assert_eq!(holder.died_of, number, "passed on: {holder:?}");
+        assert_eq!(
+            holder.died_of, number,
+            "the signal must be passed on: {holder:?}"
+        );
         held_by_another(&masters);
         let waiter = run(&masters, &["r"], &["true"]).spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
         signal(&waiter, name);
         let waiter = end(waiter);
-        assert_eq!(waiter.died_of, number, "while waiting: {waiter:?}");
+        assert_eq!(
+            waiter.died_of, number,
+            "the signal must end the wait: {waiter:?}"
+        );
         assert!(waiter.err.contains("nothing is held"), "{waiter:?}");
         for master in &masters {
             master.command(&["DEL", "r"]).expect("alive");
@@ -393,10 +399,7 @@ fn silent_name_server_does_not_delay_the_exit() {
     let script = ["unshare", "--mount", "sh", "-c", &script, "sh"];
     // Open the port of the name server, but never reply to a query.
     let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.53:53") else {
-        return did_not_run(
-            "a_silent_name_server",
-            "the port of name servers is not ours",
-        );
+        return did_not_run("a_silent_name_server", "the port of name servers is in use");
     };
     if !works(&script) {
         return did_not_run(

@@ -144,7 +144,11 @@ fn process_of_a_group_that_cannot_be_stopped_is_named() {
     held_by_another(&masters);
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
-    assert_eq!(alive(mark), 1, "what can be stopped is stopped");
+    assert_eq!(
+        alive(mark),
+        1,
+        "processes that can be stopped must be stopped"
+    );
     let pid = pids(mark)[0];
     assert!(holder.err.contains("could NOT be stopped"), "{holder:?}");
     assert!(

@@ -24,7 +24,7 @@ fn ask(masters: &Masters, words: &[&str]) -> Done {
 fn assert_tidy(masters: &Masters, name: &str) {
     for master in masters {
         let key = master.command(&["EXISTS", name]).expect("alive");
-        assert_eq!(key.int(), Some(0), "the lock of {name} is left");
+        assert_eq!(key.int(), Some(0), "the lock of {name} was not released");
     }
 }
 

@@ -71,7 +71,10 @@ async fn forty(clients: Vec<Redlock>) -> Duration {
             tokio::spawn(async move {
                 for _ in 0..4 {
                     let guard = redlock.acquire("prize").await.unwrap();
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+                    assert!(
+                        !inside.swap(true, Ordering::SeqCst),
+                        "two clients hold the lock at the same time"
+                    );
                     let token = guard.fencing_token().expect("fenced");
                     assert!(last.swap(token, Ordering::SeqCst) < token, "tokens rise");
                     inside.store(false, Ordering::SeqCst);
