@@ -119,6 +119,10 @@ impl Fleet {
 
     /// Starts a killed client again. Masters may have been restarted in the meantime. So the restart guard of the new
     /// process applies from its first contact with a master.
+    ///
+    /// # Errors
+    ///
+    /// If the client does not start.
     pub fn respawn(&mut self, index: usize) -> anyhow::Result<()> {
         self.send(index, |_| {})?;
         self.await_ready(&self.members[index], Duration::from_secs(20))
@@ -189,6 +193,10 @@ impl Fleet {
 
     /// Starts a client that has ended again, as a new process with changed settings. As after a kill, its restart guard
     /// applies from the first contact with a master.
+    ///
+    /// # Errors
+    ///
+    /// If the client does not start.
     pub fn send(&mut self, index: usize, change: impl FnOnce(&mut Settings)) -> anyhow::Result<()> {
         let member = self.member(index)?;
         ensure!(!member.running, "it still runs");
@@ -344,6 +352,10 @@ impl Drop for Fleet {
 
 /// The path of this program, from which client and helper processes are started as well. Tests set another path in the
 /// variable `QUORATE_CHAOS_PROGRAM`.
+///
+/// # Errors
+///
+/// If the path cannot be found.
 pub fn program() -> anyhow::Result<PathBuf> {
     match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
         Some(path) => Ok(path.into()),
