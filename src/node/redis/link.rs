@@ -1,13 +1,13 @@
-//! The link to one master without its socket. It decides what to write, what a reply means, which requests are overdue,
-//! and when to connect again.
+//! The link to one master without its socket. The link decides what to write, what a reply means, which requests are
+//! overdue, and when to connect again.
 //!
-//! The link's driver reports events (connected, bytes received, time passed), and reads what the link needs
-//! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and touches
-//! no socket, so a simulation drives the same state machine that runs in production.
+//! The driver of the link reports events (connected, bytes received, time passed), and asks what the link needs
+//! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and uses no
+//! socket, so a simulation can drive the state machine that runs in production.
 //!
 //! Every request is answered, whatever the master does. A request that was sent is answered within the node timeout, a
-//! request that waits for a connection within the connect timeout, and a request in a burst within [`BURST_TIMEOUTS`].
-//! Undelivered releases are kept (up to a limit), and sent first on the next connection.
+//! request that waits for a connection within the connect timeout, and a request in a burst within [`BURST_TIMEOUTS`]
+//! node timeouts. Undelivered releases are kept up to a limit, and are sent first on the next connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
 
-/// How long a link still tries to deliver releases after the master's handle was dropped: 1 s.
+/// The time for which a link still tries to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a request in a burst may wait before it is sent, as a multiple of the node timeout. The master is busy with
-/// earlier requests meanwhile. A request that waits here does not time out at the master and is not repeated
-/// (`more_requests_than_a_master_can_process_wait_without_timeouts`).
+/// How long a request of a burst may wait in this process before it is sent, as a multiple of the node timeout.
+/// Meanwhile the master executes earlier requests. A request that waits here does not time out at the master, and is
+/// not sent twice (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 const BURST_TIMEOUTS: u32 = 10;
 
 /// The link to one master: the state of its connection, and the master's pending releases.
@@ -40,17 +40,17 @@ pub(super) struct Link {
     back_off: BackOff,
     input: Input,
     output: Output,
-    /// Until when requests wait for a connection instead of being refused.
+    /// The time until which requests wait for a new connection; `None` if requests do not wait for one.
     patience: Option<Instant>,
-    /// When requests last began to wait for a connection. If the master is unstable, requests do not wait for each new
-    /// connection, but are refused.
+    /// The time at which requests last began to wait for a connection. If the connection breaks again soon after this
+    /// time, requests are refused instead of waiting again.
     patient_at: Instant,
-    /// Why there is no connection at the moment.
+    /// Why there is no connection now.
     fault: Fault,
-    /// When the link noticed that its handle was dropped.
+    /// The time at which the link noticed that the handle of the master was dropped.
     closed_at: Option<Instant>,
     batch: Vec<Queued>,
-    /// Whether the delete command must not be tried any more, because a connection ended while it was being tried.
+    /// Whether the built-in delete command must not be tried again, because a connection ended during a trial.
     never_try: bool,
 }
 
@@ -73,13 +73,13 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "public with the feature testing")]
 pub enum Stage {
-    /// The driver must close the old connection, if there is one, and make a new one.
+    /// The driver must close the old connection, if there is one, and open a new one.
     Dial,
     /// The driver must move bytes to and from the connection.
     Talk,
-    /// The driver must close the connection, and make none until the link asks for one.
+    /// The driver must close the connection, and open none until the link is in the stage [`Dial`](Self::Dial).
     Rest,
-    /// The link has ended and needs nothing any more.
+    /// The link has ended.
     Over,
 }
 
@@ -131,7 +131,7 @@ impl Link {
         &mut self.output
     }
 
-    /// Notes that a connection has been made.
+    /// Handles that the connection was established.
     pub(super) fn dialed(&mut self, now: Instant) {
         let State::Dialing { until } = self.state else {
             return;
@@ -143,7 +143,7 @@ impl Link {
         self.tick(now);
     }
 
-    /// Handles the end of the connection, or the failure to make one.
+    /// Handles the loss of the connection, or the failure to establish one.
     pub(super) fn cut(&mut self, fault: Fault, now: Instant) {
         if matches!(self.stage(), Stage::Dial | Stage::Talk) {
             self.lose(fault, now);
@@ -216,12 +216,12 @@ impl Link {
         }
     }
 
-    /// Takes and writes queued requests. Returns `true` if there may be more.
+    /// Takes requests from the mailbox and writes them. Returns `true` if there may be more.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // A request that arrives during a handshake may wait no longer than the earlier requests: when their time
-            // is over, all of them are refused. Once the handshake itself has timed out, the requests get the fault of
-            // that timeout.
+            // A request that arrives during a handshake waits no longer than the requests that came earlier: all of
+            // them are refused at the same time. After the handshake itself has timed out, they are refused with the
+            // fault of that timeout.
             if matches!(self.state, State::Handshaking { until, .. } if now < until) {
                 self.lose_patience(now);
             }
@@ -248,7 +248,7 @@ impl Link {
                 .patience
                 .map_or(*until, |patience| patience.min(*until)),
         };
-        // Once its handle was dropped, a link ends when its time limit has passed.
+        // After the handle of the master was dropped, the link ends at this time at the latest.
         let closing = self.closed_at.map(|closed| closed + LINGER);
         Some(closing.map_or(at, |closing| closing.min(at)))
     }
@@ -262,7 +262,7 @@ impl Link {
                     return self.lose(fault, now);
                 }
                 if online.is_stalled() {
-                    // Refuse the queued requests and new requests until the master answers.
+                    // Refuse the queued requests and all new ones until the master answers again.
                     self.refuse_all(&Fault::Stalled);
                 }
                 let limit = BURST_TIMEOUTS * self.shared.options.node_timeout;
@@ -283,7 +283,7 @@ impl Link {
         self.lose_patience(now);
     }
 
-    /// Refuses the requests that wait for a connection if they may not wait any longer.
+    /// Refuses the requests that wait for a connection, if their time is over.
     fn lose_patience(&mut self, now: Instant) {
         if matches!(self.state, State::Online(_)) {
             return;
@@ -296,8 +296,8 @@ impl Link {
         }
     }
 
-    /// Handles that no request is outstanding. Once the master's handle was dropped, the link ends when nothing is left
-    /// to deliver, or when [`LINGER`] has passed.
+    /// Called when no request may be outstanding. If the handle of the master was dropped, the link ends when nothing
+    /// is left to deliver, or when [`LINGER`] has passed.
     pub(super) fn settle(&mut self, now: Instant) {
         let closed_for_good = |closed: Instant| now >= closed + LINGER;
         if !self.closed_at.is_some_and(closed_for_good) {
@@ -329,7 +329,7 @@ impl Link {
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             tracing::warn!(%node, %fault, "connection lost");
             lived = Some(online.lived(now));
-            // A proxy may have closed the connection because of the unknown command.
+            // A proxy may have closed the connection because it does not know the command.
             self.never_try |= online.is_trying();
             let gone = Fault::Disconnected(fault.to_string().into());
             for queued in self.pending_releases.put_first(online.hang_up()) {
@@ -339,14 +339,13 @@ impl Link {
             tracing::warn!(%node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // Requests that are refused from now on were not sent: give them a fault that says so, with the cause of the
-        // loss.
+        // Requests that are refused from now on were not sent. Their fault must say so, and name the cause of the loss.
         self.fault = match (lived, fault) {
             (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A restart takes only a moment, so requests wait for it. They do not wait if the master has stopped answering,
-        // or if the last such wait began shortly before.
+        // Requests wait for the next connection for a while, because a restart takes only a moment. They do not wait if
+        // the master had stopped answering, or if requests began such a wait shortly before.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {
@@ -376,7 +375,7 @@ impl Link {
     }
 }
 
-/// Answers the remaining requests and frees the mailbox, even if the runtime shuts down while the link is used.
+/// Answers the remaining requests and frees the mailbox, also if the runtime shuts down while the link is used.
 impl Drop for Link {
     fn drop(&mut self) {
         let fault = Fault::Down("its connection was shut down".into());

@@ -1,4 +1,4 @@
-//! The scripts that one connection has loaded, and the SHA1 names by which it calls them.
+//! The scripts that one connection has loaded, and their SHA1 names, by which the connection calls them.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use crate::node::note::{NOTE_LIVES, NOTE_SHOWN};
 use crate::node::{Fault, Request};
 use crate::protocol::marker::Configuration;
 
-/// How long a fencing counter is kept after the last grant of its lock: one day, so that counters do not accumulate. A
-/// counter that is ahead of the master's clock is kept longer by that difference (`scripts/fence/lives.lua`).
+/// The expiry of a fencing counter after the last grant of its lock: one day, so that old counters do not accumulate.
+/// If the counter is ahead of the master's clock, the difference is added (`scripts/fence/lives.lua`).
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
-/// The SHA1 names by which this connection calls the scripts. The name of a script that is not loaded is empty.
+/// The SHA1 names by which this connection calls the scripts; empty for a script that is not loaded.
 #[derive(Clone, Default)]
 pub(super) struct Scripts {
     shas: [Vec<u8>; Script::ALL.len()],
-    /// The Lua code that checks the generation marker. It is put in front of the source of the scripts that must check
-    /// the marker. Empty if this client needs no check.
+    /// The Lua code that checks the generation marker. It is put in front of each script that must check the marker.
+    /// Empty if this client needs no check.
     check: String,
 }
 
-/// Returns Lua code that fails unless the master's generation marker admits this client. The handshake has checked the
-/// marker once. This check stops a client whose connection lasts while the masters are replaced, or that connects
-/// through a proxy.
+/// Returns Lua code that fails if the master's generation marker does not admit this client. The handshake has already
+/// checked the marker. The Lua code also stops clients whose connections last while the masters are replaced, and
+/// clients that connect through a proxy.
 fn check(configuration: Configuration) -> String {
     let mut wrong = String::from(if configuration.needs_no_marker() {
         "mark"
@@ -43,9 +43,9 @@ fn check(configuration: Configuration) -> String {
 }
 
 impl Scripts {
-    /// The scripts of a client with this configuration. If the client's masters were never replaced, no script checks
-    /// the generation marker, so that the check costs such a client nothing. The handshake of the client checks the
-    /// marker instead, and a replacement of the masters ends its connections.
+    /// The scripts of a client with this configuration. If the client's masters were never replaced, its scripts do not
+    /// check the generation marker, to save time. Such a client checks the marker only in the handshake, and a
+    /// replacement of the masters ends its connections.
     pub(super) fn of(configuration: Configuration) -> Self {
         if configuration.step() == 0 {
             Self::default()
@@ -54,7 +54,7 @@ impl Scripts {
         }
     }
 
-    /// The scripts of a client with this configuration. They check the generation marker in any case.
+    /// The scripts of a client with this configuration. These scripts always check the generation marker.
     pub(super) fn checked(configuration: Configuration) -> Self {
         Self {
             check: check(configuration),
@@ -62,8 +62,8 @@ impl Scripts {
         }
     }
 
-    /// Writes the commands that load the scripts of a set, and returns these scripts. One line with the constants of
-    /// the deployment is put in front of each source.
+    /// Writes the commands that load one set of scripts, and returns these scripts. Each source is preceded by one line
+    /// with the constants of this deployment.
     pub(super) fn load(
         &self,
         set: Set,
@@ -92,15 +92,16 @@ impl Scripts {
         !self.check.is_empty()
     }
 
-    /// The set that this connection must load before it can execute the request; `None` if no set is missing.
+    /// The set of scripts that this connection must load before it can execute the request; `None` if nothing is
+    /// missing.
     pub(super) fn lacks(&self, request: &Request) -> Option<Set> {
         let script = self.script(request)?;
         let missing = self.shas[script as usize].is_empty();
         missing.then(|| script.row().set)
     }
 
-    /// The script that executes a request on this connection. `None` for a plain command, such as an acquire without a
-    /// fencing token if the generation marker need not be checked first.
+    /// The script that executes a request on this connection. `None` for a request that a plain command executes. An
+    /// example is an acquire without a fencing token, unless the generation marker must be checked first.
     fn script(&self, request: &Request) -> Option<Script> {
         let classic = matches!(request, Request::Acquire { .. }) && self.is_checked();
         Script::of(request).or(classic.then_some(Script::Classic))

@@ -1,4 +1,4 @@
-//! Name lookups, one at a time for each master.
+//! Name lookups for one master, one at a time.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -7,8 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
 
-/// Looks up host names, one at a time. The system's resolver blocks a thread for as long as the name server is silent,
-/// and cannot be cancelled.
+/// Looks up host names, one at a time: a lookup blocks a thread until the name server answers, and cannot be cancelled.
 #[derive(Default)]
 pub(super) struct Lookup {
     under_way: Mutex<Option<Question>>,
@@ -17,7 +16,7 @@ pub(super) struct Lookup {
 type Question = JoinHandle<io::Result<Vec<SocketAddr>>>;
 
 impl Lookup {
-    /// Returns the addresses of a host name, in the resolver's order; at least one.
+    /// Returns the addresses of a host name in the resolver's order. There is at least one.
     pub(super) async fn addresses<N>(&self, name: N) -> io::Result<Vec<SocketAddr>>
     where
         N: ToSocketAddrs + Send + 'static,
@@ -48,7 +47,7 @@ impl Lookup {
     }
 }
 
-/// Waits for a lookup. If the caller is dropped, the pending lookup is kept for the next caller.
+/// Waits for a name lookup. If the caller is dropped, the lookup is kept for the next caller.
 struct Asking<'a> {
     lookup: &'a Lookup,
     question: Option<Question>,
@@ -70,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// A host name whose name server takes 300 ms to answer.
+    /// A host name whose lookup takes 300 ms.
     struct Slow(Arc<AtomicUsize>);
 
     impl ToSocketAddrs for Slow {

@@ -1,4 +1,4 @@
-//! Sends many requests in one call of a script, and decodes its reply into an answer to each of them.
+//! Sends many requests in one call of a script, and decodes the reply into an answer to each of them.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::script::Script;
 use crate::node::actor::mailbox::Queued;
 use crate::node::{Answer, Claim, Fairness, Fault, Request};
 
-/// The smallest number of acquires that one combined call executes faster than single calls. On servers before version
-/// 7 the cost of a call grows faster with its number of arguments.
+/// The smallest number of acquires for which one combined call is faster than single calls. It is larger for servers
+/// before version 7, where the cost of a call grows faster with the number of its arguments.
 pub(super) fn least_acquires(version: Option<&str>) -> usize {
     let major = version.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
     if major.is_some_and(|major| major >= 7) {
@@ -23,7 +23,7 @@ pub(super) fn least_acquires(version: Option<&str>) -> usize {
     }
 }
 
-/// The claim of a request, if it is on a plain lock. Only plain locks can be taken or released by a combined call.
+/// The claim of a request, if it is a claim on a plain lock. A combined call can take and release only plain locks.
 fn plain(request: &Request) -> Option<&Claim> {
     match request {
         Request::Acquire { claim, .. }
@@ -71,10 +71,10 @@ impl Member for Queued {
 }
 
 impl Scripts {
-    /// Writes a run (requests of one kind for different locks) as one command.
+    /// Writes a run as one command. A run consists of requests of one kind for different locks.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        // Choose the script by immutable fields only. A queued claim may since have gained a note or been withdrawn,
-        // but the combined call must still produce exactly one reply.
+        // Choose the script by fields that never change. Since a request was queued, its claim may have been withdrawn
+        // or may have gained a note, but the combined call must still get exactly one reply.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
@@ -123,12 +123,12 @@ impl Scripts {
     }
 }
 
-/// The answer to one request of a combined call. `None` if the script did nothing for the request, which must then be
-/// sent by itself.
+/// The answer to one request of a combined call. `None` if the script did nothing for this request. The request must
+/// then be sent by itself.
 pub(super) type Each = Option<Result<Answer, Fault>>;
 
-/// Decodes the answers to the requests of a combined call. A fault means that the reply cannot belong to the call; then
-/// none of the requests has an answer.
+/// Decodes the answers to the requests of a combined call. The result is a fault if the reply cannot belong to the
+/// call; then none of the requests gets an answer.
 pub(super) fn decode_many(
     run: &[Queued],
     value: &Value<'_>,
@@ -136,8 +136,8 @@ pub(super) fn decode_many(
 ) -> Result<(), Fault> {
     into.clear();
     match value {
-        // The user lacks the right to one of the keys in the call. Send each request by itself, so that the requests
-        // for other keys do not fail too.
+        // The user lacks the right to a key in the call. Send each request by itself, so that requests for other keys
+        // do not fail too.
         Value::Error(error) if error.starts_with(b"NOPERM ") => {
             into.extend(run.iter().map(|_| None));
         }
@@ -226,7 +226,7 @@ mod tests {
         }
         runs.close(&mut placed);
         assert_eq!(placed[0].along, 1);
-        // Another thread writes the holder's note meanwhile.
+        // Meanwhile another thread writes the note of the holder.
         claims[0].take_note();
         let mut out = Vec::new();
         Scripts::default().encode_many(&placed, &mut out);

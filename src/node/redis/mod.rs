@@ -1,8 +1,8 @@
-//! A Redis or Valkey master: one actor with a socket and a timer, around a link that contains all the logic.
+//! A Redis or Valkey master: one actor connects a link to a socket and a timer. The link contains all decisions.
 //!
-//! The connection is this library's own: requests are written directly into the output buffer, and replies are parsed
-//! in place in the input buffer. Only the URL parser of the `redis` crate is used, and only this folder names the
-//! crate.
+//! The code of the connection is this library's own. It writes requests directly into the output buffer, and parses
+//! replies in place in the input buffer. The library uses only the URL parser of the `redis` crate, and only in this
+//! folder.
 
 mod actor;
 mod address;
@@ -53,7 +53,8 @@ use crate::node::Scope;
 use crate::node::inspection::Inspection;
 use crate::runtime::BoxFuture;
 
-/// The handle of one master. Dropping the handle closes the queue; the actor sends the requests that are left and ends.
+/// The handle of one master. Dropping the handle closes the queue. The actor then sends the remaining requests and
+/// ends.
 pub(crate) struct RedisNode {
     shared: Arc<Shared>,
 }
@@ -74,7 +75,7 @@ impl Node for RedisNode {
         let mailbox = &self.shared.mailbox;
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
-            // No actor reads the mailbox yet, or the actor ended with its runtime. Start one.
+            // No actor reads the mailbox: none was started yet, or the actor ended with its runtime. Start one.
             Ok(true) => match Handle::try_current() {
                 Ok(runtime) => {
                     runtime.spawn(actor::run(self.shared.clone()));
@@ -86,7 +87,7 @@ impl Node for RedisNode {
     }
 
     fn subscribe(&self, subscriber: Subscriber) {
-        // The contract allows one subscriber: ignore a second one.
+        // The contract allows only one subscriber, so ignore a second one.
         let _ = self.shared.subscriber.set(subscriber);
     }
 

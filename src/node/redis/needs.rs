@@ -1,8 +1,8 @@
-//! The rights that the user of a master needs, as one table. Each line is a purpose, and a command with its keys or
+//! The rights that the user of a master needs, as one table. Each line has a purpose, and a command with its keys or
 //! channels.
 //!
-//! An inspection tries the table line by line. `docs/operations.md` (Rights) prints it, and a test compares the page
-//! with the table. `tests/all/needs.rs` runs with exactly these rights.
+//! An inspection tries the lines one by one. `docs/operations.md` (Rights) prints the table, and a test compares that
+//! page with it. `tests/all/needs.rs` runs with exactly these rights.
 
 use super::denied::Denied;
 use super::resp::{Command, Value};
@@ -12,14 +12,14 @@ use crate::node::right::{Purpose, Right};
 
 const DATABASE: &str = "{db}";
 
-/// The table of rights. An inspection can try each line at any time, because no line changes anything: most keys do not
-/// exist, and commands on other keys are invalid or change nothing.
+/// The table of rights. An inspection can try each line at any time, because no line changes anything. Most of its keys
+/// do not exist, and commands on other keys are invalid or have no effect.
 const USES: &[(Purpose, &str)] = &[
     (
         Purpose::Locking,
         "EVALSHA 0000000000000000000000000000000000000000 1 {lock}",
     ),
-    // This script is invalid on purpose: the server refuses it after checking the user's rights, and loads nothing.
+    // This script is invalid on purpose: the server first checks the user's rights, then refuses the script.
     (Purpose::Locking, "SCRIPT LOAD ("),
     (Purpose::Locking, "GET {lock}"),
     (Purpose::Locking, "SET {lock} x XX PX 1"),
@@ -51,7 +51,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Order, "PTTL {ticket}"),
     (Purpose::Order, "PEXPIRE {ticket} 1"),
     (Purpose::Order, "PTTL {lines}"),
-    // The key {lines} may exist. This command does not change it.
+    // The key {lines} may exist. This command sets the value that the key already has.
     (Purpose::Order, "SET {lines} 1 XX KEEPTTL"),
     (Purpose::Order, "EXISTS {lines}"),
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),
@@ -69,7 +69,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Elections, "UNSUBSCRIBE {leader}"),
     (Purpose::Elections, "PUBLISH {leader} x"),
     (Purpose::Reconnecting, "CLIENT ID"),
-    // No connection has this id. It is not 0, because 0 means every connection to Redis 6.2.
+    // No connection has this id. The id 0 is not used here, because for Redis 6.2 it means every connection.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
     (
         Purpose::Operating,
@@ -92,7 +92,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "ZRANGE {holds} 0 0"),
     (Purpose::Operating, "GET {of-hold}"),
     (Purpose::Operating, "DEL {of-hold}"),
-    // A slot of a semaphore is read as a lock is, but under its own key.
+    // The slot of a semaphore is read like a lock, but has keys of its own.
     (Purpose::Operating, "PTTL {slot}"),
     (Purpose::Operating, "PTTL {of-slot}"),
     (
@@ -126,14 +126,14 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Naming, "CLIENT SETNAME quorate"),
     (Purpose::Masters, "GET {masters}"),
     (Purpose::Masters, "PTTL {masters}"),
-    // This command is invalid on purpose, because the key may exist: the server refuses the command after checking the
-    // user's rights.
+    // This command is invalid on purpose, because the key may exist: the server first checks the user's rights, then
+    // refuses the command.
     (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
 ];
 
-/// The purposes for which a `Redlock` with these settings needs rights. `guarded` is whether the restart guard is on,
-/// `database` whether the URL names a database.
+/// The purposes for which a `Redlock` with these settings needs rights. `guarded` is true if the restart guard is on,
+/// and `database` is true if the URL names a database.
 pub(super) fn purposes(
     scope: &Scope,
     guarded: bool,
@@ -146,34 +146,34 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
                 true
             }
-            // Old servers do not know these commands, and locks work in full without the commands.
+            // Old servers do not have these commands. Locks work fully without them.
             Purpose::Naming | Purpose::Releases => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,
-            // The most common locks do not need these rights. A user that lacks them gets an error only when it
-            // requests a group or a slot of a semaphore.
+            // Most locks do not need these rights. A user without them gets an error only for a claim on a group or on
+            // a slot of a semaphore.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,
         })
 }
 
-/// The names that replace the placeholders of the table.
+/// The names that replace the placeholders in the commands of the table.
 pub(super) struct Names {
     pub(super) lock: String,
     pub(super) channel: String,
     pub(super) database: i64,
 }
 
-/// One command of the table with all its purposes.
+/// One command of the table, with all purposes for which it is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     line: &'static str,
     purposes: Vec<Purpose>,
 }
 
-/// The commands that the `wanted` purposes need, each listed once, in the order of the table.
+/// The commands that are needed for the `wanted` purposes, in the order of the table, each only once.
 pub(super) fn needs(wanted: impl Iterator<Item = Purpose>) -> Vec<Need> {
     let wanted: Vec<Purpose> = wanted.collect();
     let mut needs: Vec<Need> = Vec::new();
@@ -193,7 +193,7 @@ pub(super) fn needs(wanted: impl Iterator<Item = Purpose>) -> Vec<Need> {
 }
 
 impl Need {
-    /// The command as an ACL names it: `get`, `script|load`.
+    /// The name of the command in an ACL, for example `get` or `script|load`.
     fn command(&self) -> String {
         let mut words = self.line.split(' ');
         let name = words.next().unwrap_or_default().to_ascii_lowercase();
@@ -206,7 +206,7 @@ impl Need {
         }
     }
 
-    /// The family of keys that the command uses, if it uses keys.
+    /// The family of keys that the command uses (lock keys, counters and so on), if it uses keys.
     fn family(&self) -> Option<Family> {
         let mut words = self.line.split(' ');
         words.find_map(|word| {
@@ -216,7 +216,7 @@ impl Need {
         })
     }
 
-    /// The beginning of the names of the channels that the command uses, if it uses channels.
+    /// The prefix of the channels that the command uses, if it uses channels.
     fn channels(&self) -> Option<&'static str> {
         self.line.split(' ').find_map(|word| match word {
             WAKE_PLACE => Some(WAKE),
@@ -225,17 +225,17 @@ impl Need {
         })
     }
 
-    /// Whether this is the command that the table has as `line`.
+    /// Whether this is the command with the text `line` in the table.
     pub(super) fn is(&self, line: &str) -> bool {
         self.line == line
     }
 
-    /// The purposes that need this command.
+    /// The purposes for which the command is needed.
     pub(super) fn purposes(&self) -> &[Purpose] {
         &self.purposes
     }
 
-    /// Writes the command, with names in place of the placeholders.
+    /// Writes the command, with `names` in place of the placeholders.
     pub(super) fn write(&self, names: &Names, out: &mut Vec<u8>) {
         let words = self.line.split(' ').map(|word| match word {
             WAKE_PLACE => names.channel.clone(),
@@ -261,14 +261,14 @@ impl Need {
         }
     }
 
-    /// The right that the user lacks according to the reply to the command. `None` for other errors, for example that
-    /// the master is a replica, or that a key holds another type of value.
+    /// The right that the user lacks, according to the reply to the command. `None` for an error that does not concern
+    /// rights: for example, the master is a replica, or a key has a value of another type.
     pub(super) fn missing(&self, prefix: &str, reply: &Value<'_>) -> Option<Right> {
         let Value::Error(error) = reply else {
             return None;
         };
         let error = String::from_utf8_lossy(error);
-        // The server does not have the command, or its configuration has renamed it.
+        // The server does not have the command, or has it under another name.
         if error.starts_with("ERR unknown command") {
             return Some(Right::Unknown(self.command()));
         }

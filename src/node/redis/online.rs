@@ -1,4 +1,4 @@
-//! One established connection: its outstanding requests, in the order in which they were sent.
+//! One established connection, with its outstanding requests in the order in which they were sent.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,48 +25,49 @@ use crate::node::actor::window::Window;
 use crate::node::{Fault, Request, Subscriber};
 use crate::protocol::instant::Instant;
 
-/// The largest number of requests that are taken from the mailbox at once.
+/// The largest number of requests that are taken from the mailbox in one go.
 const BATCH: usize = 512;
 
-/// The number of unwritten bytes above which no more requests are taken.
+/// The connection takes no more requests while at least this number of bytes is unwritten.
 const BACKLOG: usize = 256 << 10;
 
-/// How long a stalled connection may stay without an answer before a new connection replaces it: this long or four node
+/// How long a stalled connection may stay without an answer before a new connection replaces it: 500 ms or four node
 /// timeouts, whichever is longer.
 const STALL: Duration = Duration::from_millis(500);
 
-/// An idle connection sends a PING after this time without data from the master. Wake-ups arrive over this connection,
-/// and without a PING nobody would notice that a firewall has dropped it.
+/// After this time without data from the master, an idle connection sends a PING. Without the PING, a client that waits
+/// for wake-ups on this connection would not notice that a firewall has dropped it.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {
     scripts: Scripts,
-    /// How a release that is sent by itself is written: as a script call or as a built-in command.
+    /// How releases that are sent by themselves are executed: with a script or with a built-in command.
     deletion: Deletion,
     memory: Memory,
     votes: Votes,
     since: Instant,
-    /// When the master last sent something.
+    /// The time at which the master last sent something.
     last_reply: Instant,
-    /// The outstanding requests, in the order of sending.
+    /// The outstanding requests, in the order in which they were sent.
     under_way: VecDeque<Sent>,
-    /// Requests that wait until scripts are loaded, for the first time or after the master has lost them. They are sent
-    /// before all other requests.
+    /// Requests that wait for scripts to be loaded: for the first time, or again because the master has lost them.
+    /// These requests are sent before all others.
     again: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `again`.
     wanted: Vec<Set>,
-    /// Requests that must be sent by themselves, before other requests. They failed as part of a combined call, or as
-    /// the server's delete command.
+    /// Requests that must be sent by themselves and before others. They failed as part of a combined call, or as the
+    /// built-in delete command.
     apart: Vec<Queued>,
-    /// The requests that are about to be written, arranged into runs (requests of one kind that one call executes).
+    /// The requests to be written next, arranged into runs. A run consists of requests of one kind that one call
+    /// executes.
     runs: Runs<Queued>,
     placed: Vec<Placed<Queued>>,
-    /// The requests that the present reply answers.
+    /// The requests to which the reply now being handled is the answer.
     answered: Vec<Queued>,
     each: Vec<Each>,
-    /// Whether the master has been asked to load the scripts that execute many requests in one call.
+    /// Whether this connection has asked the master to load the scripts that execute many requests in one call.
     many_wanted: bool,
-    /// Since when an answer is overdue. No further request is sent until it arrives.
+    /// The time since which an answer has been overdue. No further request is sent until the answer arrives.
     stalled_since: Option<Instant>,
     window: Window,
 }
@@ -110,12 +111,12 @@ impl Online {
         self.under_way.len() > 1
     }
 
-    /// Whether the trial of the server's delete command is not answered yet.
+    /// Whether the reply to the trial of the built-in delete command is outstanding.
     pub(super) fn is_trying(&self) -> bool {
         self.deletion == Deletion::Trying
     }
 
-    /// Whether every request that was taken has been answered.
+    /// Whether all requests that were taken have been answered.
     pub(super) fn is_idle(&self) -> bool {
         let request = |sent: &Sent| matches!(sent.what, What::Request(_));
         let waits = !self.again.is_empty() || !self.apart.is_empty();
@@ -177,7 +178,7 @@ impl Online {
                     now,
                 );
             }
-            // The scripts that execute many requests in one call could not be loaded. Each request is then sent by
+            // The scripts that execute many requests in one call could not be loaded. Each request is therefore sent by
             // itself.
             What::Script(script)
                 if script.row().set == Set::Many && matches!(value, Value::Error(_)) => {}
@@ -186,7 +187,8 @@ impl Online {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("a malformed reply to PING".into())),
             },
-            // The marker was written by a client, or may not be written. The next handshake reads it in any case.
+            // Ignore the reply: this or another client has set the marker, or this user may not. The next handshake
+            // reads the marker in any case.
             What::Marker => {}
             What::MarkerLifetime => self.votes.handle_marker_lifetime(shared, value, now),
             What::Trial => self.deletion.tried(value),
@@ -195,7 +197,7 @@ impl Online {
     }
 
     /// If the master could not execute a request in the way in which it was sent, queues the request to be sent in
-    /// another way. Otherwise returns the request.
+    /// another way. Otherwise returns the request unchanged.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -213,7 +215,7 @@ impl Online {
         None
     }
 
-    /// Handles one reply to all requests in `answered`.
+    /// Handles the one reply to all requests in `answered`.
     fn receive_many(
         &mut self,
         shared: &Shared,
@@ -245,20 +247,20 @@ impl Online {
         Ok(())
     }
 
-    /// Asks for the scripts that the master has lost. Queues the request to be sent again once they are loaded.
+    /// Queues a request to be sent again after the scripts that the master has lost have been loaded.
     fn send_again(&mut self, mut queued: Queued) {
         queued.resent = true;
         self.again.push(queued);
         self.wanted = self.scripts.loaded_sets().collect();
     }
 
-    /// Queues a request to be sent again by itself, as a script call.
+    /// Queues a request to be sent again by itself, and by a script call.
     fn ask_apart(&mut self, mut queued: Queued) {
         queued.apart = true;
         self.apart.push(queued);
     }
 
-    /// Whether a push is the reply to the first outstanding request. Only replies to subscriptions are pushes.
+    /// Whether a push is the reply to the oldest outstanding request. Only replies to subscriptions are pushes.
     fn is_answer(&self, push: &[Value<'_>]) -> bool {
         let Some(What::Request(queued)) = self.under_way.front().map(|sent| &sent.what) else {
             return false;
@@ -271,18 +273,18 @@ impl Online {
         push.first().and_then(Value::text) == Some(kind)
     }
 
-    /// Checks whether a stalled master has caught up. Called after everything that was received has been handled.
+    /// Checks whether a stalled master has caught up. Called when everything that was received has been handled.
     pub(super) fn caught_up(&mut self, limit: Duration, now: Instant) {
         if self.stalled_since.is_some() {
-            // If the next answer is overdue as well, the master has not caught up, and the answer to a new request
-            // would be late.
+            // If the next answer is overdue too, the master has not caught up: the answer to a new request would be
+            // late.
             let next = self.under_way.front();
             self.stalled_since = next.filter(|sent| sent.at + limit <= now).map(|_| now);
         }
     }
 
-    /// Takes queued requests and writes them. Returns `true` if there may be more. Must not be called while the master
-    /// is stalled.
+    /// Takes queued requests and writes them. Returns `true` if there may be more. Must not be called while an answer
+    /// is overdue.
     pub(super) fn take(
         &mut self,
         shared: &Shared,
@@ -296,15 +298,15 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Keep the order of requests: wait until all outstanding requests are answered, because they may also have
-            // to be sent again.
+            // Keep the order of requests: first wait for all outstanding answers, because these requests may have to be
+            // sent again too.
             if !self.under_way.is_empty() {
                 return false;
             }
             if !self.wanted.is_empty() {
                 // A script that is loaded again keeps its name, so requests that need it can follow at once. A script
-                // that is loaded for the first time gets its name from the reply, so requests that need it must wait
-                // for the reply.
+                // that is loaded for the first time gets its name from the reply, so such requests must wait for the
+                // reply.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -316,18 +318,18 @@ impl Online {
             }
             batch.append(&mut self.again);
         }
-        // Send these requests before all later requests, such as a release of the same claim.
+        // Send these requests before all later ones, for example before a release of the same claim.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
-        // Pending releases go first. However many they are, they leave room for other requests
+        // Pending releases are sent first. They get at most half of the room, so that other requests are sent too
         // (`pending_releases_never_starve_requests`).
         batch.extend(pending_releases.take(room / 2, now));
         let room = room.saturating_sub(batch.len());
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Return true even if all requests were withdrawn or withheld, so that the actor takes more. The later requests
-        // in the mailbox did not wake the actor, because the queue was not empty (`every_request_is_answered_once`).
+        // Return true even if all requests were withdrawn or withheld, so that the actor takes more. Later requests in
+        // the mailbox did not wake the actor, because the queue was not empty (`every_request_is_answered_once`).
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
@@ -353,12 +355,12 @@ impl Online {
         took
     }
 
-    /// Writes the requests that have been arranged.
+    /// Writes the requests in the order in which they were arranged.
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
         if placed.iter().any(|one| one.along > 0) && !self.scripts.has(Set::Many) {
-            // Do not wait for the scripts that execute many requests in one call. Until they are loaded, each request
-            // is sent by itself.
+            // The scripts that execute many requests in one call are not loaded. Do not wait for them: send each
+            // request by itself.
             for one in &mut placed {
                 one.along = 0;
             }
@@ -390,7 +392,7 @@ impl Online {
     }
 
     fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
-        // Store how the release is sent now. It cannot be determined when the answer arrives, because the claim may
+        // Record now how the release is sent. This is not known any more when the answer arrives, because the claim may
         // have a note by then.
         queued.compared = self.deletion.write(&queued.request, out);
         if !queued.compared {
@@ -419,7 +421,8 @@ impl Online {
         }
     }
 
-    /// Answers overdue requests with a timeout, gives a stalled connection up, and sends a PING to a silent master.
+    /// Answers overdue requests with a timeout, closes a connection that was stalled for too long, and sends a PING to
+    /// a master that is silent.
     pub(super) fn tick(
         &mut self,
         shared: &Shared,
@@ -458,7 +461,7 @@ impl Online {
         Ok(())
     }
 
-    /// Ends the connection, and returns the requests that it has not answered.
+    /// Ends the connection, and returns the requests that the master has not answered.
     pub(super) fn hang_up(self) -> impl Iterator<Item = Queued> {
         let open = self
             .under_way
@@ -475,8 +478,8 @@ impl Online {
     }
 }
 
-/// Handles a wake-up or an announcement of a new leader. The message is the lock key that may be free or has a new
-/// leader.
+/// Handles a wake-up, or the announcement of a new leader. The content of the push is the key of the lock that may be
+/// free or has a new leader.
 fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
     if let (Some(subscriber), [kind, channel, key]) = (subscriber, push)
         && kind.text() == Some(b"message")

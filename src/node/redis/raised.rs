@@ -1,4 +1,4 @@
-//! Parses errors that a script raised: the text, the line, and the missing right.
+//! Parses errors that a script raised: the text, the line, and the right that the user lacks.
 
 use super::call::Call;
 use super::denied::Denied;
@@ -7,17 +7,17 @@ use crate::keys::{Family, WAKE};
 /// An error that a script raised, without the text that the server adds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Raised<'a> {
-    /// The error of the command inside the script. It begins with its code.
+    /// The error of the command that failed inside the script. It begins with the error code.
     pub(super) text: &'a str,
-    /// The line number in the loaded script, if the server reports it.
+    /// The number of the line in the loaded script, if the server reports it.
     line: Option<usize>,
 }
 
-/// The text before the line number in an error.
+/// The text in front of the line number in an error.
 const PLACE: &str = "@user_script:";
 
 impl<'a> Raised<'a> {
-    /// Parses an error reply. An error that no script raised is left unchanged.
+    /// Parses an error reply. The text of an error that no script raised stays unchanged.
     pub(super) fn read(reply: &'a str) -> Self {
         // Before Redis 7: `ERR Error running script (call to f_..): @user_script:7: @user_script: 7: -OOM ..`
         let wrapped = reply.strip_prefix("ERR Error running script (call to f_");
@@ -38,7 +38,7 @@ impl<'a> Raised<'a> {
         Self { text, line }
     }
 
-    /// The command, key or channel that the user has no right to use; `None` if the error is about something else.
+    /// A message that names the command, key or channel that the user has no right to use; `None` for other errors.
     /// `source` is the source of the script that raised the error.
     pub(super) fn denied(&self, source: Option<&str>) -> Option<String> {
         let text = self.text.strip_prefix("ERR ").unwrap_or(self.text);
@@ -49,8 +49,8 @@ impl<'a> Raised<'a> {
         if !said.iter().any(|said| text.starts_with(said)) {
             return None;
         }
-        // Convert to an index into the source: line numbers begin at 1, and loading puts one line in front of the
-        // source.
+        // Convert the line number to an index into the source. Line numbers begin at 1, and the loaded script has one
+        // more line in front of the source.
         let line = self.line.and_then(|line| line.checked_sub(2));
         let line = line.and_then(|line| source?.lines().nth(line));
         let call = line.and_then(Call::read);
@@ -72,7 +72,7 @@ impl<'a> Raised<'a> {
     }
 }
 
-/// Parses a line number, and returns it with the rest of the text.
+/// Parses a line number at the beginning of `rest`, and returns it with the text behind it.
 fn place(rest: &str) -> Option<(usize, &str)> {
     let (digits, rest) = rest.trim_start().split_once(": ")?;
     Some((digits.parse().ok()?, rest))
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn denied_call_of_a_script_is_named_for_every_server_version() {
         for (reply, named) in [
-            // Error replies of Redis 6.2
+            // Error replies of Redis 6.2.
             (
                 "ERR Error running script (call to f_ab028c18): @user_script:4: @user_script: 4: The user executing the script can't run this command or subcommand",
                 "run TIME ",
@@ -110,7 +110,7 @@ mod tests {
                 "@user_script: 4: The user executing the script can't run this command or subcommand",
                 "run TIME ",
             ),
-            // Error replies of Redis 7.0
+            // Error replies of Redis 7.0.
             (
                 "ERR The user executing the script can't run this command or subcommand script: ab028c18, on @user_script:4.",
                 "run TIME ",
@@ -123,7 +123,7 @@ mod tests {
                 "ERR The user executing the script can't run this command or subcommand",
                 "run a command ",
             ),
-            // Error replies of later versions of Redis, and of Valkey
+            // Error replies of later versions of Redis, and of Valkey.
             (
                 "ERR ACL failure in script: User u has no permissions to run the 'zadd' command script: ab028c18, on @user_script:4.",
                 "run ZADD ",

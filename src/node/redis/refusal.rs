@@ -10,27 +10,27 @@ use crate::node::Fault;
 use crate::node::inspection::plain;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 
-/// The beginning of a script's error if the master's generation marker does not admit the client. The marker follows.
+/// The prefix of the error of a script if the master's generation marker does not admit the client. The marker follows.
 pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
 
-/// Whether the master does not know the script any more, because of a restart or a SCRIPT FLUSH.
+/// Whether the error says that the master does not have the script, because of a restart or a SCRIPT FLUSH.
 pub(super) fn is_noscript(value: &Value<'_>) -> bool {
     matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
 }
 
-/// Converts a broken stream into a fault. For errors while connecting, when no request has been sent. After that,
-/// outstanding requests are answered with [`Fault::Disconnected`] instead.
+/// Converts an error of the stream into a fault that says that no request was sent. Requests that are outstanding when
+/// a connection breaks are answered with [`Fault::Disconnected`] instead.
 pub(super) fn down(error: std::io::Error) -> Fault {
     Fault::Down(brief(&error.to_string()))
 }
 
-/// Converts an error reply into a fault, if the command ran no script.
+/// Converts the error reply of a command that ran no script into a fault.
 pub(super) fn server_fault(error: &[u8]) -> Fault {
     by_code(&String::from_utf8_lossy(error), None)
 }
 
-/// Whether the user has no right to a key that the command itself names. Commands name only lock keys; all other names
-/// are built inside scripts.
+/// Whether the user lacks the right to a key that is an argument of the command. Only lock keys are arguments; scripts
+/// build the names of all other keys.
 pub(super) fn is_denied_key(error: &[u8]) -> bool {
     let text = String::from_utf8_lossy(error);
     text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key
@@ -47,8 +47,8 @@ pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
     }
 }
 
-/// Chooses the fault from the code that an error begins with. Only the beginning counts, because the rest may quote any
-/// text.
+/// Chooses the fault by the code at the beginning of an error. The rest of the error is ignored here, because it may
+/// quote any text.
 fn by_code(text: &str, source: Option<&str>) -> Fault {
     let raised = Raised::read(text);
     let (code, rest) = raised.text.split_once(' ').unwrap_or((raised.text, ""));
@@ -73,8 +73,8 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 /// Why a master with this generation marker does not admit this client, and what to do about it. `None` if the master
 /// admits the client.
 pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
-    // A marker of 4g means that the masters of generation g are the current ones. 4g + 1 to 4g + 3 mean that they are
-    // being replaced by generation g + 1.
+    // A marker of 4g means that the masters of generation g are the current ones. Markers of 4g + 1 to 4g + 3 mean that
+    // these masters are being replaced by those of generation g + 1.
     let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
         Some((generation, 0)) => format!("{generation} on this master"),
         Some((generation, _)) => format!(
@@ -109,8 +109,8 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
     Some(Fault::OtherMasters(why.into()))
 }
 
-/// The first line of a text from a server, shortened and without control characters, because servers may put anything
-/// into an error.
+/// The first line of a text from a server, shortened and without control characters, because an error may contain any
+/// text.
 pub(super) fn brief(text: &str) -> Arc<str> {
     plain(text.lines().next().unwrap_or_default().trim()).into()
 }
@@ -159,7 +159,7 @@ mod tests {
                 "server_error",
             ),
             ("", "server_error"),
-            // Redis 6.2 adds its own text only to errors that a script raised.
+            // Redis 6.2 adds its own text only to errors of scripts.
             (
                 "ERR Error running script (call to f_1): @user_script:8: @user_script: 8: -READONLY You can't write",
                 "read_only",

@@ -1,21 +1,21 @@
 //! The bytes of the protocol: writes commands, and parses RESP3 replies.
 //!
-//! A reply borrows its texts from the input buffer, so a vote needs no allocation.
+//! A reply borrows its texts from the input buffer, so handling a vote needs no allocation.
 
-/// One command that is written directly into the output buffer.
+/// A command that is being written into the output buffer.
 pub(super) struct Command<'a> {
     out: &'a mut Vec<u8>,
     left: usize,
 }
 
 impl<'a> Command<'a> {
-    /// Begins a command with this number of words, including its name.
+    /// Begins a command with this number of words, including the name of the command.
     pub(super) fn of(out: &'a mut Vec<u8>, words: usize) -> Self {
         head(out, b'*', words as u64);
         Self { out, left: words }
     }
 
-    /// Writes a whole command of plain words.
+    /// Writes a command that consists of these words.
     pub(super) fn words(out: &mut Vec<u8>, words: &[&str]) {
         let mut command = Command::of(out, words.len());
         for word in words {
@@ -71,17 +71,17 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
 pub(super) enum Value<'a> {
     Nil,
     Int(i64),
-    /// A text of one line, without a length.
+    /// A text of one line, sent without its length.
     Simple(&'a [u8]),
     Bulk(&'a [u8]),
     Error(&'a [u8]),
-    /// An array. Also a set, or a map as alternating keys and values.
+    /// An array, a set, or a map. A map becomes alternating keys and values.
     Array(Vec<Value<'a>>),
     Push(Vec<Value<'a>>),
 }
 
 impl<'a> Value<'a> {
-    /// The bytes of a text, whichever of the text types it has.
+    /// The bytes of a text of any text type; `None` for other values.
     pub(super) fn text(&self) -> Option<&'a [u8]> {
         match self {
             Self::Simple(bytes) | Self::Bulk(bytes) => Some(bytes),
@@ -94,18 +94,18 @@ impl<'a> Value<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// The deepest nesting of a reply that is accepted. No reply to this library is nested deeper.
+/// The largest depth of nested replies that is accepted. No reply to this library is nested deeper.
 const DEPTH: usize = 8;
 
 /// The largest size of a reply that is accepted: 8 MiB, far more than any reply to this library needs.
 pub(super) const LARGEST: usize = 8 << 20;
 
-/// The largest size of the part of a reply that is outside of bulk strings: 64 KiB, far more than is needed. An
-/// incomplete reply is parsed again whenever more bytes arrive. Without the limit, a reply without end would block
+/// The largest number of bytes of a reply outside of bulk strings: 64 KiB, far more than is needed. The limit is needed
+/// because an incomplete reply is parsed again whenever more bytes arrive. A reply without end would otherwise block
 /// other tasks of the thread (`reply_with_endless_elements_is_an_error_after_a_limit`).
 pub(super) const LINES: usize = 64 << 10;
 
-/// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if it is incomplete.
+/// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if the reply is incomplete.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>, Malformed> {
     let mut reader = Reader {
         bytes,
@@ -127,7 +127,7 @@ enum Stop {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// How many bytes of [`LINES`] are left for this reply.
+    /// The number of bytes that are left of the limit [`LINES`] for this reply.
     lines: usize,
 }
 
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
             b'_' if rest.is_empty() => Value::Nil,
             b'$' => self.bulk(rest)?.map_or(Value::Nil, Value::Bulk),
             b'!' => self.bulk(rest)?.map_or(Value::Nil, Value::Error),
-            // A verbatim string begins with three characters for its format, and a colon. Drop these four characters.
+            // A verbatim string begins with its format (three characters) and a colon. Drop these four characters.
             b'=' => {
                 let text = self.bulk(rest)?.and_then(|text| text.get(4..));
                 Value::Bulk(text.ok_or(Stop::Malformed)?)
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
     }
 
     fn values(&mut self, count: usize, depth: usize) -> Result<Vec<Value<'a>>, Stop> {
-        // Reserve only a little: the announced number of elements may never arrive.
+        // Reserve memory for a few elements only, because the announced elements may never arrive.
         let mut values = Vec::with_capacity(count.min(16));
         for _ in 0..count {
             values.push(self.value(depth)?);
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads up to the next line end, and returns the text without it.
+    /// Reads up to the next line end, and returns the text before it.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let within = &rest[..rest.len().min(self.lines)];
@@ -240,7 +240,7 @@ fn number(digits: &[u8]) -> Result<i64, Stop> {
     Ok(number)
 }
 
-/// Parses a length; `None` for -1, which is the null of RESP2.
+/// Parses a length; `None` for -1, which means null in RESP2.
 fn length(digits: &[u8]) -> Result<Option<usize>, Stop> {
     match number(digits)? {
         -1 => Ok(None),
@@ -330,11 +330,11 @@ mod tests {
         ] {
             assert_eq!(parse(bytes), Err(Malformed), "{}", bytes.escape_ascii());
         }
-        // A million elements are announced and none has arrived. No memory is reserved for them.
+        // A million elements are announced, but none has arrived. No memory is reserved for all of them.
         assert_eq!(parse(b"*1000000\r\n"), Ok(None));
     }
 
-    /// Generates arbitrary replies, as bytes.
+    /// Generates random replies as bytes.
     fn reply() -> impl Strategy<Value = Vec<u8>> {
         let text = proptest::collection::vec(any::<u8>(), 0..20);
         let leaf = prop_oneof![
@@ -359,7 +359,7 @@ mod tests {
         })
     }
 
-    /// Whether a value equals the value that the parser of the `redis` crate returned.
+    /// Whether a value equals the value that the parser of the `redis` crate returned for the same bytes.
     fn same(ours: &Value<'_>, theirs: &redis::Value) -> bool {
         use redis::Value as Theirs;
         match (ours, theirs) {
@@ -392,7 +392,7 @@ mod tests {
         fn replies_are_parsed_like_by_the_redis_crate(bytes in reply()) {
             let (ours, len) = parse(&bytes).expect("RESP").expect("whole");
             prop_assert_eq!(len, bytes.len());
-            // The parser of the `redis` crate requires that a push begins with a text.
+            // The parser of the `redis` crate only accepts pushes that begin with a text.
             if !has_push(&ours) {
                 let theirs = redis::parse_redis_value(&bytes).expect("RESP");
                 prop_assert!(same(&ours, &theirs), "{ours:?} / {theirs:?}");

@@ -1,19 +1,20 @@
 //! Chooses which of the queued requests are sent to the master in one call. The requests of one call are a run.
 //!
-//! Only requests that are queued already are combined; none waits for others. Requests for the same lock keep their
-//! order, whatever their kind. Requests for different locks may overtake each other. So queued releases are sent before
-//! queued acquires. If this would change the order of the requests for one lock, both runs end.
+//! Only requests that are already queued are combined; no request waits for others. Requests for the same lock keep
+//! their order, whatever their kind. Requests for different locks may overtake each other, so queued releases are sent
+//! before queued acquires. If this would change the order for one lock, the releases and acquires collected so far are
+//! sent first.
 
 use std::time::Duration;
 
-/// The largest number of releases in one call. A call with this many takes the master about as long as ten single
+/// The largest number of releases in one call. The master needs about as long for such a call as for ten single
 /// releases.
 const MOST_RELEASES: usize = 32;
 
 /// The largest number of acquires in one call.
 const MOST_ACQUIRES: usize = 16;
 
-/// The smallest number of releases that one combined call executes faster than single calls.
+/// The smallest number of releases for which one combined call is faster than single calls.
 const LEAST_RELEASES: usize = 2;
 
 /// The kind of a request. Only requests of the same kind are combined into one call.
@@ -39,16 +40,15 @@ pub(super) trait Member {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Placed<T> {
     pub(super) member: T,
-    /// How many of the requests that follow this one are sent in the same call.
+    /// The number of requests after this one that are sent in the same call.
     pub(super) along: usize,
 }
 
-/// Requests of one kind, for different locks.
+/// Requests of one kind, for different locks, that can be sent in one call.
 struct Run<T> {
     kind: Kind,
     members: Vec<T>,
-    /// A Bloom filter of the lock keys in the run: each key sets one bit. If the bit of another key is not set, that
-    /// key is not in the run.
+    /// A Bloom filter of the lock keys in the run: each key sets one bit. A key whose bit is not set is not in the run.
     bits: u64,
 }
 
@@ -75,8 +75,8 @@ impl<T: Member> Run<T> {
         self.members.push(member);
     }
 
-    /// Gives all requests of the run their positions. They are sent in one call if there are at least `least`,
-    /// otherwise one by one.
+    /// Gives all requests of the run their positions. One call sends them if there are at least `least` of them;
+    /// otherwise they are sent one by one.
     fn close(&mut self, least: usize, into: &mut Vec<Placed<T>>) {
         self.bits = 0;
         let count = self.members.len();
@@ -89,23 +89,22 @@ impl<T: Member> Run<T> {
     }
 }
 
-/// The bit of a key in the Bloom filter. It depends on the last six bytes of the key, because keys usually differ
-/// there.
+/// The bit of a key in the Bloom filter. It depends on the last six bytes of the key, because keys mostly differ in
+/// these.
 fn bit(key: &[u8]) -> u64 {
     let end = &key[key.len().saturating_sub(6)..];
     let mix = |sum: u32, byte: &u8| sum.wrapping_mul(31).wrapping_add(u32::from(*byte));
     1 << (end.iter().fold(0, mix) % 64)
 }
 
-/// Arranges requests into a run of releases and a run of acquires.
+/// Arranges queued requests into one run of releases and one run of acquires.
 pub(super) struct Runs<T> {
     releases: Run<T>,
     acquires: Run<T>,
-    /// Whether at least one acquire must be sent after a release of the present run, because both are for the same
-    /// lock.
+    /// Whether an acquire in the present run must be sent after a release in the present run, because both are for the
+    /// same lock.
     behind: bool,
-    /// The smallest number of acquires that one combined call executes faster than single calls. It depends on the
-    /// server.
+    /// The smallest number of acquires for which one combined call is faster than single calls on this server.
     least_acquires: usize,
 }
 
@@ -159,7 +158,7 @@ impl<T: Member> Runs<T> {
         }
     }
 
-    /// Ends all runs, and gives every remaining request its position.
+    /// Ends both runs, and gives all remaining requests their positions.
     pub(super) fn close(&mut self, into: &mut Vec<Placed<T>>) {
         self.close_releases(into);
         self.close_acquires(into);
@@ -236,7 +235,7 @@ mod tests {
         placed
     }
 
-    /// The calls that result from these requests, as text. Combined requests are in brackets.
+    /// The calls that result from these requests, as text. Brackets enclose the requests of one combined call.
     fn calls(words: &str) -> String {
         let mut text = String::new();
         let mut left = 0;
@@ -264,11 +263,10 @@ mod tests {
             ("r1 r2", "[r1 r2]"),
             ("a1 a2", "a1 a2"),
             ("a1 r2 a3 r4 a5", "[r2 r4] [a1 a3 a5]"),
-            // Acquires with different TTLs are not combined. Locks with a queue are not combined with locks without a
-            // queue.
+            // Acquires with different TTLs are not combined, nor are locks with a queue and locks without one.
             ("a1 a2 a3 A4 A5", "[a1 a2 a3] A4 A5"),
             ("r1 r2 R3 R4", "[r1 r2] [R3 R4]"),
-            // Requests for other locks may overtake the run.
+            // Requests for other locks may be sent before the run.
             ("a1 s9 a2 a3", "s9 [a1 a2 a3]"),
             ("a1 a2 a3 s a4 a5 a6", "[a1 a2 a3] s [a4 a5 a6]"),
         ] {
@@ -285,7 +283,7 @@ mod tests {
             ("a1 a2 a1 a3", "a1 a2 a1 a3"),
             ("r1 r2 r1", "[r1 r2] r1"),
             ("a1 a2 a3 s2 r4 r5", "[a1 a2 a3] s2 [r4 r5]"),
-            // An acquire after a release of the same lock must not go before it.
+            // An acquire must not be sent before an earlier release of the same lock.
             ("r1 a1 a2 a1", "r1 a1 a2 a1"),
         ] {
             assert_eq!(calls(words), wanted, "{words}");

@@ -1,9 +1,9 @@
-//! The scripts that masters run, one row each. All other lists of scripts are derived from these rows.
+//! The scripts that masters run, one row for each script. All other lists of scripts are derived from these rows.
 //!
-//! The rows are in the order in which the scripts are loaded. A row in which a field is missing does not compile. If a
-//! row is added, the compiler reports the `match` in the simulated server that must decode the new script. The tests
-//! below compare KEYS and ARGV with the header of the Lua source, and the tests of `needs.rs` compare the purposes with
-//! the calls in the source.
+//! The rows are in the order in which the scripts are loaded. A row without one of the fields does not compile. If a
+//! row is added, the `match` of the simulated server, which must decode the new script, does not compile either. The
+//! tests below compare KEYS and ARGV with the header of the Lua source. The tests of `needs.rs` compare the purposes
+//! with the calls in the source.
 
 use std::sync::LazyLock;
 
@@ -16,21 +16,21 @@ use crate::node::{Claim, Fairness, Request, Shape};
 
 /// All properties of one script.
 pub(super) struct Row {
-    /// The Lua source, before shared parts and the names of keys are inserted.
+    /// The Lua source, in which shared parts and the names of keys are not inserted yet.
     pub(super) source: &'static str,
     pub(super) set: Set,
-    /// Whether the script checks the generation marker first. Every script whose reply is a vote does so, and also the
-    /// script that writes a value.
+    /// Whether the script checks the generation marker first. Scripts whose reply is a vote do so, and also the script
+    /// that writes a value.
     pub(super) checks_marker: bool,
-    /// The purposes for which the script calls commands. A user needs the rights for these purposes to run the script.
+    /// The purposes for which the script calls commands. The user needs the rights for all of them to run the script.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the tests of the rights"))]
     pub(super) purposes: &'static [Purpose],
     pub(super) keys: Keys,
     pub(super) args: Args,
 }
 
-/// A set of scripts that are loaded together. Every handshake loads [`Set::Plain`]. Any other set is loaded when a
-/// request first needs it.
+/// A set of scripts that are loaded together. Every handshake loads [`Set::Plain`]. The other sets are loaded when a
+/// request first needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Set {
     /// The scripts for locks on one key, and for reading the state of any lock.
@@ -40,27 +40,27 @@ pub(super) enum Set {
     Values,
     Semaphores,
     Notes,
-    /// The script for locks without a fencing token while the masters are replaced.
+    /// The script for locks without a fencing token if the generation marker must be checked.
     Classic,
     /// The scripts that execute many requests in one call.
     Many,
 }
 
-/// The content of KEYS, in the words of the script's header.
+/// The content of KEYS, in the words of the header of the Lua source.
 #[cfg_attr(not(test), allow(dead_code, reason = "tests compare the words"))]
 pub(super) enum Keys {
     One(&'static str),
-    /// The script takes any number of keys, which the header calls by this name.
+    /// Any number of keys, which the header calls by this name.
     Many(&'static str),
 }
 
-/// The content of ARGV, in the words of the script's header.
+/// The content of ARGV, in the words of the header of the Lua source.
 pub(super) struct Args {
-    /// The arguments that come first, once.
+    /// The arguments that come first, and only once.
     pub(super) first: &'static [&'static str],
-    /// The arguments that come next, once for each key.
+    /// The arguments that follow, repeated for each key.
     pub(super) each: &'static [&'static str],
-    /// The arguments that come last, once. Any number of them may be missing at the end.
+    /// The last arguments, which come only once. Any number of them may be missing at the end.
     pub(super) last: &'static [&'static str],
 }
 
@@ -95,7 +95,7 @@ scripts! {
         args: Args { first: &["value", "ttl ms", "proposal us"], each: &[], last: &[] },
     },
 
-    /// Agrees on the fencing token of a granted lock.
+    /// Agrees on the fencing token of a granted plain lock.
     Confirm: Row {
         source: include_str!("../../scripts/confirm.lua"),
         set: Set::Plain,
@@ -115,7 +115,7 @@ scripts! {
         args: Args { first: &["value"], each: &[], last: &["note"] },
     },
 
-    /// Extends many locks, each on one key.
+    /// Extends several locks, each on one key.
     Extend: Row {
         source: include_str!("../../scripts/extend.lua"),
         set: Set::Plain,
@@ -165,7 +165,7 @@ scripts! {
         args: Args { first: &["value"], each: &[], last: &["id", "leave", "note"] },
     },
 
-    /// Takes several locks, or a lock that readers or the holds of one owner share. Takes all keys or none.
+    /// Takes all keys of a group or none: several locks, or a lock that readers or the holds of one owner share.
     Claim: Row {
         source: include_str!("../../scripts/claim.lua"),
         set: Set::Groups,
@@ -199,7 +199,7 @@ scripts! {
         args: Args { first: &["value", "id", "leave"], each: &["marker"], last: &[] },
     },
 
-    /// Extends many locks, some of which are groups.
+    /// Extends several locks, at least one of which is a group.
     Keep: Row {
         source: include_str!("../../scripts/keep.lua"),
         set: Set::Groups,
@@ -209,7 +209,7 @@ scripts! {
         args: Args { first: &[], each: &["value", "ttl ms", "marker", "number"], last: &[] },
     },
 
-    /// Reads the value under a lock.
+    /// Reads the value that is stored under a lock.
     Read: Row {
         source: include_str!("../../scripts/read.lua"),
         set: Set::Values,
@@ -219,7 +219,7 @@ scripts! {
         args: Args { first: &["value", "token"], each: &[], last: &[] },
     },
 
-    /// Writes the value under a lock.
+    /// Writes the value that is stored under a lock.
     Write: Row {
         source: include_str!("../../scripts/write.lua"),
         set: Set::Values,
@@ -253,7 +253,7 @@ scripts! {
         args: Args { first: &["value", "slot"], each: &[], last: &["id", "leave", "note"] },
     },
 
-    /// Writes the notes of many locks.
+    /// Writes the notes of the holders of several locks.
     Note: Row {
         source: include_str!("../../scripts/note.lua"),
         set: Set::Notes,
@@ -263,7 +263,7 @@ scripts! {
         args: Args { first: &[], each: &["value", "note", "announce"], last: &[] },
     },
 
-    /// Takes a free lock without a fencing token, after the check of the generation marker.
+    /// Takes a free lock without a fencing token, after checking the generation marker.
     Classic: Row {
         source: include_str!("../../scripts/classic.lua"),
         set: Set::Classic,
@@ -273,7 +273,7 @@ scripts! {
         args: Args { first: &["value", "ttl ms"], each: &[], last: &[] },
     },
 
-    /// Takes many free locks in one call, each independently of the others.
+    /// Takes several free locks in one call, each independently of the others.
     AcquireMany: Row {
         source: include_str!("../../scripts/acquire_many.lua"),
         set: Set::Many,
@@ -283,7 +283,7 @@ scripts! {
         args: Args { first: &["ttl ms", "queues"], each: &["value", "proposal us"], last: &[] },
     },
 
-    /// Releases many locks in one call, each independently of the others.
+    /// Releases several locks in one call, each independently of the others.
     ReleaseMany: Row {
         source: include_str!("../../scripts/release_many.lua"),
         set: Set::Many,
@@ -300,21 +300,21 @@ impl Script {
         &ROWS[self as usize]
     }
 
-    /// The Lua source as it is loaded, without the line of constants that is put in front of it.
+    /// The Lua source as it is loaded, but without the line of constants in front of it.
     pub fn source(self) -> &'static str {
         static WHOLE: LazyLock<[String; ROWS.len()]> =
             LazyLock::new(|| Script::ALL.map(|script| with_parts(script.row().source)));
         &WHOLE[self as usize]
     }
 
-    /// Finds the script with this source; `None` if no script of the library has it.
+    /// Finds the script with this source; `None` if the library has no such script.
     #[cfg(any(test, feature = "testing"))]
     pub fn of_source(text: &[u8]) -> Option<Self> {
         let same = |script: &Self| script.source().as_bytes() == text;
         Self::ALL.into_iter().find(same)
     }
 
-    /// Whether the script checks the generation marker of the masters first.
+    /// Whether the script checks the generation marker first.
     pub fn checks_marker(self) -> bool {
         self.row().checks_marker
     }
@@ -333,7 +333,7 @@ impl Script {
 
 impl Script {
     /// The script that executes a request. `None` for requests that plain commands of the server execute: an acquire
-    /// without a fencing token, a list and a watch.
+    /// without a fencing token, a list of keys, and a subscription to new leaders.
     pub(super) fn of(request: &Request) -> Option<Self> {
         let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         Some(match (request, request.shape()) {

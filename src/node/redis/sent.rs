@@ -1,4 +1,4 @@
-//! The outstanding messages of a connection: messages that were sent to the master and are not answered yet.
+//! The outstanding messages of a connection: those that were sent to the master and are not answered yet.
 
 use super::script::Script;
 use crate::node::actor::mailbox::Queued;
@@ -8,7 +8,7 @@ use crate::protocol::instant::Instant;
 pub(super) struct Sent {
     pub(super) what: What,
     pub(super) at: Instant,
-    /// How many of the requests that follow this one are answered by the same reply.
+    /// The number of requests after this one that the same reply answers.
     pub(super) along: usize,
 }
 
@@ -25,8 +25,8 @@ pub(super) enum What {
     Ping,
     /// Restores the generation marker on a master that has none.
     Marker,
-    /// Reads the expiry of the generation marker after it was restored.
+    /// Reads the remaining expiry of the generation marker after it was restored.
     MarkerLifetime,
-    /// The trial of the server's built-in command that compares and deletes.
+    /// The trial of the server's built-in command for releases.
     Trial,
 }

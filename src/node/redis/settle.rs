@@ -1,4 +1,4 @@
-//! Passes the answer of a master to the caller of the request, and keeps a release that has to be sent again.
+//! Passes the answer of a master to the caller, and keeps a release that must be sent again.
 
 use super::refusal::not_admitted;
 use super::shared::Shared;
@@ -8,7 +8,7 @@ use crate::node::{Answer, Fault};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::Marker;
 
-/// Passes an answer to the caller of its request.
+/// Passes the answer to a request to its caller. Keeps a release that the master refused temporarily.
 pub(super) fn settle(
     shared: &Shared,
     pending_releases: &mut PendingReleases,
@@ -37,7 +37,7 @@ pub(super) fn settle(
     queued.answer(answer);
 }
 
-/// Whether the fault is temporary: the master may accept the same request a while later.
+/// Whether the fault is temporary, so that the master may accept the same request later.
 fn passes(fault: &Fault) -> bool {
     matches!(
         fault,

@@ -1,4 +1,4 @@
-//! The state that the handle, the actor and the inspections of one master share.
+//! The state that is shared by the handle, the actor and the inspections of one master.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,21 +14,21 @@ use crate::node::actor::trust::{Acquaintance, Roster};
 use crate::protocol::marker::Configuration;
 use crate::settings::RestartGuard;
 
-/// The settings that all masters of one `Redlock` share.
+/// The settings that are the same for all masters of one `Redlock`.
 pub(crate) struct NodeOptions {
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
-    /// The last part of each connection's name, after the part that describes the configuration.
+    /// The last part of the name of each connection. The part before it describes the client's configuration.
     pub(crate) name: Box<str>,
-    /// The set of masters that the client is configured with, and the client's step of a replacement of the masters.
+    /// The set of masters in the client's configuration, and the client's step of the replacement of masters.
     pub(crate) configuration: Configuration,
-    /// The generation markers on the masters, as last seen.
+    /// The generation markers that this client last saw on the masters.
     pub(crate) markers: Markers,
-    /// The server behind each address, by which two addresses of the same server are detected.
+    /// The servers behind the addresses. It detects that two addresses lead to the same server.
     pub(crate) roster: Arc<Roster>,
-    /// Opens simulated streams in place of TCP connections.
+    /// Opens simulated streams instead of TCP connections.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) dial: Option<Dial>,
     #[cfg(feature = "tls-rustls")]
@@ -36,14 +36,14 @@ pub(crate) struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// The name of a connection in `CLIENT LIST` that checks the generation marker:
+    /// The name in `CLIENT LIST` of a connection that checks the generation marker:
     /// `quorate/STEP/FINGERPRINT:HOST:PID`.
     pub(super) fn full_name(&self) -> String {
         format!("quorate/{}:{}", self.configuration.tag(), self.name)
     }
 
-    /// The name of a connection that cannot check the generation marker: `quorate:HOST:PID`, as in versions without
-    /// markers.
+    /// The name in `CLIENT LIST` of a connection that cannot check the generation marker: `quorate:HOST:PID`, as in old
+    /// versions that have no markers.
     pub(super) fn plain_name(&self) -> String {
         format!("quorate:{}", self.name)
     }
@@ -56,7 +56,7 @@ pub(super) struct Shared {
     pub(super) mailbox: Mailbox,
     pub(super) acquaintance: Acquaintance,
     pub(super) lookup: Lookup,
-    /// The receiver of the wake-ups. Unset if no client of this process queues.
+    /// The receiver of the wake-ups. Not set if this process uses no queues.
     pub(super) subscriber: OnceLock<Subscriber>,
 }
 
@@ -72,16 +72,16 @@ impl Shared {
         }
     }
 
-    /// How much longer the master's votes may not count because it has lost its generation marker; the longest time
-    /// that is possible. `None` if the votes are not doubted.
+    /// An upper limit of the remaining time in which the master's votes do not count because it has lost its generation
+    /// marker. `None` if its votes count.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
         (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
     }
 
-    /// Returns a copy of this state for an additional connection, which does not replace the link's connection. The
-    /// copy contains the server runs that were seen so far.
+    /// Returns a copy of this state for an additional connection, which exists alongside the connection of the link.
+    /// The copy contains the server runs that were seen so far.
     pub(super) fn beside(&self) -> Self {
         Self {
             acquaintance: self.acquaintance.beside(),

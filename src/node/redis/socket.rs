@@ -15,7 +15,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
-    /// Whether bytes that were written may still be in a buffer of the stream, as can happen with TLS.
+    /// Whether bytes that were written may still be in a buffer of the stream, which is possible with TLS.
     unflushed: bool,
 }
 
@@ -27,7 +27,7 @@ impl Socket {
         }
     }
 
-    /// Writes as many bytes as the stream takes. The task is woken when the stream takes more.
+    /// Writes as many bytes as the stream accepts. The task is woken when the stream accepts more.
     pub(super) fn poll_write(&mut self, out: &mut Output, cx: &mut Context<'_>) -> io::Result<()> {
         while !out.rest().is_empty() {
             match Pin::new(&mut self.stream).poll_write(cx, out.rest()) {

@@ -1,4 +1,5 @@
-//! Completes the Lua source of a script for loading: inserts the parts that scripts share, and the names of keys.
+//! Completes the Lua source of a script for loading: inserts the parts that several scripts share, and the names of
+//! keys.
 
 use crate::keys;
 
@@ -11,22 +12,22 @@ macro_rules! part {
     };
 }
 
-/// Lua code that several scripts share. The code replaces the line that names the part. It is not a Lua function,
-/// because calling one would make every execution of the script slower.
+/// Lua code that several scripts share. In a script, the code replaces the line that names the part. It is not a Lua
+/// function, because a function call would make each execution of the script slower.
 const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
-    // This part contains other parts. They come later in this list, so that they are inserted after it.
+    // This part contains other parts. They are later in this list, so that they are inserted after it.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("fence/lives.lua"),
     part!("line/join.lua"),
-    // This part contains another part, which comes later in this list, so that it is inserted after this one.
+    // This part contains another part, which is later in this list, so that it is inserted after this one.
     part!("line/first.lua"),
     part!("line/purge.lua"),
-    // This part contains another part, which comes later in this list, so that it is inserted after this one.
+    // This part contains another part, which is later in this list, so that it is inserted after this one.
     part!("line/refused.lua"),
-    // `line/ahead.lua` counts the waiters ahead of this waiter, or all waiters if this one is not queued.
+    // `line/ahead.lua` counts the waiters ahead of this waiter, or all waiters if this waiter is not queued.
     part!("line/ahead.lua"),
     part!("many/call.lua"),
     part!("many/each.lua"),
@@ -40,7 +41,7 @@ const PARTS: [(&str, &str); 20] = [
     part!("value/read.lua"),
 ];
 
-/// Returns a Lua source with its shared parts and the names of keys inserted.
+/// Inserts the shared parts and the names of keys into a Lua source.
 pub(super) fn with_parts(source: &str) -> String {
     let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
     keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))

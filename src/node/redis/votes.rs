@@ -1,5 +1,5 @@
-//! Decides whether the votes of the master on one connection count, based on the restart guard and the generation
-//! marker.
+//! Decides whether the votes that a master gives on one connection count. The restart guard and the generation marker
+//! decide this.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,11 +20,12 @@ use crate::settings::RestartGuard;
 pub(super) struct Votes {
     /// The time until which the votes do not count because the master may have restarted.
     quarantined_until: Instant,
-    /// Why this master gives no votes to this client for the whole connection; `None` if it votes.
+    /// Why this master gives this client no votes on this connection; `None` if it does.
     refused: Option<Fault>,
-    /// The time at which the master was seen to have no generation marker.
+    /// The time at which this client found no generation marker on the master; `None` if it found one, or if the
+    /// missing marker has been handled.
     unmarked: Option<Instant>,
-    /// Whether this connection has found that the master lost its generation marker.
+    /// Whether this connection has already noticed that the master lost its generation marker.
     missed: bool,
     /// The time until which the master's votes do not count because it has lost its generation marker.
     doubted_until: Option<Instant>,
@@ -42,7 +43,8 @@ impl Votes {
         }
     }
 
-    /// Why a request must not be sent to this master now; `None` if it may be sent.
+    /// Why a request must not be sent to this master now; `None` if it may be sent. `quarantine` is the remaining time
+    /// in which the master's votes do not count.
     pub(super) fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
         match &self.refused {
             Some(fault) if request.is_for_current_masters() => Some(fault.clone()),
@@ -51,10 +53,11 @@ impl Votes {
         }
     }
 
-    /// Handles a master that has no generation marker although another master has one: it has forgotten its data, or is
-    /// another server than before. Its votes do not count for a while, as after a restart. Its marker is restored, so
-    /// that the master does not admit clients that were shut out. The restored marker gets an expiry, which shows later
-    /// clients that they must not count the votes either.
+    /// Handles a master without a generation marker if another master has one. The master has forgotten its data, or is
+    /// another server than before. Its votes do not count for a while, as after a restart.
+    ///
+    /// Its marker is restored, so that the master does not admit clients that were shut out. The restored marker gets
+    /// an expiry. From the expiry, later clients see that they must not count the votes either.
     pub(super) fn handle_missing_marker(
         &mut self,
         shared: &Shared,
@@ -68,16 +71,16 @@ impl Votes {
         };
         let marker = match options.markers.missed() {
             Missed::Nothing => return,
-            // The marker is restored later, once enough markers of other masters have been seen.
+            // The marker is restored later, when a majority of the masters has shown markers.
             Missed::Unknown => None,
             Missed::Known(marker) => Some(marker),
         };
         if marker.is_some() {
             self.unmarked = None;
         }
-        // Only the operator who prepares a replacement writes the first marker on the masters that replace the present
-        // ones. If clients did so, a client with wrong masters in its configuration would shut out the users of those
-        // masters.
+        // Clients must not write the first marker on the masters that replace the present ones; only the operator who
+        // prepares the replacement does. Otherwise a client with wrong masters in its configuration would shut out the
+        // users of those masters.
         let may_restore = |marker: &Marker| {
             let prepared = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
@@ -88,7 +91,7 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // If this client may count the master's votes again, so may all other clients, and the marker needs no
+            // If this client counts the master's votes again, all other clients may do so too. The marker then needs no
             // expiry.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
@@ -103,7 +106,7 @@ impl Votes {
         }
     }
 
-    /// Handles the expiry of a generation marker that was missing at the handshake.
+    /// Handles the reply with the remaining expiry of a generation marker that was missing at the handshake.
     pub(super) fn handle_marker_lifetime(
         &mut self,
         shared: &Shared,
@@ -115,8 +118,8 @@ impl Votes {
             return;
         };
         match left {
-            // The marker has no expiry. So the master got it together with the other masters after the handshake, and
-            // nothing was lost.
+            // The marker has no expiry. So nothing was lost: the master got the marker together with the other masters,
+            // after the handshake.
             -1 => self.trust(shared),
             0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
             _ => {}
@@ -129,7 +132,7 @@ impl Votes {
         }
     }
 
-    /// How much longer the master's votes do not count; zero if they count.
+    /// The remaining time in which the master's votes do not count; zero if they count.
     pub(super) fn quarantine(&mut self, shared: &Shared, now: Instant) -> Duration {
         if self.doubted_until.is_some_and(|until| until <= now) {
             self.trust(shared);
@@ -138,8 +141,8 @@ impl Votes {
         until.map_or(Duration::ZERO, |until| until.saturating_since(now))
     }
 
-    /// Notes that the master's votes count again: its marker was not lost, or every lock that it may have forgotten has
-    /// expired.
+    /// Records that the master's votes count again: its marker was not lost, or every lock that it may have forgotten
+    /// has expired.
     fn trust(&mut self, shared: &Shared) {
         self.doubted_until = None;
         shared.options.markers.trusts(shared.address.name());

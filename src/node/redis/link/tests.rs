@@ -1,4 +1,4 @@
-//! Tests that step a link by hand, without socket, clock or task.
+//! Tests that drive a link by hand, without socket, clock or task.
 
 use std::sync::Mutex;
 
@@ -25,7 +25,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Collects the answers to the callers, in order.
+/// Collects the answers to the callers, in the order of arrival.
 #[derive(Default)]
 struct Recorded(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
 
@@ -57,7 +57,7 @@ impl WakeSink for Recorded {
     }
 }
 
-/// A link, its callers, and the master's end of the connection.
+/// A link, the callers of its requests, and the master's end of its connection.
 struct Bench {
     link: Link,
     shared: Arc<Shared>,
@@ -109,7 +109,7 @@ impl Bench {
         self.link.receive(at(now));
     }
 
-    /// Takes all bytes that the link wants to write, as a socket would.
+    /// Takes all bytes that the link wants to write, as a socket would do.
     fn written(&mut self) -> String {
         let output = self.link.output();
         let text = String::from_utf8_lossy(output.rest()).into_owned();
@@ -136,13 +136,13 @@ impl Bench {
             "one request for each reply of the greeting"
         );
         self.say(greeting.concat().as_bytes(), now);
-        // The handshake closes the previous connection.
+        // This handshake closes the previous connection at the server.
         if self.written().contains("KILL") {
             self.say(b":0\r\n", now);
         }
     }
 
-    /// Lets time pass from `now` until the link wants a connection, and completes the handshake of that connection.
+    /// Lets time pass from `now` until the link wants to connect, and completes the handshake of the new connection.
     fn greet_again(&mut self, now: u64) -> u64 {
         let now = self.dials(now);
         self.greet(now);
@@ -168,7 +168,7 @@ impl Bench {
 
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
-/// The server's replies to a handshake, up to the client id.
+/// The server's replies to the first message of a handshake, up to the client id.
 const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "-ERR unknown subcommand\r\n",
@@ -231,7 +231,7 @@ fn request_refused_after_a_script_flush_follows_the_reload() {
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
     // No other event may come in between. If the scripts were flushed between loading and running, the request would
-    // fail for good.
+    // not be sent a third time and would fail.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -339,14 +339,14 @@ fn master_that_closes_after_each_handshake_delays_no_request() {
         (10..60).contains(&connections),
         "the link made {connections} connections"
     );
-    // At most once a second, a request may wait for one node timeout.
+    // At most once a second, a request may wait for a connection for one node timeout.
     assert!(worst <= NODE_TIMEOUT + 2, "a request waited for {worst} ms");
 }
 
 #[test]
 fn pending_releases_never_starve_requests() {
     let mut bench = Bench::new();
-    // The first connection fails, and three thousand releases are pending.
+    // The first attempt to connect fails, and three thousand releases become pending.
     bench.link.cut(Fault::Down("refused".into()), at(0));
     for _ in 0..3_000 {
         bench.ask(0, release(1));
@@ -468,7 +468,7 @@ fn requests_queued_for_too_long_are_refused() {
     let mut overloaded = 0;
     let mut gone_by = None;
     for now in 1..2_000 {
-        // The master answers one request in 20 ms: it works, but more slowly than requests arrive.
+        // The master answers one request in 20 ms. It works, but more slowly than requests arrive.
         if now % 20 == 0 && now < 1_000 {
             bench.say(b"*3\r\n_\r\n:0\r\n_\r\n", now);
         }
@@ -479,8 +479,8 @@ fn requests_queued_for_too_long_are_refused() {
             gone_by = Some(now);
         }
     }
-    // Requests wait at most this long, unless the link has given the master up as stalled before. In either case no
-    // request waits without end.
+    // Requests wait at most this long, unless the link gives the stalled master up earlier. So no request waits without
+    // end.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(gone_by.is_none_or(|by| by <= limit), "{gone_by:?}");
     let mut left = Vec::new();
@@ -594,7 +594,7 @@ fn write(until: u64, run: Option<&str>) -> Request {
     }
 }
 
-/// Asks for a write, lets the link take it from the mailbox, and loads the scripts for which it waits.
+/// Queues a write, lets the link take it from the mailbox, and loads the scripts that it needs.
 fn taken(bench: &mut Bench, request: Request) {
     bench.greet(0);
     bench.ask(1, request);
@@ -612,7 +612,7 @@ fn outstanding_write_is_never_sent_again() {
     let mut bench = Bench::new();
     taken(&mut bench, write(10_000, Some("a")));
     bench.link.take(at(3));
-    // The stored text consists of number, server run and bytes.
+    // The stored text consists of fencing number, server run and bytes.
     let written = bench.written();
     assert!(
         written.ends_with("\r\n7\r\n$1\r\na\r\n$1\r\n3\r\n"),
@@ -638,7 +638,7 @@ fn expired_write_is_not_sent() {
 fn value_is_written_only_to_the_server_run_that_was_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // The lock has been released, but a value that a majority of the masters stores must still reach the other
+        // The lock has been released. But a value that a majority of the masters stores must still reach the other
         // masters.
         (Some("a"), true, true),
         (Some("b"), false, false),
@@ -669,8 +669,8 @@ fn server_under_two_names_has_one_vote() {
     let same = Fault::SameServer("127.0.0.1:6379".into());
     assert_eq!(told, [(1, Err(same.clone()))]);
     assert!(same.to_string().contains("127.0.0.1:6379"), "{same}");
-    // The second address is refused even after the first has lost its connection, because a vote of the first may have
-    // been counted.
+    // The second address is refused even after the first has lost its connection. The reason: a vote of the first
+    // address may have been counted.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -780,7 +780,7 @@ fn link_returns_its_next_wake_up_time() {
     assert_eq!(bench.link.stage(), Stage::Rest);
     let pause = bench.link.wake_at().expect("a pause");
     assert!(pause > at(570) && pause <= at(570 + 150));
-    // A release that the master refused temporarily is sent again before a PING is due.
+    // A release that the master refused temporarily is sent again before the next PING.
     let mut busy = Bench::new();
     busy.greet(0);
     busy.ask(1, release(1));
@@ -808,7 +808,7 @@ fn closing_link_with_a_pending_release_is_woken_for_its_end() {
 fn requests_wait_for_a_new_connection_at_most_once_a_second() {
     let mut bench = Bench::new();
     bench.greet(0);
-    // Requests may wait once a second, and the loss of the first connection has used that.
+    // Requests began to wait for the first connection at time 0. Less than a second later they are refused at once.
     bench.link.cut(Fault::Down("reset".into()), at(999));
     bench.ask(1, acquire(1));
     bench.link.tick(at(999));
@@ -816,7 +816,7 @@ fn requests_wait_for_a_new_connection_at_most_once_a_second() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
-    // The connection had lasted for long, so the link wants a new connection at once. That attempt fails.
+    // The connection had been stable, so the link wants to connect again at once. That attempt fails.
     assert_eq!(bench.link.stage(), Stage::Dial);
     bench.ask(2, acquire(2));
     bench.pass(1_000, 1_000 + NODE_TIMEOUT - 1);
@@ -826,7 +826,7 @@ fn requests_wait_for_a_new_connection_at_most_once_a_second() {
     assert_eq!(bench.told.kinds(), ["down"]);
 }
 
-/// Regression test: with a master that accepts connections and is silent, each new request waited for a whole connect
+/// Regression test: the master accepted connections and never answered, and each new request waited for a whole connect
 /// timeout.
 #[test]
 fn request_during_a_long_handshake_is_refused_within_its_node_timeout() {
@@ -858,7 +858,7 @@ fn outstanding_requests_never_exceed_the_window() {
     assert_eq!(bench.written(), "");
     bench.say(b":5\r\n:5\r\n", 2);
     while bench.link.take(at(2)) {}
-    // The link sends as many requests as were answered, plus a few if the master is fast.
+    // The link sends as many requests as were answered, and a few more if the master is fast.
     let more = bench.written().matches("EVALSHA").count();
     assert!((2..10).contains(&more), "{more}");
 }
@@ -881,7 +881,7 @@ fn stalled_connection_is_replaced_after_half_a_second_or_four_node_timeouts() {
     assert_ne!(bench.link.stage(), Stage::Talk);
 }
 
-/// Requests that are left in an old connection must not be executed after requests of a new connection.
+/// Requests left in an old connection must not be executed after requests of a new connection.
 #[test]
 fn new_connection_kills_the_old_one_by_its_client_id() {
     let mut bench = Bench::new();
@@ -902,7 +902,7 @@ fn new_connection_kills_the_old_one_by_its_client_id() {
     assert!(bench.link.take(at(2_005)));
 }
 
-/// Completes a handshake with a server of this run, with a long uptime and this generation marker.
+/// Completes a handshake with a server that has this run id, this generation marker and a long uptime.
 fn greet_as(bench: &mut Bench, run: &str, marker: &str, now: u64) {
     bench.link.dialed(at(now));
     bench.written();
@@ -930,7 +930,8 @@ fn refusing_the_name() -> String {
     said.concat()
 }
 
-/// An operator who closes masters finds the connections of old clients by their names, and ends them.
+/// An operator who closes masters finds connections by their names. A connection without a name is not found, so its
+/// scripts must check the marker.
 #[test]
 fn unnamed_connection_loads_scripts_that_check_the_generation_marker() {
     let mut bench = Bench::new();
@@ -999,7 +1000,7 @@ fn closed_master_is_sent_only_releases() {
     assert!(bench.written().contains("EVALSHA"));
 }
 
-/// The number of keys in each call of a script that was written.
+/// The number of keys in each script call in the written bytes.
 fn many(written: &str) -> Vec<usize> {
     let commands = written.split("EVALSHA\r\n").skip(1);
     let keys = commands.map(|rest| rest.split("\r\n").nth(3)?.parse().ok());
@@ -1236,13 +1237,13 @@ fn combined_releases_are_pending_after_the_connection_broke() {
     assert_eq!(many(&written), [1; 3], "{written}");
 }
 
-/// Counts the releases in the written bytes: those by the server's command, and those by the script.
+/// Counts the releases in the written bytes: those by the built-in command, and those by the script.
 fn releases(written: &str) -> (usize, usize) {
     let count = |word: &str| written.matches(word).count();
     (count("DELIFEQ"), count("EVALSHA"))
 }
 
-/// A bench with a server whose delete command has been tried with success.
+/// A bench with a server on which the trial of the built-in delete command was successful.
 fn with_deletion() -> Bench {
     let mut bench = untried();
     try_deletion(&mut bench, ":0\r\n", 0);
@@ -1255,7 +1256,7 @@ fn untried() -> Bench {
     bench
 }
 
-/// Sends a release. The link sends a trial of the delete command after it, and the master answers the trial with
+/// Sends a release. The link sends a trial of the built-in delete command after it, to which the master replies with
 /// `reply`.
 fn try_deletion(bench: &mut Bench, reply: &str, now: u64) {
     bench.ask(9, withdrawn(9));
@@ -1295,7 +1296,7 @@ fn server_with_the_delete_command_uses_it_for_releases() {
         bench.say(reply, now + 1);
         assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(deleted)))]);
     }
-    // Releases that are queued together are still sent in one call.
+    // Several releases that are queued together are still sent in one call.
     bench.ask(1, withdrawn(1));
     bench.ask(2, withdrawn(2));
     bench.link.take(at(5));
@@ -1420,7 +1421,7 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
     assert_eq!(releases(&bench.written()), (1, 1));
     bench.say(b":1\r\n", 2);
     assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
-    // During the trial releases use the script.
+    // During the trial, releases use the script.
     bench.ask(2, withdrawn(2));
     bench.link.take(at(3));
     assert_eq!(releases(&bench.written()), (0, 1));
@@ -1500,7 +1501,7 @@ fn release_follows_an_acquire_that_may_be_sent_again() {
     assert!(written.find("10000") < written.rfind(&hex(1)), "{written}");
     bench.say(b":5\r\n:1\r\n", 5);
     assert_eq!(bench.told.kinds(), ["answer"; 2]);
-    // After the claim is withdrawn its acquire is not sent again, so it cannot follow the release.
+    // After the claim is withdrawn, its acquire is not sent again. So the acquire cannot arrive after the release.
     claim.withdraw();
     bench.ask(1, acquire(claim.clone()));
     bench.ask(2, release(claim));

@@ -5,8 +5,8 @@ use super::*;
 use crate::node::redis::call::Call;
 use crate::node::redis::script::Script;
 
-/// The purposes for which the line `ACL SETUSER` on the page grants rights: all that are on by default, and those that
-/// operators need.
+/// The purposes for which the line `ACL SETUSER` on the page `docs/operations.md` grants rights: all that are on by
+/// default, and those that operators need.
 const DEFAULTS: [Purpose; 14] = [
     Purpose::Locking,
     Purpose::RestartGuard,
@@ -24,7 +24,7 @@ const DEFAULTS: [Purpose; 14] = [
     Purpose::Masters,
 ];
 
-/// The words of `ACL SETUSER`, after the name of the user, that grant the rights for the `wanted` purposes.
+/// The arguments of `ACL SETUSER` after the user name that grant the rights for the `wanted` purposes.
 fn rules(prefix: &str, wanted: &[Purpose]) -> String {
     let needs = needs(wanted.iter().copied());
     let mut keys = BTreeSet::new();
@@ -53,7 +53,7 @@ fn rules(prefix: &str, wanted: &[Purpose]) -> String {
     words
 }
 
-/// The last column of the table on the page: what fails without the rights for a purpose.
+/// The last column of the table in `docs/operations.md`: what fails without the rights for a purpose.
 fn without(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Locking
@@ -81,7 +81,7 @@ fn without(purpose: Purpose) -> &'static str {
     }
 }
 
-/// The first column of the table on the page: when the rights for a purpose are needed.
+/// The first column of the table in `docs/operations.md`: when the rights for a purpose are needed.
 fn when(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Locking => "taking, renewing, releasing",
@@ -105,7 +105,7 @@ fn when(purpose: Purpose) -> &'static str {
     }
 }
 
-/// The part of the page that is generated from the table of rights.
+/// The part of `docs/operations.md` that is generated from the table of rights.
 fn page() -> String {
     let mut page = String::from("```\nACL SETUSER quorate ");
     page += &rules("lock:", &DEFAULTS);
@@ -172,7 +172,7 @@ fn every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_scrip
                 known,
                 "the table of rights lacks this call: {line} {call:?}"
             );
-            // A call without a family uses no key, or its key is a variable of a loop.
+            // A call without a family of keys uses no key, or its key is a variable of a loop.
             assert!(
                 call.family.is_some()
                     || ["time", "publish"].contains(&name.as_str())
@@ -186,7 +186,7 @@ fn every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_scrip
 
 #[test]
 fn every_row_of_the_table_of_rights_is_used_by_a_script_or_the_driver() {
-    // The commands that the driver sends directly, not from within a script.
+    // The commands that the driver sends directly, outside of scripts.
     let direct = [
         "evalsha",
         "script|load",
