@@ -9,8 +9,8 @@ use quorate_testbed::Masters;
 /// The key of the generation marker.
 const MARKER: &str = "quorate:masters";
 
-/// A client with default settings, except that it trusts masters that have just started, and that its timeouts fit a
-/// busy machine.
+/// A client with default settings, with two exceptions: it trusts masters that have just started, and its timeouts are
+/// long enough for a busy machine.
 fn fair(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())

@@ -191,7 +191,7 @@ fn faults(text: &str) -> Vec<String> {
 fn comments_messages_and_pages_avoid_the_replaced_words() {
     let (mut read, mut found) = (0, Vec::new());
     for file in files() {
-        // This file contains the words themselves.
+        // Leave out the list of the words itself.
         if file.path.ends_with("language.rs") {
             continue;
         }

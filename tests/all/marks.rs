@@ -131,8 +131,8 @@ async fn running_server_does_not_vote_while_one_marked_master_is_away() {
     }
 }
 
-/// Tests that the first client that notices the new server writes the marker to that server at once. Then the server
-/// refuses clients of other generations. A client that connects later must ignore the server's votes as well.
+/// The first client that notices the new server must write the marker to that server at once. Then the server refuses
+/// clients of other generations. A client that connects later must ignore the server's votes as well.
 #[tokio::test]
 async fn newly_marked_server_votes_only_after_the_longest_lease() {
     let scene = Scene::start().await;

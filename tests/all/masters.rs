@@ -334,7 +334,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
         let quarantined =
             |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
         if said.iter().any(quarantined) {
-            // The reply of this master does not count for the status of the lock either.
+            // The status of the lock does not count the reply of this master either.
             let status = guarded.status("job").await.expect("a good name");
             let state = &status.nodes[0].state;
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");

@@ -103,12 +103,12 @@ impl World {
         }
     }
 
-    /// A client whose acquires are counted. It stands for one process.
+    /// A client whose acquires are counted. It acts as one process.
     fn process(&self) -> Redlock {
         self.counted(true, true).build().expect("good settings")
     }
 
-    /// A client whose acquires are not counted. It stands for another process.
+    /// A client whose acquires are not counted. It acts as another process.
     fn other(&self) -> Redlock {
         let settings = Self::settings(self.masters.clone());
         settings.build().expect("good settings")
