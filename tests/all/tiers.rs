@@ -88,8 +88,7 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
-        // Of the other two files, count only the nightly tests. The rest of their tests read handmade histories, and
-        // start no chaos run.
+        // In `mixes` and `changes`, only the nightly tests start chaos runs. Other tests read handmade histories.
         if file == "runs" {
             short = tests as u64 - nightly;
         }
