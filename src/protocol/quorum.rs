@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_is_given_as_soon_as_it_is_certain() {
+    fn verdict_of_a_round_is_given_as_soon_as_it_is_certain() {
         assert_eq!(tally(5, 2, 0, 0).verdict(), Verdict::Pending);
         assert_eq!(tally(5, 3, 0, 0).verdict(), Verdict::Won);
         assert_eq!(tally(5, 2, 2, 0).verdict(), Verdict::Pending);

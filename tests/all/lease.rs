@@ -178,7 +178,7 @@ async fn renewal_outlives_an_outage_that_is_shorter_than_the_ttl() {
 }
 
 #[tokio::test]
-async fn refusal_by_a_majority_is_a_loss_at_once() {
+async fn renewal_refused_by_a_majority_is_a_loss_at_once() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(12)).await;
@@ -205,7 +205,7 @@ async fn refusal_by_a_majority_is_a_loss_at_once() {
 }
 
 #[tokio::test]
-async fn refusal_by_a_minority_changes_nothing() {
+async fn renewal_refused_by_a_minority_changes_nothing() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(2)).await;

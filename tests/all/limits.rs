@@ -57,7 +57,7 @@ async fn slightly_late_answer_still_counts() {
 }
 
 #[tokio::test]
-async fn look_waits_for_a_slow_majority() {
+async fn status_waits_for_a_slow_majority() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     let redlock = Redlock::builder().nodes(as_nodes.collect());

@@ -100,7 +100,7 @@ async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
 
 /// Tests masters without markers: the client assumes that a server has lost data only if its uptime shows a restart.
 #[tokio::test]
-async fn running_server_behind_a_masters_address_votes_at_once_without_markers() {
+async fn other_running_server_at_a_masters_address_votes_at_once_if_masters_are_unmarked() {
     let scene = Scene::start().await;
     let first = held_by_two(&scene, &scene.client()).await;
     let _replaced = scene.replace();
@@ -108,7 +108,7 @@ async fn running_server_behind_a_masters_address_votes_at_once_without_markers()
 }
 
 #[tokio::test]
-async fn running_server_behind_a_masters_address_does_not_vote_with_markers() {
+async fn other_running_server_at_a_masters_address_does_not_vote_if_masters_are_marked() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;
@@ -120,7 +120,7 @@ async fn running_server_behind_a_masters_address_does_not_vote_with_markers() {
 
 /// Tests a second client that reaches only one master with a marker. So it does not see the marker on a majority.
 #[tokio::test]
-async fn running_server_does_not_vote_while_one_marked_master_is_away() {
+async fn other_running_server_does_not_vote_while_one_marked_master_is_down() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;

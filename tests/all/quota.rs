@@ -133,7 +133,7 @@ async fn quota_lost_by_a_majority_at_once_hands_out_nothing() {
 }
 
 #[tokio::test]
-async fn quota_read_from_disk_at_a_restart_does_not_vote() {
+async fn quota_read_from_disk_at_a_restart_does_not_count() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     nodes[0].restart();
@@ -407,7 +407,7 @@ async fn sixty_four_takers_get_exactly_the_units_of_a_quota() {
 }
 
 #[tokio::test]
-async fn quota_of_an_earlier_server_run_does_not_vote() {
+async fn quota_stored_in_an_earlier_server_run_does_not_count() {
     let masters = masters(3);
     let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
     let redlock = guarded.build().expect("good settings");

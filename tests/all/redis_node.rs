@@ -140,7 +140,7 @@ async fn flushed_scripts_are_loaded_again() {
 }
 
 #[tokio::test]
-async fn batches_survive_a_script_flush() {
+async fn combined_requests_survive_a_script_flush() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     let flusher = async {

@@ -200,7 +200,7 @@ pub(crate) async fn withdrawn_acquire_sets_no_key(arm: &Arm) {
     assert_eq!(arm.keys(), 0);
 }
 
-pub(crate) async fn refusal_and_look_show_the_beginning_of_a_long_lock_value(arm: &Arm) {
+pub(crate) async fn refusal_and_look_request_show_the_beginning_of_a_long_lock_value(arm: &Arm) {
     // Set a lock value that exceeds the size limit of a reply.
     let long = vec![b'x'; 9 << 20];
     arm.put(KEY, &long, None);

@@ -21,10 +21,10 @@ macro_rules! all_cases {
                 counter_key_of_another_data_type_is_a_fault_and_no_lock_is_acquired
                 counter_that_cannot_be_incremented_is_a_fault_and_no_lock_is_acquired
                 withdrawn_acquire_sets_no_key
-                refusal_and_look_show_the_beginning_of_a_long_lock_value;
+                refusal_and_look_request_show_the_beginning_of_a_long_lock_value;
             confirm:
                 confirmation_by_the_holder_sets_the_counter_to_the_confirmed_number
-                number_equal_to_the_counter_is_confirmed
+                fencing_number_equal_to_the_counter_is_confirmed
                 counter_above_the_confirmed_number_is_returned_and_kept
                 only_the_holder_can_confirm_its_fencing_token
                 confirmation_extends_the_counter_but_not_the_lock
@@ -58,17 +58,17 @@ macro_rules! all_cases {
                 missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one
                 batched_releases_wake_a_queue_whose_ticket_key_was_missing_until_a_heartbeat;
             look:
-                look_at_an_absent_lock_finds_nothing
-                look_returns_holder_remaining_time_and_counter
-                a_look_changes_nothing
-                look_at_a_lock_key_of_another_data_type_is_a_fault
+                look_request_for_an_absent_lock_finds_nothing
+                look_request_returns_holder_remaining_time_and_counter
+                look_request_changes_nothing
+                look_request_for_a_lock_key_of_another_data_type_is_a_fault
                 forced_release_deletes_the_lock_key_and_returns_its_value
                 force_released_holder_cannot_return_after_the_next_holder_is_force_released
-                break_marker_outlives_the_longest_ttl_of_any_client
+                break_record_outlives_the_longest_ttl_of_any_client
                 first_of_hundreds_of_force_released_holders_cannot_return
-                forced_release_of_a_foreign_lock_writes_no_break_marker
+                forced_release_of_a_foreign_lock_writes_no_break_record
                 force_released_lock_without_expiry_is_not_restored
-                forced_release_does_nothing_if_the_break_marker_cannot_be_written
+                forced_release_does_nothing_if_the_break_record_cannot_be_written
                 forced_release_of_an_absent_lock_is_no_fault
                 forced_release_does_not_delete_a_lock_key_of_another_data_type;
             classic:
@@ -87,7 +87,7 @@ macro_rules! all_cases {
             permit:
                 refusal_shows_which_slots_are_free;
             group:
-                hold_that_joins_without_a_counter_gets_no_number_and_no_ticket
+                hold_that_joins_while_the_counter_is_missing_gets_no_number_and_no_ticket
                 repeated_acquire_of_a_shared_hold_keeps_its_expiry
                 readers_behind_a_writer_that_gives_up_are_woken
                 force_released_hold_does_not_join_a_later_class
@@ -95,7 +95,7 @@ macro_rules! all_cases {
                 foreign_lock_key_with_any_value_refuses_a_lock_on_several_resources
                 downgrade_of_a_force_released_lock_returns_the_remaining_time_of_the_next_holder
                 lock_with_an_unreadable_counter_affects_no_other_renewal
-                break_marker_of_another_data_type_affects_no_other_renewal;
+                break_record_of_another_data_type_affects_no_other_renewal;
             value:
                 read_of_an_absent_stored_value_returns_nothing
                 written_stored_value_is_read_by_the_next_holder

@@ -16,7 +16,7 @@ pub(crate) async fn confirmation_by_the_holder_sets_the_counter_to_the_confirmed
     assert_eq!(arm.counter(KEY), Some(counter + 7));
 }
 
-pub(crate) async fn number_equal_to_the_counter_is_confirmed(arm: &Arm) {
+pub(crate) async fn fencing_number_equal_to_the_counter_is_confirmed(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     for _ in 0..2 {

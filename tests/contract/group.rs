@@ -42,7 +42,9 @@ async fn state(arm: &Arm, key: &[u8]) -> KeyState {
     }
 }
 
-pub(crate) async fn hold_that_joins_without_a_counter_gets_no_number_and_no_ticket(arm: &Arm) {
+pub(crate) async fn hold_that_joins_while_the_counter_is_missing_gets_no_number_and_no_ticket(
+    arm: &Arm,
+) {
     for class in [Class::Shared, Class::Owner("o".into())] {
         arm.clear();
         let hold = |n, number| of_class(KEY, n, class.clone(), number);
@@ -228,7 +230,7 @@ pub(crate) async fn lock_with_an_unreadable_counter_affects_no_other_renewal(arm
     }
 }
 
-pub(crate) async fn break_marker_of_another_data_type_affects_no_other_renewal(arm: &Arm) {
+pub(crate) async fn break_record_of_another_data_type_affects_no_other_renewal(arm: &Arm) {
     let broken = |key: &[u8]| [b"quorate:broken:", key].concat();
     arm.put_foreign(&broken(b"bad"));
     let (bad, good) = (claim(b"bad", 1), claim(b"good", 1));

@@ -25,11 +25,11 @@ async fn state(arm: &Arm) -> KeyState {
     }
 }
 
-pub(crate) async fn look_at_an_absent_lock_finds_nothing(arm: &Arm) {
+pub(crate) async fn look_request_for_an_absent_lock_finds_nothing(arm: &Arm) {
     assert_eq!(state(arm).await, KeyState::default());
 }
 
-pub(crate) async fn look_returns_holder_remaining_time_and_counter(arm: &Arm) {
+pub(crate) async fn look_request_returns_holder_remaining_time_and_counter(arm: &Arm) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let found = state(arm).await;
     assert_eq!(found.holder, Some(hex(1)));
@@ -49,14 +49,14 @@ pub(crate) async fn look_returns_holder_remaining_time_and_counter(arm: &Arm) {
     assert_eq!(found.ttl_left, None);
 }
 
-pub(crate) async fn a_look_changes_nothing(arm: &Arm) {
+pub(crate) async fn look_request_changes_nothing(arm: &Arm) {
     arm.put(KEY, b"somebody", Some(LONG));
     let before = (arm.read(KEY), arm.keys());
     state(arm).await;
     assert_eq!((arm.read(KEY), arm.keys()), before);
 }
 
-pub(crate) async fn look_at_a_lock_key_of_another_data_type_is_a_fault(arm: &Arm) {
+pub(crate) async fn look_request_for_a_lock_key_of_another_data_type_is_a_fault(arm: &Arm) {
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(look(KEY)).await, Err(Fault::WrongType));
 }
@@ -97,7 +97,7 @@ pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is
 
 /// Tests that the marker lasts for two days, whatever TTL the lock had and whatever `max_ttl` the operator has. Reason:
 /// other clients may use TTLs of up to a day.
-pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
+pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
     arm.ask(smash(KEY))
@@ -146,7 +146,7 @@ pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_return(ar
     assert!(mark.len() <= 20_000, "{} bytes", mark.len());
 }
 
-pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_marker(arm: &Arm) {
+pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_record(arm: &Arm) {
     arm.put(KEY, b"somebody", Some(LONG));
     arm.ask(smash(KEY))
         .await
@@ -168,7 +168,7 @@ pub(crate) async fn force_released_lock_without_expiry_is_not_restored(arm: &Arm
     assert_eq!(arm.read(KEY), None);
 }
 
-pub(crate) async fn forced_release_does_nothing_if_the_break_marker_cannot_be_written(arm: &Arm) {
+pub(crate) async fn forced_release_does_nothing_if_the_break_record_cannot_be_written(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.put_foreign(&mark(KEY));
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn own_processor_time_does_not_count_as_noise() {
+    fn own_processor_time_does_not_count_as_noise_of_bench() {
         let look = |worked, all, ours| Look {
             machine: Some((worked, all)),
             ours: Duration::from_millis(ours),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_warning_is_given_only_above_the_limits() {
+    fn noise_warning_of_bench_is_given_only_above_the_limits() {
         assert_eq!(Noise::of(Some(0.05), vec![0.9, 0.1, 0.2]).warning(), None);
         assert_eq!(Noise::of(None, vec![]).warning(), None);
         let busy = Noise::of(Some(0.4), vec![0.1]).warning().expect("said");

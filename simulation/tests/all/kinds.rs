@@ -52,7 +52,7 @@ fn fencing_token_confirmed_by_one_of_several_resources_is_caught() {
 }
 
 #[test]
-fn holds_of_every_kind_share_one_resource() {
+fn locks_of_every_kind_can_be_used_on_one_resource() {
     let kinds = [
         Kind::Exclusive,
         Kind::Several(0b11),

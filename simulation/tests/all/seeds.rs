@@ -162,12 +162,12 @@ fn sound_ones_pass(seeds: u64) {
 }
 
 #[test]
-fn small_clients_without_a_seeded_bug_pass() {
+fn small_client_without_a_seeded_bug_breaks_no_rule() {
     sound_ones_pass(REDIS.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn small_clients_without_a_seeded_bug_pass_every_nightly_seed() {
+fn small_client_without_a_seeded_bug_breaks_no_rule_in_any_nightly_seed() {
     sound_ones_pass(REDIS.all());
 }

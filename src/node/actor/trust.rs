@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn client_id_of_another_server_run_is_not_replaced() {
+    fn connection_of_another_server_run_is_not_ended_by_its_client_id() {
         let seen = Acquaintance::default();
         assert_eq!(seen.replace("run 1", 5), None);
         assert_eq!(seen.replace("run 1", 9), Some(5));

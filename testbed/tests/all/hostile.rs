@@ -126,7 +126,7 @@ fn refusal_quotes_the_whole_command() {
 }
 
 #[test]
-fn garbage_differs_each_time() {
+fn garbage_script_sends_different_bytes_each_time() {
     let hostile = start(Script::Say(Words::Garbage(64)));
     let mut stream = raw(&hostile);
     let mut heard = Vec::new();
@@ -142,7 +142,7 @@ fn garbage_differs_each_time() {
 }
 
 #[test]
-fn flood_reply_does_not_end() {
+fn flood_script_sends_a_reply_without_end() {
     let hostile = start(Script::Greet(Then::Flood {
         first: b"$4294967296\r\n".to_vec(),
         rest: b"x".to_vec(),

@@ -176,7 +176,7 @@ async fn statement_based_binary_log_is_named_in_the_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_locked_by_another_session_makes_the_server_busy_and_changes_nothing() {
+async fn commit_to_a_row_locked_by_another_session_is_a_busy_fault_and_changes_nothing() {
     let Some((server, store)) = server(options()).await else {
         return;
     };

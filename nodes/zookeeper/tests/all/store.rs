@@ -26,7 +26,7 @@ test!(committed_record_is_loaded_with_a_new_version_each_time, server => {
     assert_eq!(load(&mut session, "a").await, (last + 1, Vec::new()));
 });
 
-test!(commit_with_another_version_changes_nothing, server => {
+test!(commit_that_expects_another_version_changes_nothing, server => {
     let mut session = session(&server).await;
     assert_eq!(one(&mut session, change("a", 3, b"x")).await, Committed::Stale);
     assert_eq!(load(&mut session, "a").await, (0, Vec::new()));
@@ -217,7 +217,7 @@ test!(too_large_state_is_refused_and_the_session_stays_usable, server => {
     assert_eq!(load(&mut session, "b").await.0, 0);
 });
 
-test!(late_commit_of_a_dropped_future_finds_another_version, server => {
+test!(late_commit_of_a_dropped_future_is_refused_because_the_version_has_changed, server => {
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     let made = put(&mut first, "a", 0, b"0").await;

@@ -242,7 +242,7 @@ fn request_refused_after_a_script_flush_follows_the_reload() {
 }
 
 #[test]
-fn scripts_of_other_kinds_are_loaded_when_they_are_first_needed() {
+fn scripts_for_other_kinds_of_locks_are_loaded_when_they_are_first_needed() {
     let mut bench = Bench::new();
     bench.greet(0);
     let part = Part {
