@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::Args;
-use quorate::{LockRequest, Owner, Redlock, Wait};
+use quorate::{LockRequest, Redlock, Wait};
 
 use crate::ancestry::Ancestry;
 use crate::config::MasterOptions;
@@ -95,18 +95,16 @@ impl KindArgs {
 }
 
 impl Kind {
-    /// Creates the library's request for this kind of lock. If the lock has an owner, this function stores it in
-    /// `owner`, and the request borrows it from there.
+    /// Creates the library's request for this kind of lock.
     ///
     /// # Errors
     ///
     /// If the owner id is invalid.
-    pub(crate) fn request<'a>(
+    pub(crate) fn request(
         &self,
-        redlock: &'a Redlock,
+        redlock: &Redlock,
         resource: &OsStr,
-        owner: &'a mut Option<Owner>,
-    ) -> Result<LockRequest<'a>, Failure> {
+    ) -> Result<LockRequest, Failure> {
         let resource = resource.as_bytes();
         Ok(match self {
             Self::Exclusive => redlock.lock(resource),
@@ -117,9 +115,9 @@ impl Kind {
             Self::Shared => redlock.lock(resource).shared(),
             Self::Permits(permits) => redlock.semaphore(resource, *permits),
             Self::Owner(id) => {
-                let made = redlock.owner(id.as_str());
-                let made = made.map_err(|error| Failure::new(exit::USAGE, error))?;
-                owner.insert(made).lock(resource)
+                let owner = redlock.owner(id.as_str());
+                let owner = owner.map_err(|error| Failure::new(exit::USAGE, error))?;
+                owner.lock(resource)
             }
         })
     }

@@ -165,10 +165,7 @@ impl Lock {
     }
 
     async fn acquire(&self) -> Result<LockGuard, Failure> {
-        let mut owner = None;
-        let mut lock = self
-            .kind
-            .request(&self.redlock, &self.resource, &mut owner)?;
+        let mut lock = self.kind.request(&self.redlock, &self.resource)?;
         lock = lock.ttl(self.ttl).wait(self.patience());
         if let Some(max_hold) = self.max_hold {
             lock = lock.max_hold(max_hold);

@@ -90,7 +90,7 @@ impl Library {
         miss(error)
     }
 
-    fn request(&self, order: &Order) -> LockRequest<'_> {
+    fn request(&self, order: &Order) -> LockRequest {
         let resource = name(order.resource);
         match order.kind {
             Kind::Noted(_) => {

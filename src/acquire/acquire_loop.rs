@@ -63,6 +63,28 @@ impl Meetings {
     }
 }
 
+/// What one acquire remembers from attempt to attempt.
+#[derive(Default)]
+struct Tries<'a> {
+    /// The place in the local queue.
+    place: Option<Place>,
+    /// The place in the queue on the masters.
+    line: Option<Box<QueuePlace<'a>>>,
+    delays: Option<Delays>,
+    last_finding: Option<LastFinding>,
+    attempts: u32,
+    met: Meetings,
+    /// How many slots of a semaphore were tried since the last wake-up.
+    in_a_row: u32,
+}
+
+/// When a new waiter may ask the masters.
+enum Turn {
+    Now(Option<Place>),
+    /// When the other waiters of this process that are ahead have left the local queue.
+    After(Place),
+}
+
 /// An acquired lock, with its place in the local queue.
 pub(crate) struct Acquired {
     pub(crate) won: Won,
@@ -87,136 +109,120 @@ pub(crate) struct NotAcquired {
 }
 
 impl<'a> AcquireLoop<'a> {
-    pub(crate) async fn run(self) -> Result<Acquired, NotAcquired> {
+    pub(crate) async fn run(&mut self) -> Result<Acquired, NotAcquired> {
+        let mut tries = Tries::default();
         if self.core.options.fair {
-            self.in_order().await
+            let turn = self.turn();
+            let turn = turn.map_err(|found| self.not_acquired(Some(found), None, 0))?;
+            let place = match turn {
+                Turn::Now(place) => place,
+                Turn::After(place) => Some(Box::pin(self.local_turn(place)).await?),
+            };
+            tries.last_finding = place.as_ref().and_then(Place::shared_finding);
+            tries.place = place;
+        }
+        // Only a failed attempt needs the boxed future. Most locks are acquired with the first attempt, and a caller's
+        // future then stays small.
+        loop {
+            let began = self.core.coordinator.now();
+            match self.next_attempt(&mut tries).await {
+                Ok(won) => return Ok(self.acquired(won, tries)),
+                Err(missed) => Box::pin(self.wait_for_next(&mut tries, missed, began)).await?,
+            }
+        }
+    }
+
+    /// Makes the next attempt. In fair order, the attempt tells the masters this waiter's ticket, if it has one.
+    async fn next_attempt(&mut self, tries: &mut Tries<'a>) -> Result<Won, FailedAttempt> {
+        tries.attempts += 1;
+        if let Some(place) = &tries.place {
+            place.forget_wakes();
+        }
+        self.choose_slot(tries.place.as_mut(), tries.line.is_some());
+        let fairness = if self.core.options.fair {
+            let ticket = tries.line.as_ref().map(|line| line.ticket.clone());
+            Fairness::Fair(ticket.map(Box::new))
         } else {
-            self.unordered().await
+            Fairness::Unordered
+        };
+        self.attempt(fairness, tries.attempts).await
+    }
+
+    /// Handles a failed attempt, which began at `began`. Returns when it is time for the next attempt, or with the error
+    /// of this acquire.
+    async fn wait_for_next(
+        &mut self,
+        tries: &mut Tries<'a>,
+        missed: FailedAttempt,
+        began: Instant,
+    ) -> Result<(), NotAcquired> {
+        LastFinding::add(&mut tries.last_finding, missed.finding, &missed.round);
+        if let Some(place) = &tries.place {
+            let known = tries.last_finding.clone();
+            place.share_finding(known.map(|known| known.left_by(&self.wanted)));
+            self.learn_slots(place, &missed);
+        }
+        self.show(&missed, tries.attempts);
+        let queued = tries.line.is_some();
+        if self
+            .asks_for_another_slot(&missed, &mut tries.in_a_row, queued)
+            .await
+        {
+            return Ok(());
+        }
+        // Wait until this attempt's keys are released. Otherwise the next attempt would meet them, and three waiters,
+        // each with keys on one master, could block each other without end.
+        if !self.is_over() && self.undone(&missed).await {
+            let hopeless = missed.round.answers().is_hopeless();
+            let first = match &mut tries.place {
+                Some(place) => !hopeless && self.is_first(place).await,
+                None => true,
+            };
+            if first {
+                self.rest(tries, &missed, began).await;
+            }
+        }
+        if self.is_over() || missed.round.answers().is_hopeless() {
+            let last_finding = tries.last_finding.take();
+            return Err(self.not_acquired(last_finding, Some(missed), tries.attempts));
+        }
+        Ok(())
+    }
+
+    /// Waits for a wake-up if this waiter is queued on the masters, joins that queue if the lock is held, or pauses.
+    async fn rest(&self, tries: &mut Tries<'a>, missed: &FailedAttempt, began: Instant) {
+        let meets = self.has_met(missed);
+        let contended = missed.failure == Some(Failure::Contention) && !meets;
+        match (&tries.place, &mut tries.line) {
+            (Some(_), None) if contended => {
+                tries.line = Some(Box::new(self.behind_all(missed)));
+                return;
+            }
+            (Some(place), Some(line)) if contended => {
+                return self.wait(place, line, missed).await;
+            }
+            // Leave the queue on the masters in two cases. A waiter that reaches only a minority of the masters would
+            // starve the waiters behind it. A waiter that has met other holds of its owner would create another hold
+            // with each heartbeat.
+            (_, Some(line)) => {
+                self.until_over().wait(line.step_out()).await;
+            }
+            (_, None) => {}
+        }
+        if meets {
+            self.keep_away(&mut tries.met, began).await;
+        } else {
+            self.pause(&mut tries.delays).await;
         }
     }
 
-    async fn unordered(mut self) -> Result<Acquired, NotAcquired> {
-        let mut delays = None;
-        let mut last_finding = None;
-        let mut attempts = 0;
-        let mut met = Meetings::default();
-        let mut in_a_row = 0;
-        loop {
-            attempts += 1;
-            self.choose_slot(None, false);
-            let began = self.core.coordinator.now();
-            let missed = match self.attempt(Fairness::Unordered, attempts).await {
-                Ok(won) => {
-                    return Ok(Acquired {
-                        won,
-                        place: None,
-                        asked: self.asked,
-                        attempts,
-                    });
-                }
-                Err(missed) => missed,
-            };
-            LastFinding::add(&mut last_finding, missed.finding, &missed.round);
-            self.show(&missed, attempts);
-            if self
-                .asks_for_another_slot(&missed, &mut in_a_row, false)
-                .await
-            {
-                continue;
-            }
-            // Wait until this attempt's keys are released, so that the next attempt of this waiter is not refused
-            // because of them.
-            if !self.is_over() && self.undone(&missed).await {
-                if self.has_met(&missed) {
-                    self.keep_away(&mut met, began).await;
-                } else {
-                    self.pause(&mut delays).await;
-                }
-            }
-            if self.is_over() || missed.round.answers().is_hopeless() {
-                return Err(self.not_acquired(last_finding, Some(missed), attempts));
-            }
-        }
-    }
-
-    async fn in_order(mut self) -> Result<Acquired, NotAcquired> {
-        let mut place = self.local_turn().await?;
-        let mut delays = None;
-        let mut line: Option<QueuePlace<'_>> = None;
-        let mut last_finding = place.as_ref().and_then(Place::shared_finding);
-        let mut attempts = 0;
-        let mut met = Meetings::default();
-        let mut in_a_row = 0;
-        loop {
-            attempts += 1;
-            if let Some(place) = &place {
-                place.forget_wakes();
-            }
-            self.choose_slot(place.as_mut(), line.is_some());
-            let began = self.core.coordinator.now();
-            let fairness = Fairness::Fair(line.as_ref().map(|line| Box::new(line.ticket.clone())));
-            let missed = match self.attempt(fairness, attempts).await {
-                Ok(won) => return Ok(self.acquired(won, place, line, attempts)),
-                Err(missed) => missed,
-            };
-            LastFinding::add(&mut last_finding, missed.finding, &missed.round);
-            if let Some(place) = &place {
-                let known = last_finding.clone();
-                place.share_finding(known.map(|known| known.left_by(&self.wanted)));
-                self.learn_slots(place, &missed);
-            }
-            self.show(&missed, attempts);
-            let queued = line.is_some();
-            if self
-                .asks_for_another_slot(&missed, &mut in_a_row, queued)
-                .await
-            {
-                continue;
-            }
-            let over = self.is_over();
-            let Some(place) = place.as_mut().filter(|_| !over) else {
-                return Err(self.not_acquired(last_finding, Some(missed), attempts));
-            };
-            // Wait until this attempt's keys are released. Otherwise three waiters, each with keys on one master, could
-            // block each other without end.
-            let undone = self.undone(&missed).await && !missed.round.answers().is_hopeless();
-            if undone && self.is_first(place).await {
-                let meets = self.has_met(&missed);
-                match (missed.failure, &mut line) {
-                    (Some(Failure::Contention), None) if !meets => {
-                        line = Some(self.behind_all(&missed));
-                    }
-                    (Some(Failure::Contention), Some(line)) if !meets => {
-                        self.wait(place, line, &missed).await;
-                    }
-                    (_, line) => {
-                        // Leave the queue on the masters in two cases. A waiter that reaches only a minority of the
-                        // masters would starve the waiters behind it. A waiter that has met other holds of its owner
-                        // would create another hold with each heartbeat.
-                        if let Some(line) = line {
-                            self.until_over().wait(line.step_out()).await;
-                        }
-                        if meets {
-                            self.keep_away(&mut met, began).await;
-                        } else {
-                            self.pause(&mut delays).await;
-                        }
-                    }
-                }
-            }
-            if self.is_over() || missed.round.answers().is_hopeless() {
-                return Err(self.not_acquired(last_finding, Some(missed), attempts));
-            }
-        }
-    }
-
-    fn acquired(
-        self,
-        won: Won,
-        mut place: Option<Place>,
-        line: Option<QueuePlace<'_>>,
-        attempts: u32,
-    ) -> Acquired {
+    fn acquired(&mut self, won: Won, tries: Tries<'_>) -> Acquired {
+        let Tries {
+            mut place,
+            line,
+            attempts,
+            ..
+        } = tries;
         if let Some(asked) = &self.asked {
             if let Some(place) = &place {
                 place.got(asked.permit.slot());
@@ -231,7 +237,7 @@ impl<'a> AcquireLoop<'a> {
         Acquired {
             won,
             place,
-            asked: self.asked,
+            asked: self.asked.take(),
             attempts,
         }
     }
@@ -244,41 +250,44 @@ impl<'a> AcquireLoop<'a> {
         QueuePlace::draw(self.core, &self.wanted, drawn + 1)
     }
 
-    /// Waits until this waiter may ask the masters, according to the local queue. Returns `None` for a single attempt
-    /// that must ask the masters although it has no place in the local queue.
-    async fn local_turn(&self) -> Result<Option<Place>, NotAcquired> {
-        match self.wanted.shape().local_turn() {
-            LocalTurn::Queue => self.own_line().await,
-            LocalTurn::QueueAndShare => {
-                // A waiter directly behind a reader may ask the masters as soon as that reader asks. Waiters ask in
-                // order of arrival, so adjacent readers enter together.
-                let mut place = self.own_line().await?;
-                if let Some(place) = &mut place {
-                    place.leave_queues();
-                }
-                Ok(place)
-            }
-            // A further hold of an owner that already holds the lock does not queue, so it overtakes all waiters.
-            LocalTurn::Pass => Ok(Some(self.core.lines.ask_beside(&self.wanted))),
-        }
-    }
-
-    async fn own_line(&self) -> Result<Option<Place>, NotAcquired> {
+    /// Enters the local queue. `Turn::Now(None)` is a single attempt that must ask the masters although it has no place
+    /// in the local queue. A single attempt fails with the finding of the waiter at the front if others wait behind it.
+    fn turn(&self) -> Result<Turn, LastFinding> {
         let lines = &self.core.lines;
+        if self.wanted.shape().local_turn() == LocalTurn::Pass {
+            // A further hold of an owner that already holds the lock does not queue, so it overtakes all waiters.
+            return Ok(Turn::Now(Some(lines.ask_beside(&self.wanted))));
+        }
         if self.once {
-            let entered = lines.enter_if_free(&self.wanted);
-            return entered.map_err(|last_finding| self.not_acquired(Some(last_finding), None, 0));
+            let place = lines.enter_if_free(&self.wanted)?;
+            return Ok(Turn::Now(place.map(|place| self.at_front(place))));
         }
         let place = lines.enter(&self.wanted);
-        if place.is_front() {
-            return Ok(Some(place));
+        Ok(if place.is_front() {
+            Turn::Now(Some(self.at_front(place)))
+        } else {
+            Turn::After(place)
+        })
+    }
+
+    /// A place whose waiter may ask the masters.
+    fn at_front(&self, mut place: Place) -> Place {
+        // A waiter directly behind a reader may ask the masters as soon as that reader asks. Waiters ask in order of
+        // arrival, so adjacent readers enter together.
+        if self.wanted.shape().local_turn() == LocalTurn::QueueAndShare {
+            place.leave_queues();
         }
+        place
+    }
+
+    /// Waits behind other waiters of this process until this waiter may ask the masters.
+    async fn local_turn(&self, place: Place) -> Result<Place, NotAcquired> {
         metrics::ahead(|| Some(place.ahead()));
         if let Some(observer) = self.observer {
             observer(&self.behind(&place));
         }
         if self.until_over().wait(place.front()).await.is_some() {
-            return Ok(Some(place));
+            return Ok(self.at_front(place));
         }
         // One attempt is made in full, even if the wait is shorter. Either this waiter makes it, or the waiter at the
         // front of the local queue, whose finding (what its attempt showed about the lock) this waiter shares.
@@ -288,7 +297,7 @@ impl<'a> AcquireLoop<'a> {
             limit.wait(place.front()).await;
         }
         match place.shared_finding() {
-            None if place.is_front() => Ok(Some(place)),
+            None if place.is_front() => Ok(self.at_front(place)),
             last_finding => Err(self.not_acquired(last_finding, None, 0)),
         }
     }

@@ -116,6 +116,10 @@ impl Leadership {
 
     /// Waits at most for `within` until the leadership is lost. Returns `None` if this client still leads at the end of
     /// that time.
+    ///
+    /// # Errors
+    ///
+    /// [`CannotBlock`] on a thread of a Tokio runtime.
     pub fn wait_lost(&self, within: Duration) -> Result<Option<LossCause>, CannotBlock> {
         let lost = self.kept.get().lost();
         self.kept.home.wait_for(within, lost)

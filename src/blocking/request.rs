@@ -35,18 +35,18 @@ impl TryAcquire {
 /// A request for a lock with its options, without async; see [`quorate::LockRequest`](crate::LockRequest).
 #[must_use = "a lock request does nothing until acquire() is called"]
 pub struct LockRequest<'a> {
-    request: lock_request::LockRequest<'a>,
+    request: lock_request::LockRequest,
     home: &'a Home,
 }
 
 impl<'a> LockRequest<'a> {
-    pub(super) fn new(request: lock_request::LockRequest<'a>, home: &'a Home) -> Self {
+    pub(super) fn new(request: lock_request::LockRequest, home: &'a Home) -> Self {
         Self { request, home }
     }
 
     fn with(
         self,
-        option: impl FnOnce(lock_request::LockRequest<'a>) -> lock_request::LockRequest<'a>,
+        option: impl FnOnce(lock_request::LockRequest) -> lock_request::LockRequest,
     ) -> Self {
         Self {
             request: option(self.request),

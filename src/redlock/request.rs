@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tracing::Instrument;
@@ -11,6 +12,7 @@ use super::tried::{Refusal, TryAcquire};
 use crate::acquire::acquire_loop::{AcquireLoop, Acquired, NotAcquired, Observer};
 use crate::acquire::kind::Kind;
 use crate::error::{AcquireError, Missed, ScopeError};
+use crate::hold::core::Core;
 use crate::hold::guard::LockGuard;
 use crate::hold::held::{Held, Holding};
 use crate::hold::renewal;
@@ -21,6 +23,7 @@ use crate::options::{check_max_hold, check_note};
 use crate::outcome::Failure;
 use crate::resource::check_resource;
 use crate::rounds::wanted::Wanted;
+use crate::runtime::BoxFuture;
 use crate::settings::Wait;
 use crate::waiting::Waiting;
 
@@ -42,10 +45,11 @@ impl Redlock {
     /// # drop(guard);
     /// # Ok(()) }
     /// ```
-    pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
+    pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest {
         let options = &self.core.options;
         LockRequest {
-            redlock: self,
+            core: self.core.clone(),
+            used: AtomicBool::new(false),
             resource: resource.as_ref().into(),
             kind: Kind::Exclusive,
             ttl: options.ttl,
@@ -70,10 +74,7 @@ impl Redlock {
     /// println!("a transfer under number {:?}", both.fencing_token());
     /// # Ok(()) }
     /// ```
-    pub fn lock_all<R: AsRef<[u8]>>(
-        &self,
-        resources: impl IntoIterator<Item = R>,
-    ) -> LockRequest<'_> {
+    pub fn lock_all<R: AsRef<[u8]>>(&self, resources: impl IntoIterator<Item = R>) -> LockRequest {
         let all = resources.into_iter().map(|one| one.as_ref().into());
         let all: Box<[Box<[u8]>]> = all.collect();
         let first = all.first().cloned().unwrap_or_default();
@@ -97,15 +98,37 @@ impl Redlock {
     /// println!("slot {:?}, number {:?}", permit.slot(), permit.fencing_token());
     /// # Ok(()) }
     /// ```
-    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest<'_> {
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest {
         self.lock(name).of_kind(Kind::Permit(permits))
     }
 }
 
+/// The warning about a request that was dropped unused.
+const DROPPED: &str =
+    "nothing was locked: a lock request was dropped unused. Await it, or call acquire() on it";
+
 /// A request for a lock with its options; see [`Redlock::lock`].
-#[must_use = "a lock request does nothing until it is awaited with acquire()"]
-pub struct LockRequest<'a> {
-    redlock: &'a Redlock,
+///
+/// Awaiting a request is the same as calling [`acquire`](Self::acquire). A request is independent of the `Redlock` that
+/// made it: it can be cloned, stored, and moved into a spawned task.
+///
+/// A request that is dropped without being awaited, acquired or cloned has locked nothing. This is usually a mistake
+/// (`let _guard = redlock.lock("job");`), so the drop is reported as a warning of [`tracing`]. A debug build of a program
+/// that does not collect warnings reports it on standard error.
+///
+/// ```no_run
+/// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+/// let request = redlock.lock("job").ttl(std::time::Duration::from_secs(20));
+/// let task = tokio::spawn(request.clone().acquire());
+/// let guard = request.await?;
+/// # drop((guard, task));
+/// # Ok(()) }
+/// ```
+#[must_use = "a lock request locks nothing until it is awaited"]
+pub struct LockRequest {
+    core: Arc<Core>,
+    /// Whether the request was started or cloned. Otherwise its drop is reported.
+    used: AtomicBool,
     resource: Box<[u8]>,
     kind: Kind,
     ttl: Duration,
@@ -117,7 +140,48 @@ pub struct LockRequest<'a> {
     observer: Option<Observer>,
 }
 
-impl fmt::Debug for LockRequest<'_> {
+impl Clone for LockRequest {
+    fn clone(&self) -> Self {
+        self.used.store(true, Ordering::Relaxed);
+        Self {
+            core: self.core.clone(),
+            used: AtomicBool::new(false),
+            resource: self.resource.clone(),
+            kind: self.kind.clone(),
+            ttl: self.ttl,
+            wait: self.wait,
+            max_hold: self.max_hold,
+            renew: self.renew,
+            note: self.note.clone(),
+            announce: self.announce,
+            observer: self.observer.clone(),
+        }
+    }
+}
+
+impl IntoFuture for LockRequest {
+    type Output = Result<LockGuard, AcquireError>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}
+
+impl Drop for LockRequest {
+    fn drop(&mut self) {
+        if *self.used.get_mut() || std::thread::panicking() {
+            return;
+        }
+        let resource = String::from_utf8_lossy(&self.resource);
+        tracing::warn!(%resource, "{DROPPED}");
+        if cfg!(debug_assertions) && !tracing::enabled!(tracing::Level::WARN) {
+            eprintln!("quorate: {resource:?}: {DROPPED}");
+        }
+    }
+}
+
+impl fmt::Debug for LockRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockRequest")
             .field("resource", &String::from_utf8_lossy(&self.resource))
@@ -130,7 +194,7 @@ impl fmt::Debug for LockRequest<'_> {
     }
 }
 
-impl LockRequest<'_> {
+impl LockRequest {
     /// How long the masters keep the lock without a renewal. Default: the builder's `ttl`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -202,9 +266,12 @@ impl LockRequest<'_> {
     /// # Errors
     ///
     /// Those of [`Redlock::acquire`].
-    pub async fn acquire(self) -> Result<LockGuard, AcquireError> {
-        let span = self.span();
-        self.run().instrument(span).await
+    pub fn acquire(self) -> impl Future<Output = Result<LockGuard, AcquireError>> + Send {
+        let request = self.begun();
+        async move {
+            let guard = request.attempts().instrument(request.span()).await?;
+            guard.map_err(|missed| request.error(&missed))
+        }
     }
 
     /// Makes one attempt to acquire the lock, without waiting for its holder; see [`Redlock::try_acquire`].
@@ -212,20 +279,26 @@ impl LockRequest<'_> {
     /// # Errors
     ///
     /// Those of [`Redlock::try_acquire`].
-    pub async fn try_acquire(mut self) -> Result<TryAcquire, AcquireError> {
-        self.wait = Wait::None;
-        let span = self.span();
-        let lost = match self.attempts().instrument(span).await? {
-            Ok(guard) => return Ok(TryAcquire::Acquired(guard)),
-            Err(lost) => lost,
-        };
+    pub fn try_acquire(self) -> impl Future<Output = Result<TryAcquire, AcquireError>> + Send {
+        let request = self.wait(Wait::None).begun();
+        async move {
+            let span = request.span();
+            match request.attempts().instrument(span).await? {
+                Ok(guard) => Ok(TryAcquire::Acquired(guard)),
+                Err(lost) => request.held(lost).map(TryAcquire::Held),
+            }
+        }
+    }
+
+    /// The lock's holder, if that is why it was not acquired.
+    fn held(&self, lost: NotAcquired) -> Result<Refusal, AcquireError> {
         match self.error(&lost) {
-            AcquireError::HeldByOther(missed) => Ok(TryAcquire::Held(Refusal {
+            AcquireError::HeldByOther(missed) => Ok(Refusal {
                 ttl_left: lost.round.and_then(|round| round.answers().ttl_left()),
                 held_here: missed.held_here,
                 note: missed.note,
                 reports: missed.reports,
-            })),
+            }),
             error => Err(error),
         }
     }
@@ -235,14 +308,18 @@ impl LockRequest<'_> {
     /// # Errors
     ///
     /// Those of [`Redlock::scope`].
-    pub async fn scope<T>(
+    pub fn scope<T>(
         self,
         body: impl AsyncFnOnce(&LockGuard) -> T,
-    ) -> Result<T, ScopeError<T>> {
-        let guard = self.acquire().await?;
-        let outcome = guard.while_held(body).await;
-        guard.release().await;
-        outcome.map_err(|(cause, value)| ScopeError::Lost { cause, value })
+    ) -> impl Future<Output = Result<T, ScopeError<T>>> {
+        // Boxed, so that the future of a scope stays small while the body runs.
+        let acquire = Box::pin(self.acquire());
+        async move {
+            let guard = acquire.await?;
+            let outcome = guard.while_held(body).await;
+            guard.release().await;
+            outcome.map_err(|(cause, value)| ScopeError::Lost { cause, value })
+        }
     }
 
     /// Runs a body that may fail under this lock; see [`Redlock::try_scope`].
@@ -250,17 +327,21 @@ impl LockRequest<'_> {
     /// # Errors
     ///
     /// Those of [`Redlock::try_scope`].
-    pub async fn try_scope<T, E: From<ScopeError>>(
+    pub fn try_scope<T, E: From<ScopeError>>(
         self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
-    ) -> Result<T, E> {
-        self.scope(body)
-            .await
-            .unwrap_or_else(|error| Err(error.into_one()))
+    ) -> impl Future<Output = Result<T, E>> {
+        let scope = self.scope(body);
+        async move { scope.await.unwrap_or_else(|error| Err(error.into_one())) }
+    }
+
+    fn begun(mut self) -> Self {
+        *self.used.get_mut() = true;
+        self
     }
 
     fn check(&self) -> Result<(), AcquireError> {
-        let core = &self.redlock.core;
+        let core = &self.core;
         if self.kind != Kind::Key {
             check_resource(&core.coordinator.prefix, &self.resource)?;
         }
@@ -274,7 +355,7 @@ impl LockRequest<'_> {
     }
 
     fn wanted(&self) -> Wanted {
-        let coordinator = &self.redlock.core.coordinator;
+        let coordinator = &self.core.coordinator;
         self.kind.wanted(coordinator, &self.resource)
     }
 
@@ -302,7 +383,8 @@ impl LockRequest<'_> {
     /// # Ok(()) }
     /// ```
     pub fn shared(mut self) -> Self {
-        self.kind = self.kind.shared();
+        let kind = std::mem::replace(&mut self.kind, Kind::Exclusive);
+        self.kind = kind.shared();
         self
     }
 
@@ -323,16 +405,12 @@ impl LockRequest<'_> {
         )
     }
 
-    async fn run(self) -> Result<LockGuard, AcquireError> {
-        self.attempts().await?.map_err(|missed| self.error(&missed))
-    }
-
     async fn attempts(&self) -> Result<Result<LockGuard, NotAcquired>, AcquireError> {
         self.check()?;
-        let core = &self.redlock.core;
+        let core = &self.core;
         let began = core.coordinator.now();
         let wanted = self.wanted();
-        let attempts = AcquireLoop {
+        let mut attempts = AcquireLoop {
             core,
             wanted,
             asked: None,
@@ -355,7 +433,7 @@ impl LockRequest<'_> {
     }
 
     fn won(&self, acquired: Acquired) -> LockGuard {
-        let core = &self.redlock.core;
+        let core = &self.core;
         let Acquired {
             won,
             place,
@@ -396,7 +474,7 @@ impl LockRequest<'_> {
     }
 
     fn error(&self, ended: &NotAcquired) -> AcquireError {
-        let coordinator = &self.redlock.core.coordinator;
+        let coordinator = &self.core.coordinator;
         let reports = ended
             .round
             .as_ref()

@@ -52,11 +52,8 @@ impl Coordinator {
         fairness: Fairness,
         until: Instant,
     ) -> Result<Won, FailedAttempt> {
-        let mut bytes = [0; 16];
-        self.runtime.random(&mut bytes);
-        let token = Token::from_bytes(bytes);
-        let claim = wanted.claim(self, token).with_fairness(fairness);
-        let claim = Arc::new(claim);
+        let token = self.token();
+        let claim = Arc::new(wanted.claim(self, token).with_fairness(fairness));
         let wall = self.runtime.wall_micros();
         let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
         let proposal = offset.proposal(wall);
@@ -84,10 +81,16 @@ impl Coordinator {
         let verdict = limit.wait(round.until(|answers| answers.verdict())).await;
         self.met.store(true, Ordering::Relaxed);
         let failure = if verdict == Some(Verdict::Won) {
-            let agreed = limit
-                .wait(self.agree(&round, &claim, offset, wall, ttl))
-                .await;
-            match agreed.unwrap_or(Err(Failure::Late)) {
+            let agreed = if !claim.fenced() {
+                Ok(None)
+            } else if let Some(fencing) = self.agreed(&round, &claim, offset, wall) {
+                Ok(Some(fencing))
+            } else {
+                // A second round is rare. Its future is boxed, so that the future of an attempt stays small.
+                let agree = Box::pin(self.agree(&round, &claim, offset, wall, ttl));
+                limit.wait(agree).await.unwrap_or(Err(Failure::Late))
+            };
+            match agreed {
                 // Check this after the last round of requests, because only then it may have turned out that a master
                 // has lost its generation marker.
                 Ok(_) if self.doubts(&round) => Some(Failure::Outage),
@@ -110,7 +113,13 @@ impl Coordinator {
         } else {
             None
         };
-        Err(self.missed(failure, cleanup, limit).await)
+        Err(Box::pin(self.missed(failure, cleanup, limit)).await)
+    }
+
+    fn token(&self) -> Token {
+        let mut bytes = [0; 16];
+        self.runtime.random(&mut bytes);
+        Token::from_bytes(bytes)
     }
 
     /// Whether a master that granted the lock has since been found to have lost its generation marker

@@ -19,6 +19,27 @@ use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 const CONFIRM_ROUNDS: usize = 3;
 
 impl Coordinator {
+    /// The fencing token of a won round if the masters agree on it already, as they usually do.
+    pub(super) fn agreed(
+        &self,
+        round: &AcquireRound,
+        claim: &Claim,
+        offset: ClockOffset,
+        wall: u64,
+    ) -> Option<u64> {
+        let numbering = claim.shape().numbering();
+        if numbering == Numbering::OfOwner {
+            return None;
+        }
+        match round.answers().round.agreement() {
+            Agreement::Agreed(token) => {
+                self.learn(numbering, offset, wall, token);
+                Some(token)
+            }
+            Agreement::WriteBack(_) => None,
+        }
+    }
+
     /// Agrees on the fencing token of a won round, with a second round if the counters differ.
     pub(super) async fn agree(
         &self,
@@ -28,9 +49,6 @@ impl Coordinator {
         wall: u64,
         ttl: Duration,
     ) -> Result<Option<u64>, Failure> {
-        if !claim.fenced() {
-            return Ok(None);
-        }
         let numbering = claim.shape().numbering();
         let agreement = match numbering {
             Numbering::Raised | Numbering::Joined => round.answers().round.agreement(),

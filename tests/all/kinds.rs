@@ -19,7 +19,7 @@ enum Kind {
 const KINDS: [Kind; 4] = [Kind::Several, Kind::Reader, Kind::Owner, Kind::Permit];
 
 impl Kind {
-    fn request<'a>(self, redlock: &'a Redlock, owner: &'a Owner) -> LockRequest<'a> {
+    fn request(self, redlock: &Redlock, owner: &Owner) -> LockRequest {
         match self {
             Self::Several => redlock.lock_all(["a", "b"]),
             Self::Reader => redlock.lock("doc").shared(),

@@ -50,6 +50,8 @@ mod redis_types;
 mod references;
 mod renewal;
 mod repository;
+mod requests;
+
 mod scope;
 mod semaphore;
 mod settings;

@@ -68,7 +68,7 @@ async fn burst(tasks: usize, time: Duration, once: &Once) -> Seen {
 fn holding(
     redlock: &Redlock,
     hold: Duration,
-    ask: impl Fn(&Redlock, usize) -> LockRequest<'_> + Clone + Send + Sync + 'static,
+    ask: impl Fn(&Redlock, usize) -> LockRequest + Clone + Send + Sync + 'static,
 ) -> Once {
     let redlock = redlock.clone();
     Arc::new(move |task| {
@@ -97,7 +97,7 @@ fn taking(redlock: &Redlock) -> Once {
     })
 }
 
-fn own(redlock: &Redlock, task: usize) -> LockRequest<'_> {
+fn own(redlock: &Redlock, task: usize) -> LockRequest {
     redlock.lock(format!("burst:{task}"))
 }
 

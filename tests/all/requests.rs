@@ -1,0 +1,80 @@
+//! Tests of lock requests as values: how they are awaited, cloned and dropped, and how large their futures are.
+
+use quorate::{AcquireError, Redlock};
+
+use crate::support::listener::Listener;
+
+fn warnings(of: impl FnOnce(&Redlock)) -> usize {
+    let listener = Listener::default();
+    let listening = listener.listen();
+    of(&Redlock::in_memory(3));
+    drop(listening);
+    listener.heard().matches("nothing was locked").count()
+}
+
+#[test]
+fn request_that_is_dropped_unused_is_reported_as_a_warning() {
+    let unused = |redlock: &Redlock| {
+        let _guard = redlock.lock("job");
+    };
+    assert_eq!(warnings(unused), 1);
+    let with_options = |redlock: &Redlock| {
+        let _guard = redlock.lock("job").note("mine").shared();
+    };
+    assert_eq!(warnings(with_options), 1);
+}
+
+#[test]
+fn request_that_was_acquired_or_cloned_is_dropped_without_a_warning() {
+    // `select!` may drop the future of an acquire before it has polled it.
+    assert_eq!(warnings(|redlock| drop(redlock.lock("job").acquire())), 0);
+    assert_eq!(
+        warnings(|redlock| drop(redlock.lock("job").into_future())),
+        0
+    );
+    let cloned = |redlock: &Redlock| {
+        let template = redlock.lock("job");
+        drop(template.clone().try_acquire());
+    };
+    assert_eq!(warnings(cloned), 0);
+}
+
+#[tokio::test]
+async fn awaited_request_acquires_the_lock() -> Result<(), AcquireError> {
+    let redlock = Redlock::in_memory(3);
+    let guard = redlock.lock("job").await?;
+    assert!(guard.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn cloned_request_outlives_its_redlock_in_spawned_tasks() {
+    let request = Redlock::in_memory(3).lock("job");
+    let tasks = [request.clone(), request].map(|request| {
+        tokio::spawn(async move {
+            let guard = request.await.expect("the lock, in turn");
+            guard.release().await
+        })
+    });
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+}
+
+#[test]
+fn futures_of_an_uncontended_acquire_have_at_most_1024_bytes() {
+    let redlock = Redlock::in_memory(3);
+    let sizes = [
+        ("acquire", size_of_val(&redlock.acquire("job"))),
+        (
+            "lock().acquire",
+            size_of_val(&redlock.lock("job").acquire()),
+        ),
+        ("try_acquire", size_of_val(&redlock.try_acquire("job"))),
+        ("scope", size_of_val(&redlock.scope("job", async |_| ()))),
+    ];
+    for (call, bytes) in sizes {
+        println!("{call}: {bytes} bytes");
+    }
+    assert!(sizes.iter().all(|(_, bytes)| *bytes <= 1024), "{sizes:?}");
+}
