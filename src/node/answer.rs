@@ -13,7 +13,7 @@ pub struct KeyState {
     pub holder: Option<Vec<u8>>,
     /// The remaining TTL of the lock key on this master; `None` for a key without expiry, or if there is no key.
     pub ttl_left: Option<Duration>,
-    /// The fencing counter of the lock, if the master has one.
+    /// The fencing counter of the lock, if it exists on the master.
     pub counter: Option<u64>,
     /// The waiters in the queue, the first waiter first; at most 100.
     pub queue: Vec<Waiter>,
@@ -64,12 +64,13 @@ impl Waiter {
     }
 }
 
-/// The state of the queue, which a master reports when it refuses a claim that waits in order.
+/// The state of a lock's queue. A master reports it when it refuses a claim with
+/// [`Fairness::Fair`](super::Fairness::Fair).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueInfo {
     /// The number of waiters ahead of the refused waiter.
     pub ahead: u64,
-    /// The largest ticket in the queue.
+    /// The largest number of a ticket in the queue.
     pub ticket: u64,
     /// The value of the lock key; `None` if there is no such key.
     pub holder: Option<Vec<u8>>,
@@ -102,7 +103,7 @@ const STRANGE: &str =
     "a related key of the lock was not written by quorate: the lock is not renewed";
 
 impl Extended {
-    /// The result for a lock of which a related key contains foreign data.
+    /// The result for a lock if one of its related keys contains foreign data.
     pub(crate) fn strange() -> Self {
         Self::Unknown(Fault::Server(STRANGE.into()))
     }
@@ -132,12 +133,12 @@ pub enum Answer {
     },
     /// The fencing counter of the lock now equals the requested number.
     Confirmed,
-    /// The fencing counter of the lock is larger than the requested number. The value is that of the counter.
+    /// The fencing counter of the lock is larger than the requested number. The field is the value of the counter.
     CounterAbove(u64),
     /// The lock is not held by this claim on this master.
     NotOurs,
-    /// The same owner has other holds on this master. The number to be confirmed is not the fencing number of these
-    /// holds, which this hold must use too.
+    /// The same owner has other holds on this master, with a fencing number that this hold must use too. The requested
+    /// number is another one.
     NotAlone,
     /// The lock was released; `true` if the key existed and was held by this claim.
     Released(bool),

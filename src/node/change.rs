@@ -52,7 +52,7 @@ pub struct ChangeSeen {
     pub run_id: Option<String>,
     /// The time since the server was started.
     pub uptime: Option<Duration>,
-    /// The eviction policy (`maxmemory-policy`), if the server has a memory limit.
+    /// The eviction policy (`maxmemory-policy`); `None` if the server has no memory limit.
     pub eviction: Option<String>,
     /// The server's clock minus this machine's clock, in milliseconds.
     pub clock_offset_ms: Option<i64>,

@@ -12,7 +12,8 @@ use super::token::Token;
 pub struct Ticket {
     /// The waiter's id: 16 hexadecimal digits for its process, a colon, and the waiter's number in that process.
     pub waiter: Arc<str>,
-    /// The waiter's rank in the queue: the smallest is first. Equal ranks are ordered by waiter id.
+    /// The waiter's rank in the queue: the waiter with the smallest rank is first. Equal ranks are ordered by waiter
+    /// id.
     pub number: u64,
     /// The time for which one heartbeat keeps the waiter's place in the queue.
     pub heartbeat: Duration,
@@ -191,7 +192,7 @@ impl Claim {
         self.token
     }
 
-    /// Whether the masters keep a fencing counter for the lock.
+    /// Whether the masters keep a fencing counter for the lock of this claim.
     pub fn fenced(&self) -> bool {
         self.fenced
     }

@@ -36,8 +36,8 @@ pub struct Inspection {
     /// A permanent id of the server, if this kind of server has one. The id is the same at every address of the server,
     /// and after a restart.
     pub identity: Option<String>,
-    /// Whether the server stores locks in records that only clients of this library expire and delete, as databases and
-    /// ZooKeeper do.
+    /// Whether the server stores locks as records that it neither expires nor evicts itself. Databases and ZooKeeper
+    /// do.
     pub records: bool,
     /// The answer timeout of this kind of server. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,
@@ -57,7 +57,7 @@ pub struct Inspection {
     pub snapshots: Option<bool>,
     /// The server's clock minus this machine's clock, in milliseconds. The error is at most one round trip.
     pub clock_offset_ms: Option<i64>,
-    /// The rights that locks need and that the configured user lacks.
+    /// The rights that locks need and that the user of this client lacks.
     pub missing: Vec<MissingRight>,
     /// Whether the server can wake waiters. Also false if the client does not use queues. Without wake-ups, waiters
     /// poll by timer.

@@ -157,7 +157,7 @@ impl NoteText {
 }
 
 impl Default for NoteText {
-    /// Stands for a note without an added text.
+    /// A note without an added text.
     fn default() -> Self {
         Self(Some("".into()))
     }

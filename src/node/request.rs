@@ -15,8 +15,8 @@ pub struct ExtendItem {
     pub claim: Arc<Claim>,
     /// The new remaining TTL of the lock. A master on which the remaining TTL is longer does not shorten it.
     pub ttl: Duration,
-    /// Whether the expiry of the holder's note is extended too. Most renewals leave the note alone, because a note
-    /// expires later than its lock.
+    /// Whether the expiry of the holder's note is extended too. Most renewals do not extend it, because a note expires
+    /// later than its lock.
     pub note: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Page {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Request {
-    /// Take the lock if it is free (docs/protocol.md, "Majority").
+    /// Take the lock of the claim if it is free (docs/protocol.md, "Majority").
     Acquire {
         /// The claim that asks for the lock.
         claim: Arc<Claim>,
@@ -57,14 +57,15 @@ pub enum Request {
         /// The proposed fencing number: the client's wall clock in microseconds since 1970.
         proposal: u64,
     },
-    /// Set the fencing counter to exactly `token`, if the lock is ours and the counter is not above `token`.
+    /// Set the fencing counter to exactly `token`, if the claim holds the lock on this master and the counter is not
+    /// above `token`.
     Confirm {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
         /// The agreed fencing number.
         token: u64,
     },
-    /// Delete the lock if it is ours, and wake the next waiter.
+    /// Delete the lock if the claim holds it on this master, and wake the next waiter.
     Release {
         /// The claim whose lock is released.
         claim: Arc<Claim>,

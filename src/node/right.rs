@@ -160,7 +160,7 @@ impl MissingRight {
         &self.purposes
     }
 
-    /// Whether the inspected locks cannot be acquired without the right.
+    /// Whether the locks for which the master is inspected cannot be acquired without the right.
     pub fn is_needed(&self) -> bool {
         self.purposes.iter().any(|purpose| purpose.is_needed())
     }

@@ -91,7 +91,7 @@ enum Kind {
     Note,
 }
 
-/// Combines the answers to the parts into the answer to the whole message.
+/// Combines the answers to the parts of a split message into the answer to the whole message.
 struct Joined {
     kind: Kind,
     /// For each part of the message: the positions of the results of this part in the whole answer.
@@ -101,8 +101,8 @@ struct Joined {
 
 struct State {
     open: usize,
-    /// The results so far, in the order of the whole answer. If a part of the message fails, each result of that part
-    /// is the fault.
+    /// The results so far, in the order of the whole answer. If a part of the message fails, the fault becomes the
+    /// result of each item of that part.
     extended: Vec<Extended>,
     noted: Vec<bool>,
     answered: bool,

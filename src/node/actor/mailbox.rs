@@ -80,7 +80,7 @@ impl Queued {
     }
 }
 
-/// The queue of requests in front of one master.
+/// The queue of requests that wait to be sent to one master.
 pub(in crate::node) struct Mailbox {
     inbox: Mutex<Inbox>,
     reader: AtomicWaker,
@@ -125,8 +125,8 @@ impl Mailbox {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a request, or returns the request as an error if the queue is full. `Ok(true)` means that the caller must
-    /// start the actor that reads the queue.
+    /// Queues a request. If the queue is full, the request is returned as an error. `Ok(true)` means that no actor
+    /// reads the queue, so the caller must start one.
     pub(in crate::node) fn push(&self, queued: Queued) -> Result<bool, Queued> {
         let mut inbox = self.inbox();
         let first = inbox.is_empty();

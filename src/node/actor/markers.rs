@@ -57,8 +57,7 @@ impl Markers {
         self.old.contains(name)
     }
 
-    /// Stores the marker that the master `name` shows. `admits` tells whether masters with this marker admit this
-    /// client.
+    /// Stores the marker that the master `name` shows. `admits` is true if masters with this marker admit this client.
     pub(in crate::node) fn saw(&self, name: &NodeName, marker: Marker, admits: bool) {
         let mut seen = self.seen();
         seen.bare.remove(name);
@@ -88,9 +87,9 @@ impl Markers {
         self.seen().missed(self.masters)
     }
 
-    /// Whether votes that the master `name` gave earlier do not count any more: it showed no marker, but another master
-    /// has one. So it may have forgotten a lock that is still valid. The votes may be older than the moment at which
-    /// this client saw the other master's marker.
+    /// Whether votes that the master `name` gave earlier no longer count: it showed no marker, but another master has
+    /// one. So it may have forgotten a lock that is still valid. It may have given these votes before this client saw
+    /// the other master's marker.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;

@@ -27,8 +27,8 @@ impl Memory {
         Self { run, lasts }
     }
 
-    /// Whether a stored value is certainly the newest, if it was written in the server run `run`. It is if the server
-    /// cannot have lost a later value in a restart.
+    /// Whether a stored value that was written in the server run `run` is certainly the newest value. This is so if the
+    /// server cannot have lost a later value in a restart.
     pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
@@ -40,12 +40,12 @@ pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
-    /// The run id of the server on the first connection.
+    /// The run id that the server reported on the first connection.
     first_run: Option<String>,
     /// The run id of the server on the last connection, and the client id that the server gave that connection.
     last: Option<(String, i64)>,
-    /// The run id that was seen last. The time is the end of the period in which the restart guard withholds the
-    /// master's votes because an earlier run was replaced by this one.
+    /// The run id that was seen last. The restart guard withholds the master's votes until the given time, because the
+    /// run before was another one.
     run: Option<(String, Instant)>,
 }
 
@@ -94,7 +94,7 @@ impl Acquaintance {
     }
 }
 
-/// The servers behind the addresses of one `Redlock`. It prevents one server with two addresses from getting two votes.
+/// The servers behind the addresses of one `Redlock`, so that one server with two addresses does not get two votes.
 #[derive(Debug, Default)]
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 

@@ -51,7 +51,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// The time that the link reads at the origin of this clock.
+    /// The link's time at the origin of this clock.
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn now(self) -> Instant {
@@ -140,7 +140,7 @@ impl Actor {
         Next::Again
     }
 
-    /// Moves bytes between the link and the socket.
+    /// Moves bytes in both directions between the link and the socket.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
         // If several replies are outstanding, yield once, so that ready callers can queue their requests. Some of them
         // are ready because their replies have just arrived. This costs no waiting time: if no other task is ready, the

@@ -64,7 +64,7 @@ impl Input {
         }
     }
 
-    /// The free space into which the socket reads; never empty.
+    /// The free space into which the socket reads. It is never empty.
     pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
         if self.start == self.end {
             self.start = 0;

@@ -87,7 +87,7 @@ async fn carried_out(
     talk.look(seen).await
 }
 
-/// A copy of a reply that owns its data.
+/// A copy of a server's reply that owns its data.
 #[derive(Debug, PartialEq, Eq)]
 enum OwnedValue {
     Nothing,

@@ -263,7 +263,7 @@ fn extended(digit: u8) -> Option<Extended> {
     })
 }
 
-/// Decodes the state of the queue, which a master reports when it refuses a claim that waits in order.
+/// Decodes the state of the queue from the refusal of a fair acquire.
 fn line(refused: &[Value<'_>]) -> QueueInfo {
     let number = |index: usize| match refused.get(index) {
         Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),

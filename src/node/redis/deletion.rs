@@ -13,13 +13,13 @@ use crate::node::{Claim, Request};
 /// How a connection executes releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deletion {
-    /// With the script, which works on every server. The server does not have the command, or the trial failed.
+    /// Releases use the script, which works on every server. The server does not have the command, or the trial failed.
     Script,
-    /// With the script. The server has the command, but the trial has not been sent yet.
+    /// Releases use the script. The server has the command, but the trial has not been sent yet.
     Untried,
-    /// With the script, until the reply to the trial of the command arrives.
+    /// Releases use the script until the reply to the trial of the command arrives.
     Trying,
-    /// With the command `DELIFEQ key value`, which Valkey has from version 9 on.
+    /// Releases use the command `DELIFEQ key value`, which Valkey has from version 9 on.
     DelIfEq,
 }
 

@@ -1,6 +1,6 @@
-//! Finds out from an error for what the user lacks the right: a command, a key or a channel.
+//! Reads from an error which command, key or channel the user has no right to use.
 
-/// What a user may not use, according to an error: a command, a key or a channel.
+/// A command, key or channel that a user has no right to use, according to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
     Command,

@@ -16,17 +16,17 @@ use super::shared::Shared;
 use super::socket::Socket;
 use crate::node::Fault;
 
-/// How long one address of a host name may take to answer before the next address is tried in parallel. Several
-/// addresses can be tried within the limit for the whole connection, which is 500 ms by default.
+/// How long one address of a host name may take to answer before the next address is tried in parallel (100 ms). The
+/// limit for the whole connection is 500 ms by default, so that several addresses can be tried.
 const STAGGER: Duration = Duration::from_millis(100);
 
 /// The largest number of addresses that are tried for one host name.
 const MOST_ADDRESSES: usize = 8;
 
-/// The kernel ends a connection if data is not acknowledged for this long or for the connect timeout, whichever is
-/// longer.
+/// The shortest time without an acknowledgement after which the kernel ends a connection (1 s). Otherwise this time
+/// equals the connect timeout.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// The largest value of the time after which the kernel ends a connection without acknowledgements.
+/// The longest time without an acknowledgement after which the kernel ends a connection (60 s).
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Connects to the master. Dropping the future ends the attempt, except for a name lookup. The lookup continues, and

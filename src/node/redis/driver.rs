@@ -68,7 +68,7 @@ impl Driver {
         self.link(now, |link| receive(link, bytes, now));
     }
 
-    /// Takes as many requests from the mailbox as may be outstanding, and returns what the driver needs.
+    /// Takes requests from the mailbox up to the limit on outstanding requests, and returns what the driver needs.
     pub fn turn(&self, now: Instant) -> Wants {
         self.link(now, |link| turn(link, now))
     }

@@ -318,7 +318,6 @@ fn write_ticket<'a, 'b>(command: &'a mut Command<'b>, ticket: &Ticket) -> &'a mu
         .number(heartbeat)
 }
 
-/// Writes the mode of each key of a group.
 fn modes(command: &mut Command<'_>, group: &Group) {
     for part in group.parts() {
         command.arg(part.mode.word());

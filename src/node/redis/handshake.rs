@@ -29,7 +29,7 @@ pub(super) struct Negotiated {
     /// The time until which this master's votes do not count.
     pub(super) quarantined_until: Instant,
     pub(super) memory: Memory,
-    /// Why this master gives this client no votes on this connection; `None` if it does.
+    /// Why this master gives this client no votes on this connection; `None` if it gives votes.
     pub(super) refused: Option<Fault>,
     /// Whether the master shows a generation marker; `None` if this user may not read it.
     pub(super) marked: Option<bool>,
@@ -46,7 +46,7 @@ pub(super) struct Negotiated {
 
 /// A handshake in progress.
 pub(super) struct Handshake {
-    /// The requests of the handshake that are not answered yet, in order.
+    /// The commands of the handshake that are not answered yet, in the order of sending.
     asked: VecDeque<Asked>,
     second: bool,
     scripts: Scripts,
@@ -65,12 +65,12 @@ pub(super) struct Handshake {
     restored: Option<Duration>,
 }
 
-/// The content of the key that holds the generation marker.
+/// The value of the key that holds the generation marker.
 #[derive(Clone, Copy)]
 enum Seen {
     Nothing,
     Marker(Marker),
-    /// A text that is not a generation marker.
+    /// The value is not a generation marker.
     Strange,
 }
 

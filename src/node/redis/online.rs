@@ -35,8 +35,8 @@ const BACKLOG: usize = 256 << 10;
 /// timeouts, whichever is longer.
 const STALL: Duration = Duration::from_millis(500);
 
-/// After this time without data from the master, an idle connection sends a PING. Without the PING, a client that waits
-/// for wake-ups on this connection would not notice that a firewall has dropped it.
+/// After this time (2 s) without data from the master, an idle connection sends a PING. Without the PING, a client that
+/// waits for wake-ups on this connection would not notice that a firewall has dropped it.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {
@@ -62,7 +62,7 @@ pub(super) struct Online {
     /// executes.
     runs: Runs<Queued>,
     placed: Vec<Placed<Queued>>,
-    /// The requests to which the reply now being handled is the answer.
+    /// The requests that are answered by the reply that is being handled.
     answered: Vec<Queued>,
     each: Vec<Each>,
     /// Whether this connection has asked the master to load the scripts that execute many requests in one call.
@@ -187,8 +187,8 @@ impl Online {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("a malformed reply to PING".into())),
             },
-            // Ignore the reply: this or another client has set the marker, or this user may not. The next handshake
-            // reads the marker in any case.
+            // Ignore the reply. Either the marker is set now, or this user may not set it. The next handshake reads the
+            // marker in any case.
             What::Marker => {}
             What::MarkerLifetime => self.votes.handle_marker_lifetime(shared, value, now),
             What::Trial => self.deletion.tried(value),
@@ -254,7 +254,7 @@ impl Online {
         self.wanted = self.scripts.loaded_sets().collect();
     }
 
-    /// Queues a request to be sent again by itself, and by a script call.
+    /// Queues a request to be sent again by itself, as a call of a script.
     fn ask_apart(&mut self, mut queued: Queued) {
         queued.apart = true;
         self.apart.push(queued);
@@ -400,7 +400,6 @@ impl Online {
         }
     }
 
-    /// Asks the master to load a set of scripts.
     fn load(&mut self, set: Set, shared: &Shared, out: &mut Output, now: Instant) {
         let scripts = (self.scripts).load(set, shared.options.max_ttl, out.commands());
         let load = |script| Sent::alone(What::Script(script), now);

@@ -145,7 +145,7 @@ scripts! {
         args: Args { first: &[], each: &[], last: &["queue"] },
     },
 
-    /// Takes a free lock for the first waiter of its queue, and joins the queue.
+    /// Takes a free lock if no other waiter is ahead in its queue. Otherwise a caller with a ticket joins the queue.
     AcquireFair: Row {
         source: include_str!("../../scripts/acquire_fair.lua"),
         set: Set::Plain,

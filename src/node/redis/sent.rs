@@ -20,12 +20,12 @@ impl Sent {
 
 pub(super) enum What {
     Request(Queued),
-    /// Loads this script.
+    /// The command that loads this script.
     Script(Script),
     Ping,
-    /// Restores the generation marker on a master that has none.
+    /// The command that restores the generation marker on a master that has none.
     Marker,
-    /// Reads the remaining expiry of the generation marker after it was restored.
+    /// The command that reads the remaining expiry of a generation marker that was missing at the handshake.
     MarkerLifetime,
     /// The trial of the server's built-in command for releases.
     Trial,

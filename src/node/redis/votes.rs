@@ -20,7 +20,7 @@ use crate::settings::RestartGuard;
 pub(super) struct Votes {
     /// The time until which the votes do not count because the master may have restarted.
     quarantined_until: Instant,
-    /// Why this master gives this client no votes on this connection; `None` if it does.
+    /// Why this master gives this client no votes on this connection; `None` if it gives votes.
     refused: Option<Fault>,
     /// The time at which this client found no generation marker on the master; `None` if it found one, or if the
     /// missing marker has been handled.
