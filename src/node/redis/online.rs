@@ -187,8 +187,7 @@ impl Online {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("a malformed reply to PING".into())),
             },
-            // Ignore the reply. Either the marker is set now, or this user may not set it. The next handshake reads the
-            // marker in any case.
+            // Ignore the reply, even an error, because the next handshake reads the marker in any case.
             What::Marker => {}
             What::MarkerLifetime => self.votes.handle_marker_lifetime(shared, value, now),
             What::Trial => self.deletion.tried(value),
