@@ -369,7 +369,7 @@ survives! {
         |_| after_handshake(":9223372036854775807\r\n");
     master_that_sends_an_extra_answer_is_survived: "two answers each",
         |_| after_handshake(":1\r\n:1\r\n");
-    master_with_shifted_answers_is_survived: "answers shifted by one",
+    master_whose_answers_are_shifted_by_one_is_survived: "answers shifted by one",
         |good| relay(&good[2], Tampering::Slip(":1\r\n".into()));
     master_that_answers_byte_by_byte_is_survived: "byte by byte", |good| relay(&good[2], Tampering::Bytewise);
     master_that_floods_with_pushes_is_survived: "pushes without end",
@@ -381,7 +381,7 @@ survives! {
         |_| Script::Dismiss("-ERR max number of clients reached\r\n".into());
     master_with_another_password_is_survived: "wrong password",
         |_| Script::Say("-WRONGPASS invalid username-password pair\r\n".into());
-    master_that_quotes_unknown_commands_is_survived: "quotes", |_| Script::Quote;
+    master_that_repeats_unknown_commands_in_errors_is_survived: "quotes", |_| Script::Quote;
 }
 
 /// The number of connections that a client makes in four seconds to a master that follows this script. The client

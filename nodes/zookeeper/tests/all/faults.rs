@@ -96,7 +96,7 @@ test!(absent_server_is_down_with_the_reason, server => {
 });
 
 test!(
-    a_server_without_room_for_another_connection_says_so,
+    server_without_room_for_another_connection_is_down_with_the_reason,
     ZooKeeperOptions::new().setting("maxClientCnxns=4"),
     server => {
         let store = server.store();
@@ -131,7 +131,7 @@ test!(inspection_reports_the_server_and_its_faults, server => {
 });
 
 test!(
-    an_ensemble_loses_its_leader_and_nothing_else,
+    ensemble_that_loses_its_leader_keeps_all_acknowledged_changes,
     ZooKeeperOptions::new().members(3),
     server => {
         let store = server.store();
@@ -175,7 +175,7 @@ test!(
 );
 
 test!(
-    a_member_that_stands_still_keeps_nobody_out,
+    stopped_ensemble_member_prevents_no_client_from_connecting,
     ZooKeeperOptions::new().members(3),
     server => {
         let leader = server.zookeeper.leader().unwrap();
@@ -193,7 +193,7 @@ test!(
 );
 
 test!(
-    an_ensemble_without_a_majority_says_so,
+    ensemble_without_a_majority_is_down_with_the_reason,
     ZooKeeperOptions::new().members(3),
     server => {
         let (mut session, _) = server.store().connect().await.unwrap();

@@ -170,7 +170,7 @@ test!(held_lock_survives_a_server_stopped_for_longer_than_its_session, server =>
 });
 
 test!(
-    an_ensemble_keeps_a_lock_over_the_death_of_its_leader,
+    lock_survives_the_death_of_the_leader_of_its_ensemble,
     ZooKeeperOptions::new().members(3),
     server => {
         let (mine, yours) = (client(&server), client(&server));
