@@ -151,7 +151,7 @@ impl fmt::Display for Fault {
                 let left = humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
                 write!(f, "restart guard: can vote in {left}")
             }
-            Self::Withdrawn => f.write_str("withdrawn before it was sent"),
+            Self::Withdrawn => f.write_str("request withdrawn before it was sent"),
             Self::Timeout(after) => {
                 write!(f, "no answer within {}", humantime::format_duration(*after))
             }
@@ -162,7 +162,7 @@ impl fmt::Display for Fault {
             Self::Misconf => f.write_str("cannot persist and refuses writes (MISCONF)"),
             Self::Busy => f.write_str("busy with a long script (BUSY)"),
             Self::WrongType => {
-                f.write_str("the key holds another type of value, left alone (WRONGTYPE)")
+                f.write_str("the key holds another type of value and was not changed (WRONGTYPE)")
             }
             Self::Denied(why) => write!(f, "access denied ({why})"),
             Self::Unsupported(why) => write!(f, "not supported ({why})"),

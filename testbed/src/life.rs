@@ -76,7 +76,7 @@ impl Life {
                 .as_mut()
                 .ok_or(Error::NotRunning)?
                 .try_wait()
-                .map_err(Error::io("look after the server"))?;
+                .map_err(Error::io("wait for the server process"))?;
             if let Some(status) = ended {
                 let log = self.log_tail();
                 return Err(Error::Exited { status, log });
@@ -98,7 +98,7 @@ impl Life {
         let Some(process) = child.as_mut() else {
             return Ok(());
         };
-        let waiting = Error::io("look after the server");
+        let waiting = Error::io("wait for the server process");
         // Until the child is reaped, no other process can get its process id. The child cannot be reaped here, because
         // that needs this mutex.
         if process.try_wait().map_err(waiting)?.is_none() {
@@ -131,7 +131,7 @@ impl Life {
         let process = child.as_mut().ok_or(Error::NotRunning)?;
         match process
             .try_wait()
-            .map_err(Error::io("look after the server"))?
+            .map_err(Error::io("wait for the server process"))?
         {
             Some(_) => Err(Error::NotRunning),
             None => signal_group(process, signal),

@@ -428,7 +428,7 @@ fn java() -> Result<PathBuf, String> {
     let named = home.and_then(|home| find(Path::new(&home).join("bin/java").as_os_str()));
     named
         .or_else(|| find("java".as_ref()))
-        .ok_or_else(|| "there is no java: install a JRE, such as default-jre-headless".into())
+        .ok_or_else(|| "java is missing: install a JRE, such as default-jre-headless".into())
 }
 
 /// The class path with the libraries of ZooKeeper, from the folder that `QUORATE_ZOOKEEPER` names, otherwise from
@@ -441,7 +441,7 @@ fn class_path() -> Result<String, String> {
             Ok(format!("{}/*", folder.display()))
         } else {
             Err(format!(
-                "QUORATE_ZOOKEEPER names no folder: {}",
+                "QUORATE_ZOOKEEPER does not name a folder: {}",
                 folder.display()
             ))
         };
@@ -449,7 +449,7 @@ fn class_path() -> Result<String, String> {
     let jar = |name: &str| format!("{JARS}/{name}.jar");
     if !Path::new(&jar("zookeeper")).is_file() {
         return Err(format!(
-            "there is no {}: install the package zookeeper, or name the folder of its jars in \
+            "{} is missing: install the package zookeeper, or name the folder of its jars in \
              QUORATE_ZOOKEEPER",
             jar("zookeeper")
         ));
