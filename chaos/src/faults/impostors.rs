@@ -25,7 +25,7 @@ const GARBAGE: usize = 600;
 pub(super) const ROWS: &[Row] = &[
     impostor(
         "flapping",
-        "a master takes connections and introductions, and hangs up unasked or at one of the first questions",
+        "a master accepts connections and handshakes, and then hangs up by itself or at one of the first requests",
         |fault, index, world| {
             let last = fault.pick(0, 5) as usize;
             let script = relay(world, index, Tampering::HangUpAt(last));
@@ -36,7 +36,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     impostor(
         "garbage",
-        "a master answers garbage: from the first word on, after the introduction, or as another kind of server",
+        "a master sends garbage: from the first byte on, after the handshake, or like a server of another kind",
         |fault, index, world| {
             let script = match fault.pick(0, 3) {
                 0 => Script::Say(Words::Garbage(GARBAGE)),
@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     impostor(
         "foreign-replies",
-        "a master answers with replies that others should have had: one first, which shifts all behind it, or always",
+        "a master sends replies of other requests: one extra reply first, which shifts all later replies, or always",
         |fault, index, world| {
             let words = || Words::from(*fault.one_of(OF_OTHERS));
             let script = if (fault.draw >> 8).is_multiple_of(2) {
@@ -61,7 +61,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     impostor(
         "misrouted",
-        "the address of a master leads to another one of them",
+        "the address of a master leads to another master of the run",
         misroute,
     )
     .fewest_masters(2),

@@ -74,13 +74,17 @@ pub(super) const ROWS: &[Row] = &[
             disturb(fault, world, &jitter)
         },
     ),
-    net("trickle", "a few bytes in a second", |fault, world| {
-        let rate = Fault::Rate {
-            way: Way::Both,
-            bytes_per_second: fault.pick(60, 140),
-        };
-        disturb(fault, world, &rate)
-    }),
+    net(
+        "trickle",
+        "the link to a master passes only a few bytes per second",
+        |fault, world| {
+            let rate = Fault::Rate {
+                way: Way::Both,
+                bytes_per_second: fault.pick(60, 140),
+            };
+            disturb(fault, world, &rate)
+        },
+    ),
     net(
         "reset",
         "connections are reset in the middle of a reply",
@@ -91,9 +95,11 @@ pub(super) const ROWS: &[Row] = &[
         "connections of which only one side knows that they are dead",
         |fault, world| disturb(fault, world, &Fault::HalfOpen),
     ),
-    net("refuse", "connections are refused", |fault, world| {
-        disturb(fault, world, &Fault::Refuse)
-    }),
+    net(
+        "refuse",
+        "new connections to a master are refused",
+        |fault, world| disturb(fault, world, &Fault::Refuse),
+    ),
 ];
 
 const fn net(name: &'static str, what: &'static str, deed: ToAll) -> Row {

@@ -69,7 +69,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::each("stop", "SIGSTOP to a master, then SIGCONT", stop).on(Which::All),
     Row::each(
         "loading",
-        "a master takes its time to load its data set: `-LOADING`",
+        "a master takes long to load its data set: `-LOADING`",
         loading,
     )
     .restarts()

@@ -30,7 +30,7 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::BeyondTtl),
     Row::each(
         "zk-session-expires",
-        "a ZooKeeper hears nothing of clients until it has closed their sessions",
+        "a ZooKeeper receives nothing from clients until it has closed their sessions",
         expire,
     )
     .on(Which::ZooKeepers)
