@@ -131,7 +131,7 @@ fn hold_reports_a_lock_that_expired_while_it_was_stopped_as_lost() {
             .expect("starts");
         number(&mut child);
         signal(&child, "STOP");
-        until("its lock is free", || is_free(&masters, "r"));
+        until("the lock is free", || is_free(&masters, "r"));
         let input = child.stdin.take();
         if by_signal {
             signal(&child, "TERM");
@@ -169,7 +169,7 @@ fn hold_supports_kinds_of_locks_other_than_the_exclusive_one() {
         drop(reader.stdin.take());
         assert_eq!(end(reader).code, Some(0));
     }
-    until("it is free again", || {
+    until("the lock is free again", || {
         done(&mut hold(&masters, &["--try", "--max-hold", "300ms", "r"])).code == Some(74)
     });
 }

@@ -29,7 +29,7 @@ fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
 fn several_resources_are_locked_all_or_none() {
     let masters = masters(3);
     let mut both = lasting(&masters, &["a", "--also", "b"]);
-    until("both are held", || {
+    until("both locks are held", || {
         holds(&masters, "a") && holds(&masters, "b")
     });
     for other in ["a", "b"] {
@@ -47,7 +47,7 @@ fn several_resources_are_locked_all_or_none() {
 fn readers_run_concurrently_and_permits_are_limited() {
     let masters = masters(3);
     let mut reader = lasting(&masters, &["--shared", "doc"]);
-    until("it reads", || holds(&masters, "doc"));
+    until("the reader holds the lock", || holds(&masters, "doc"));
     let beside = done(&mut run(&masters, &["--shared", "--try", "doc"], &["true"]));
     assert_eq!(beside.code, Some(0), "{beside:?}");
     let writer = done(&mut run(&masters, &["--try", "doc"], &["true"]));
@@ -57,7 +57,7 @@ fn readers_run_concurrently_and_permits_are_limited() {
 
     let mut permit = lasting(&masters, &["--permits", "2", "api"]);
     let slot = |n: u8| format!("quorate:slot:{n}:api");
-    until("one is taken", || {
+    until("one permit is taken", || {
         holds(&masters, &slot(0)) || holds(&masters, &slot(1))
     });
     let script = "test -n \"$QUORATE_SLOT\"";
@@ -309,7 +309,7 @@ fn nested_reader_does_not_wait_for_a_writer_that_waits_for_its_ancestor() {
         .stdin(std::process::Stdio::piped())
         .spawn()
         .expect("starts");
-    until("it reads", || holds(&masters, "doc"));
+    until("the reader holds the lock", || holds(&masters, "doc"));
     let writer = run(&masters, &["doc"], &["true"]).spawn().expect("starts");
     until("a writer waits", || holds(&masters, "quorate:queue:doc"));
     drop(reader.stdin.take());

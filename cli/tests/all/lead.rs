@@ -64,7 +64,7 @@ impl Lines {
 
     fn end(&mut self) -> ExitStatus {
         let mut status = None;
-        until("it ends", || {
+        until("the process ends", || {
             status = self.child.try_wait().expect("a child");
             status.is_some()
         });
@@ -103,7 +103,7 @@ fn status_waiters_and_errors_name_the_holder() {
     let pid = holder.id();
     until_held(&masters, "quorate:note:r");
     let mut told = Value::Null;
-    until("all have it", || {
+    until("status shows the note of the holder", || {
         told = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
         !told["resources"][0]["note"].is_null()
     });
@@ -176,7 +176,7 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
         .expect("starts");
     let told = leader(&watch);
     assert_eq!(told["note"]["text"], "first");
-    until("it works", || sleeps(&marks[0]));
+    until("the command of the first leader runs", || sleeps(&marks[0]));
     let second = lead(&masters, "second", &["sleep", &marks[1]])
         .spawn()
         .expect("starts");
@@ -185,14 +185,18 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
     // Kill the first leader with SIGKILL. Its command must be killed, too.
     signal(&first, "KILL");
     end(first);
-    until("its command is gone", || alive(&marks[0]) == 0);
+    until("the command of the first leader is gone", || {
+        alive(&marks[0]) == 0
+    });
     let next = leader(&watch);
     assert_eq!(next["note"]["text"], "second");
     assert!(
         next["term"].as_u64() > told["term"].as_u64(),
         "{told} {next}"
     );
-    until("the next one works", || sleeps(&marks[1]));
+    until("the command of the second leader runs", || {
+        sleeps(&marks[1])
+    });
     signal(&second, "TERM");
     let second = end(second);
     assert_eq!(second.died_of, Some(15), "{second:?}");
@@ -210,7 +214,9 @@ fn lead_stops_its_command_and_campaigns_again_after_a_loss() {
     assert_eq!(broken.code, Some(0), "{broken:?}");
     let second: u64 = leads.next().parse().expect("a term");
     assert!(second > first);
-    until("once", || alive(&mark) <= 2 && sleeps(&mark));
+    until("only one command runs", || {
+        alive(&mark) <= 2 && sleeps(&mark)
+    });
 }
 
 #[test]

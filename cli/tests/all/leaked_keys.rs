@@ -91,7 +91,7 @@ const WAYS_OUT: &[WayOut] = &[
             let child = run(m, &["--ttl", "3s", "r"], &["sleep", &mark()])
                 .spawn()
                 .expect("starts");
-            until("it is held everywhere", || held_on(m) == 5);
+            until("the lock is held on all masters", || held_on(m) == 5);
             for master in m.iter().take(3) {
                 let gone = master.command(&["SET", "r", "x"]);
                 assert!(gone.expect("alive").is_ok());
@@ -111,7 +111,7 @@ const WAYS_OUT: &[WayOut] = &[
             let child = run(m, &["--ttl", "3s", "r"], &["sleep", &mark()])
                 .spawn()
                 .expect("starts");
-            until("it is held everywhere", || held_on(m) == 5);
+            until("the lock is held on all masters", || held_on(m) == 5);
             (0..3).for_each(|dead| m[dead].kill().expect("killed"));
             end(child)
         },
@@ -202,7 +202,7 @@ const WAYS_OUT: &[WayOut] = &[
         |m| {
             let mark = mark();
             let child = run(m, &["r"], &["sleep", &mark]).spawn().expect("starts");
-            until("it runs", || alive(&mark) == 1);
+            until("the command runs", || alive(&mark) == 1);
             signal(&child, "TERM");
             end(child)
         },
@@ -220,7 +220,7 @@ const WAYS_OUT: &[WayOut] = &[
             let child = run(m, &options, &["sh", "-c", "exit 3"])
                 .spawn()
                 .expect("starts");
-            until("it is held everywhere", || held_on(m) == 5);
+            until("the lock is held on all masters", || held_on(m) == 5);
             std::thread::sleep(Duration::from_millis(300));
             signal(&child, "TERM");
             end(child)

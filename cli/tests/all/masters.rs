@@ -104,7 +104,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let step = words[1];
         // `prepare` fails until the next masters have been up for some time, so repeat it.
-        until("prepared", || {
+        until("the next masters are prepared", || {
             step != "prepare" || scene.operator(&words).code == Some(0)
         });
         for again in 0..2 {
@@ -182,7 +182,7 @@ fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
     }
     let left = scene.operator(&["masters", "back-out"]);
     assert_eq!(left.code, Some(0), "{left:?}");
-    until("prepared", || {
+    until("the next masters are prepared", || {
         scene.operator(&["masters", "prepare"]).code == Some(0)
     });
     assert_eq!(scene.operator(&["masters", "close"]).code, Some(0));
@@ -199,7 +199,7 @@ fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
 fn masters_change_succeeds_without_one_old_master_and_not_without_a_majority() {
     let scene = Scene(masters(5));
     scene.0[0].kill().expect("killed");
-    until("prepared", || {
+    until("the next masters are prepared", || {
         scene.operator(&["masters", "prepare"]).code == Some(0)
     });
     for step in ["close", "open"] {
@@ -208,7 +208,7 @@ fn masters_change_succeeds_without_one_old_master_and_not_without_a_majority() {
     }
     assert_eq!(scene.next(), Some(0));
     let scene = Scene(masters(5));
-    until("prepared", || {
+    until("the next masters are prepared", || {
         scene.operator(&["masters", "prepare"]).code == Some(0)
     });
     scene.0[0].kill().expect("killed");
@@ -297,7 +297,7 @@ impl Told<'_> {
     }
 
     fn prepare(&self) {
-        until("prepared", || {
+        until("the next masters are prepared", || {
             self.ask(&["masters", "prepare"]).code == Some(0)
         });
     }

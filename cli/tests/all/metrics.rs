@@ -28,7 +28,9 @@ fn metrics_file_has_the_last_outcome_and_the_last_success() {
     let now = |name: &str, label: &str| value(&file, name, label);
     let started = run(&masters, &options, &["sleep", "60"]).spawn();
     let started = started.expect("starts");
-    until("it runs", || now("quorate_run_running", "") == Some(1.0));
+    until("the command runs", || {
+        now("quorate_run_running", "") == Some(1.0)
+    });
     assert_eq!(now("quorate_run_outcome", "ok"), None);
     assert!(now("quorate_run_fencing_number", "") > Some(0.0));
     signal(&started, "TERM");
@@ -89,7 +91,7 @@ fn metrics_file_behind_a_link_keeps_the_success_of_a_concurrent_run() {
     let options = ["--metrics-file", link.to_str().expect("text"), "r"];
     let first = run(&masters, &options, &["sleep", "1"]).spawn();
     let first = first.expect("starts");
-    until("it runs", || {
+    until("the command runs", || {
         value(&file, "quorate_run_running", "") == Some(1.0)
     });
     // The second run starts to wait before the first run succeeds, and then fails. The file must keep the time at which

@@ -128,7 +128,7 @@ fn signal_is_forwarded_to_the_whole_group_and_the_exit_code_is_the_commands() {
         let child = run(&masters, &["signals"], &["sh", "-c", &script])
             .spawn()
             .expect("starts");
-        until("both run", || alive(&mark) == 2 && sleeps(&mark));
+        until("both processes run", || alive(&mark) == 2 && sleeps(&mark));
         signal(&child, name);
         assert_eq!(end(child).code, Some(code), "{name}");
         until("the grandchild is gone", || alive(&mark) == 0);
@@ -168,7 +168,7 @@ fn killed_quorate_ends_its_group_and_the_lock_expires() {
     let mut holder = run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("all three run", || alive(&mark) == 3);
+    until("all three processes run", || alive(&mark) == 3);
     signal(&holder, "KILL");
     let _ = holder.wait();
     until("the group is gone", || alive(&mark) == 0);
@@ -250,7 +250,7 @@ fn guard_ends_the_command_of_a_stopped_holder_in_time() {
     let holder = run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("all three run", || alive(&mark) == 3);
+    until("all three processes run", || alive(&mark) == 3);
     signal(&holder, "STOP");
     // While `quorate` is stopped, the guard process must end the process group of the command. The next holder must not
     // start earlier.
@@ -274,7 +274,9 @@ fn command_ended_by_the_guard_process_counts_as_a_lost_lock() {
         .expect("starts");
     until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
     signal(&holder, "STOP");
-    until("the guard has asked it to end", || alive(&mark) == 0);
+    until("the guard process has asked the command to end", || {
+        alive(&mark) == 0
+    });
     // Continue `quorate` while it could still renew the lock: about three seconds of validity are left.
     signal(&holder, "CONT");
     let holder = end(holder);

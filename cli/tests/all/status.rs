@@ -22,7 +22,7 @@ fn status_reports_held_free_and_unknown() {
         .expect("starts");
     until_held(&masters, "r");
     let waiter = run(&masters, &["r"], &["true"]).spawn().expect("starts");
-    common::until("somebody waits", || {
+    common::until("a waiter is queued", || {
         let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
         let line = &status["resources"][0]["masters"][0]["waiting"];
         line.as_array().map(Vec::len) == Some(1) && line[0]["lives_ms"].as_u64().is_some()
@@ -221,7 +221,7 @@ fn permits_and_readers_are_shown_with_notes_and_break_slot_deletes_one_permit() 
         texts.sort_unstable();
         texts
     };
-    common::until("all say who they are", || {
+    common::until("status shows the notes of all holders", || {
         let seen = status();
         texts(&seen["resources"][0]["permits"]) == ["one", "two"]
             && texts(&seen["resources"][1]["holds"]) == ["here", "there"]
@@ -277,7 +277,7 @@ fn status_shows_waiters_for_a_permit_even_if_none_is_held() {
     all(&["SET", "quorate:slot:0:api", "somebody", "PX", "600000"]);
     let waits = run(&masters, &["--permits", "1", "api"], &["true"]).spawn();
     let waits = waits.expect("starts");
-    common::until("somebody waits everywhere", || {
+    common::until("a waiter is queued on all masters", || {
         masters.iter().all(|master| {
             let line = master.command(&["EXISTS", "quorate:queue:quorate:slot:line:api"]);
             line.expect("alive").int() == Some(1)

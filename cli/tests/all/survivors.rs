@@ -140,7 +140,9 @@ fn process_of_a_group_that_cannot_be_stopped_is_named() {
         .run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("both run", || alive(mark) == 3 && sleepers(mark) == 2);
+    until("both processes run", || {
+        alive(mark) == 3 && sleepers(mark) == 2
+    });
     held_by_another(&masters);
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");

@@ -56,9 +56,11 @@ fn clock_jump_back_extends_the_life_of_a_key() {
     let (server, offset) = server();
     set_for_a_minute(&server);
     offset.set(HOUR, Skew::Behind).unwrap();
-    eventually("a longer life", || pttl(&server) > 3_000_000);
+    eventually("a longer lifetime of the key", || pttl(&server) > 3_000_000);
     offset.clear().unwrap();
-    eventually("the true life", || pttl(&server) <= 60_000);
+    eventually("the remaining lifetime by the true clock", || {
+        pttl(&server) <= 60_000
+    });
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn hold_fault_keeps_megabytes_in_order_and_then_holds_back_the_sender() {
     let sent = bytes.clone();
     let sender = thread::spawn(move || client.write_all(&sent).map(|()| client));
     let full = 16 << 20;
-    eventually("a full lane", || {
+    eventually("a full buffer in the proxy", || {
         proxy.counters().to_server.received >= full
     });
     thread::sleep(SHORT);
@@ -246,11 +246,15 @@ fn dropped_bytes_are_never_delivered() {
     let (mut client, mut server) = raw(&proxy, &listener);
     let hole = Fault::Drop(Way::ToServer).inject(&proxy);
     client.write_all(b"lost").unwrap();
-    eventually("the loss", || proxy.counters().to_server.dropped == 4);
+    eventually("the loss of the bytes", || {
+        proxy.counters().to_server.dropped == 4
+    });
     hole.heal();
     client.write_all(b"found").unwrap();
     expect(&mut server, b"found");
-    eventually("the count", || proxy.counters().to_server.delivered == 5);
+    eventually("the count of delivered bytes", || {
+        proxy.counters().to_server.delivered == 5
+    });
 }
 
 #[test]
@@ -264,7 +268,9 @@ fn drop_fault_loses_bytes_in_transit_and_the_close() {
     });
     let hole = proxy.inject(Fault::Drop(Way::ToServer));
     drop(client);
-    eventually("the loss", || proxy.counters().to_server.dropped == 4);
+    eventually("the loss of the bytes", || {
+        proxy.counters().to_server.dropped == 4
+    });
     assert!(is_silent(&mut server));
     drop((slow, hole));
     assert!(is_silent(&mut server));
