@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_of_the_last_round_that_has_one_is_reported() {
+    fn last_finding_of_all_rounds_is_reported() {
         for (rounds, told) in [
             (&[None, None][..], None),
             (&[Some(Held), None], Some(Held)),

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_never_changes_once_given() {
+    fn verdict_of_a_round_never_changes_once_given() {
         for nodes in 1..=7usize {
             // Tries every sequence of answers (yes, no, fault) of all masters, encoded as digits in base three.
             for code in 0..3usize.pow(nodes as u32) {

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_returned_only_once() {
+    fn loss_of_a_lock_is_returned_only_once() {
         let said = votes(&[
             &[NotOurs, NotOurs],
             &[NotOurs, NotOurs],

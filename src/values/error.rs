@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn value_error_reports_the_fate_of_the_value() {
+    fn value_error_states_what_happened_to_the_value() {
         let none = || trouble(&[]);
         let says = |error: ValueError, what: &str| {
             let text = error.to_string();

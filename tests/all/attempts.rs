@@ -260,7 +260,7 @@ async fn unsuccessful_wait_ends_at_its_limit() {
 /// Tests that the second hold of an owner does not confirm a fencing number of its own. If the confirmation arrived
 /// after all holds had ended, it would raise the fencing counter although the owner no longer holds the lock.
 #[tokio::test]
-async fn further_hold_adopts_the_owners_number_instead_of_confirming_another() {
+async fn further_hold_of_an_owner_adopts_its_number_instead_of_confirming_another() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
     // The first master does not receive the first hold, so it grants the next hold a different fencing number.

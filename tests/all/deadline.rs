@@ -95,7 +95,7 @@ async fn unanswered_acquire_at_the_deciding_master_does_not_block_the_caller() {
 }
 
 #[tokio::test]
-async fn master_without_an_answer_to_the_loss_query_counts_as_silent() {
+async fn master_that_never_answers_is_reported_as_timed_out() {
     let nodes = [
         Stubborn::new("a", fails(&down())),
         Stubborn::honest("b").holding("x"),
@@ -249,7 +249,7 @@ async fn queued_callers_share_the_error_of_the_attempt_however_short_their_wait(
 }
 
 #[tokio::test]
-async fn wait_for_a_holder_on_a_majority_is_reported_as_held() {
+async fn wait_for_a_lock_held_on_a_majority_is_reported_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
         Stubborn::honest("a").holding("x"),

@@ -153,7 +153,7 @@ async fn inspect_hostile(answer: Option<&'static [u8]>) -> Inspection {
 }
 
 #[tokio::test]
-async fn inspection_of_a_master_silent_after_the_handshake_costs_its_timeouts() {
+async fn inspection_of_a_master_that_is_silent_after_the_handshake_ends_after_its_timeouts() {
     let began = Instant::now();
     let found = inspect_hostile(None).await;
     assert_eq!(found.fault, Some(Fault::Timeout(ms(300))), "{found:?}");

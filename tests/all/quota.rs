@@ -42,7 +42,7 @@ async fn quota_hands_out_exactly_its_units() {
 }
 
 #[tokio::test]
-async fn a_quota_that_nobody_created_hands_out_nothing() {
+async fn quota_that_was_never_created_hands_out_nothing() {
     let (_, redlock) = memory(3);
     let quota = redlock.quota("prizes");
     let error = quota.take(1).await.expect_err("the value does not exist");

@@ -30,7 +30,7 @@ fn over(tables: &[Table]) -> RedlockBuilder {
 }
 
 #[tokio::test]
-async fn lock_over_stores_excludes_has_tokens_and_is_released() {
+async fn lock_over_stores_is_exclusive_has_a_token_and_can_be_released() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let (one, other) = (over(&tables).build(), over(&tables).build());
@@ -406,7 +406,7 @@ impl Runtime for Ahead {
 }
 
 #[tokio::test]
-async fn tokens_at_a_store_with_dates_ignore_the_clients_clock() {
+async fn tokens_of_a_store_with_dates_do_not_depend_on_the_clients_clock() {
     let counted = Arc::new(Counted::default());
     let store = Counting {
         // With one lane, all locks share one session.

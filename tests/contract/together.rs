@@ -515,12 +515,12 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
 }
 
 #[test]
-fn batch_is_answered_like_single_requests() {
+fn batch_of_requests_is_answered_like_single_requests() {
     compare(Wrong::Nothing, false, 30).unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
-fn batch_is_limited_by_the_masters_clock_like_single_requests() {
+fn batch_of_requests_is_limited_by_the_masters_clock_like_single_requests() {
     compare(Wrong::Nothing, true, 12).unwrap_or_else(|why| panic!("{why}"));
 }
 

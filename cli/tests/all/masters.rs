@@ -196,7 +196,7 @@ fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
 }
 
 #[test]
-fn masters_change_succeeds_without_one_old_master_and_not_without_a_majority() {
+fn masters_change_succeeds_while_one_old_master_is_down_and_fails_without_a_majority() {
     let scene = Scene(masters(5));
     scene.0[0].kill().expect("killed");
     until("the next masters are prepared", || {

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn overdue_requests_are_taken_within_twice_the_limit() {
+    fn overdue_requests_are_taken_from_the_mailbox_within_twice_the_limit() {
         let limit = Duration::from_millis(100);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mailbox = Mailbox::new();

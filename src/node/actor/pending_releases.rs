@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_releases_are_limited() {
+    fn number_of_pending_releases_is_limited() {
         let mut pending_releases = PendingReleases::new();
         for _ in 0..MOST + 10 {
             pending_releases.keep(&release("a"));

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiter_with_a_long_heartbeat_is_listened_for_until_the_next_heartbeat() {
+    async fn store_is_listened_to_for_a_waiter_until_its_next_heartbeat() {
         let shared = subscribed();
         let heartbeat = Duration::from_secs(600);
         let waiter = "0123456789abcdef:1".into();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn store_that_wakes_nobody_is_not_listened_to() {
+    async fn store_without_wake_ups_is_not_listened_to() {
         let key: Arc<[u8]> = b"boss"[..].into();
         let request = Request::Watch { key, on: true };
         let subscriber = || Subscriber {

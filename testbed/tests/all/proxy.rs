@@ -365,7 +365,7 @@ fn refuse_fault_closes_new_connections_and_spares_old_ones() {
 }
 
 #[test]
-fn a_half_open_connection_is_closed_to_the_server_and_silent_to_the_client() {
+fn half_open_fault_closes_the_connection_to_the_server_and_silences_it_to_the_client() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let (mut quiet, _quiet_server) = raw(&proxy, &listener);

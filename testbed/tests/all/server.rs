@@ -135,7 +135,7 @@ fn a_restart_from_an_always_synced_log_keeps_every_acknowledged_key() {
 }
 
 #[test]
-fn a_snapshot_is_written_at_termination() {
+fn terminated_server_writes_a_snapshot() {
     let server = server_with(ServerOptions::new().persistence(Persistence::Rdb));
     set(&server, "a", "b");
     server.terminate().unwrap();

@@ -323,7 +323,7 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
 /// Tests stored values that are left on the next masters from earlier use. `open` removes them, because no old master
 /// has them.
 #[tokio::test]
-async fn next_master_with_outdated_values_is_named_and_they_are_removed() {
+async fn outdated_values_on_a_next_master_are_reported_and_removed() {
     let scene = Scene::start();
     let both = scene.both();
     let beans = ["SET", "quorate:value:beans", "1 run quota 9"];

@@ -626,7 +626,7 @@ fn outstanding_write_is_never_sent_again() {
 }
 
 #[test]
-fn expired_write_is_not_sent() {
+fn value_write_after_its_deadline_is_not_sent() {
     let mut bench = Bench::new();
     taken(&mut bench, write(3, None));
     bench.link.take(at(3));
@@ -1456,7 +1456,7 @@ fn note_written_meanwhile_does_not_hide_a_refused_delete_command() {
 }
 
 #[test]
-fn release_refused_by_the_command_is_kept_for_the_next_connection() {
+fn release_refused_by_the_delete_command_is_kept_for_the_next_connection() {
     let mut bench = with_deletion();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
