@@ -6,19 +6,22 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Mutex;
+use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::Duration;
 
 use rand::TryRng;
 use rand::rngs::SysRng;
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle};
 
 use crate::clock;
 use crate::protocol::instant::Instant;
 
 /// A boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// Makes a task. A task is made only after it is certain that it can be spawned.
+pub type MakeTask = Box<dyn FnOnce() -> BoxFuture<()> + Send + 'static>;
 
 /// The environment of a [`Redlock`](crate::Redlock): clocks, timers, tasks, random bytes.
 ///
@@ -33,19 +36,56 @@ pub trait Runtime: Send + Sync + 'static {
     fn sleep_until(&self, at: Instant) -> BoxFuture<()>;
     /// Spawns a task; returns `false` if there is no executor to run it on.
     fn spawn(&self, task: BoxFuture<()>) -> bool;
+    /// Spawns the task that `make` returns. It continues the work of a task whose executor was shut down. Returns `false`
+    /// if there is no other executor; by default there is none.
+    fn take_over(&self, make: MakeTask) -> bool {
+        drop(make);
+        false
+    }
     /// Fills `bytes` from a cryptographically secure generator.
     fn random(&self, bytes: &mut [u8]);
 }
 
-/// The longest single sleep. tokio's timers stop while the machine is suspended. Long sleeps are split, so that a
-/// deadline is noticed within this time after a suspend.
+/// The longest single sleep. tokio's timers stop while the machine is suspended, so a long sleep is split: after a
+/// suspend, a deadline is noticed within this time.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
+
+/// The tokio runtime of the caller; for a caller without one, the background runtime. `None` if the background runtime
+/// could not be started.
+pub(crate) fn handle() -> Option<Handle> {
+    Handle::try_current().ok().or_else(background)
+}
+
+/// A runtime on a thread of its own, which lives as long as the process. It is started when it is needed for the first
+/// time: by a caller without a tokio runtime, or to take over work whose runtime was shut down. `None` if the operating
+/// system refuses the thread or its descriptors.
+pub(crate) fn background() -> Option<Handle> {
+    static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
+    let start = || {
+        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+        let handle = runtime.handle().clone();
+        let run = move || runtime.block_on(std::future::pending::<()>());
+        let thread = std::thread::Builder::new().name("quorate-background".to_owned());
+        thread.spawn(run).ok().map(|_| handle)
+    };
+    BACKGROUND.get_or_init(start).clone()
+}
+
+/// A future that can be polled by any executor, although it uses timers or sockets of tokio: for a caller without a tokio
+/// runtime, they belong to the background runtime.
+pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        let handle = handle();
+        let _entered = handle.as_ref().map(Handle::enter);
+        future.as_mut().poll(cx)
+    })
+    .await
+}
 
 /// Timers and tasks of tokio, clocks and random numbers of the operating system.
 #[derive(Debug)]
 pub(crate) struct Tokio {
-    /// The tokio runtime that was used last. Callers outside of a runtime use this one.
-    last: Mutex<Option<Handle>>,
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
 }
@@ -53,7 +93,6 @@ pub(crate) struct Tokio {
 impl Default for Tokio {
     fn default() -> Self {
         Self {
-            last: Mutex::default(),
             now: Instant::now,
             wall_micros: clock::wall_micros,
         }
@@ -67,7 +106,6 @@ impl Tokio {
         Self {
             now: clock::paced::now,
             wall_micros: clock::paced::wall_micros,
-            ..Self::default()
         }
     }
 }
@@ -89,28 +127,25 @@ impl Runtime for Tokio {
                 if left.is_zero() {
                     return;
                 }
-                tokio::time::sleep(left.min(LONGEST_NAP)).await;
+                let nap = {
+                    let handle = handle();
+                    // Without a runtime, creating the timer panics, as documented at `Redlock`.
+                    let _entered = handle.as_ref().map(Handle::enter);
+                    tokio::time::sleep(left.min(LONGEST_NAP))
+                };
+                nap.await;
             }
         })
     }
 
     fn spawn(&self, task: BoxFuture<()>) -> bool {
-        let current = Handle::try_current().ok();
-        let mut last = self
-            .last
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(current) = current {
-            *last = Some(current);
-        }
-        match &*last {
-            // If the runtime has been shut down, the task is dropped at once.
-            Some(handle) => {
-                handle.spawn(task);
-                true
-            }
-            None => false,
-        }
+        // If the runtime is being shut down, the task is dropped at once.
+        handle().map(|handle| handle.spawn(task)).is_some()
+    }
+
+    fn take_over(&self, make: MakeTask) -> bool {
+        let spawn = |handle: Handle| handle.spawn(async { make().await });
+        background().map(spawn).is_some()
     }
 
     fn random(&self, bytes: &mut [u8]) {

@@ -63,7 +63,7 @@ impl Meetings {
     }
 }
 
-/// What one acquire remembers from attempt to attempt.
+/// The state of one acquire that lasts from attempt to attempt.
 #[derive(Default)]
 struct Tries<'a> {
     /// The place in the local queue.

@@ -14,8 +14,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use super::end::end;
 use super::held::Held;
 use super::schedule::{Due, OPEN, Renewal, SOON, ScheduleId, What, next_due};
@@ -28,7 +26,7 @@ use crate::report::Replies;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
-use crate::runtime::pause;
+use crate::runtime::{BoxFuture, pause};
 
 /// Schedules renewals of `held`, and starts the renewal task if it is not running. Returns `false` if there is no
 /// runtime to run the task on. The lock is then not renewed and expires.
@@ -47,11 +45,7 @@ pub(crate) fn watch(
         (start, due < schedule.wakes_at)
     };
     if start {
-        let task = run(
-            Ends(Arc::downgrade(renewal)),
-            Arc::downgrade(coordinator),
-            renewal.sooner.clone(),
-        );
+        let task = run(Ends::new(renewal, coordinator));
         let spawned = coordinator.runtime.spawn(Box::pin(task));
         renewal.schedule().running &= spawned;
         return spawned;
@@ -62,21 +56,52 @@ pub(crate) fn watch(
     true
 }
 
-/// Dropping this value marks the renewal task as ended, so that the next lock starts a new task. The value is also
-/// dropped if the runtime is shut down while the task runs, or before the task was polled.
-struct Ends(Weak<Renewal>);
+/// The owner of the renewal task. It is dropped early if the runtime is shut down while the task runs, or before the task
+/// was polled. The task is then continued by another runtime; without one, the next lock starts a new task.
+struct Ends {
+    renewal: Weak<Renewal>,
+    coordinator: Weak<Coordinator>,
+}
 
-impl Drop for Ends {
-    fn drop(&mut self) {
-        if let Some(renewal) = self.0.upgrade() {
-            renewal.schedule().running = false;
+impl Ends {
+    fn new(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>) -> Self {
+        Self {
+            renewal: Arc::downgrade(renewal),
+            coordinator: Arc::downgrade(coordinator),
         }
     }
 }
 
-async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Notify>) {
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let Some(renewal) = self.renewal.upgrade() else {
+            return;
+        };
+        let coordinator = self.coordinator.upgrade();
+        if let Some(coordinator) = coordinator.filter(|_| !std::thread::panicking()) {
+            let ends = (self.renewal.clone(), self.coordinator.clone());
+            let task = move || -> BoxFuture<()> {
+                let (renewal, coordinator) = ends;
+                Box::pin(run(Ends {
+                    renewal,
+                    coordinator,
+                }))
+            };
+            if coordinator.runtime.take_over(Box::new(task)) {
+                return;
+            }
+        }
+        renewal.schedule().running = false;
+    }
+}
+
+async fn run(mut ends: Ends) {
+    let Some(sooner) = ends.renewal.upgrade().map(|renewal| renewal.sooner.clone()) else {
+        return;
+    };
     loop {
-        let (Some(owner), Some(driver)) = (renewal.0.upgrade(), coordinator.upgrade()) else {
+        let (owner, driver) = (ends.renewal.upgrade(), ends.coordinator.upgrade());
+        let (Some(owner), Some(driver)) = (owner, driver) else {
             return;
         };
         let now = driver.now();
@@ -92,7 +117,7 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
         };
         let Some(next) = next else {
             // Another lock may have started a new task already. Do not reset the `running` flag of that task.
-            renewal.0 = Weak::new();
+            ends.renewal = Weak::new();
             return;
         };
         if next <= now {

@@ -51,6 +51,7 @@ mod references;
 mod renewal;
 mod repository;
 mod requests;
+mod runtimes;
 
 mod scope;
 mod semaphore;

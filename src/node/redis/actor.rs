@@ -14,18 +14,26 @@ use super::refusal::down;
 use super::shared::Shared;
 use super::socket::Socket;
 use crate::node::Fault;
+use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
+use crate::runtime;
 
 /// The number of reads from a socket after which the task yields. Without this limit, a master that sends endlessly
 /// would block the thread of the task.
 const READS: usize = 8;
 
 /// Runs the task until the handle of the master is dropped and no request or pending release is left.
-pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
+///
+/// If the tokio runtime is shut down earlier, another actor continues in the background runtime. `pending` are the
+/// releases that an earlier actor left.
+pub(super) fn run(
+    shared: Arc<Shared>,
+    pending: PendingReleases,
+) -> impl Future<Output = ()> + Send + 'static {
     // Create the actor's state here, not at the first poll. A runtime that is shutting down drops the task without
     // polling it, and the requests in the mailbox must be answered even then
     // (`redlock_continues_to_work_in_another_runtime`).
-    let mut actor = Actor::new(shared);
+    let mut actor = Actor::new(shared, pending);
     std::future::poll_fn(move |cx| actor.poll(cx))
 }
 
@@ -73,7 +81,7 @@ enum Next {
 }
 
 impl Actor {
-    fn new(shared: Arc<Shared>) -> Self {
+    fn new(shared: Arc<Shared>, pending: PendingReleases) -> Self {
         let clock = Clock {
             origin: Tick::now(),
         };
@@ -81,7 +89,7 @@ impl Actor {
         let seed =
             crate::protocol::instant::Instant::now().as_nanos() ^ u64::from(std::process::id());
         Self {
-            link: Link::new(shared.clone(), seed, clock.now()),
+            link: Link::new(shared.clone(), seed, clock.now()).continuing(pending),
             shared,
             clock,
             dialing: None,
@@ -89,6 +97,19 @@ impl Actor {
             timer: None,
             armed: None,
             gathering: false,
+        }
+    }
+
+    /// Starts an actor that continues for this one, unless the master's handle was dropped and nothing is left to deliver.
+    fn hand_over(&mut self) {
+        let Some(pending) = self.link.hand_over() else {
+            return;
+        };
+        if let Some(background) = runtime::background() {
+            background.spawn(run(self.shared.clone(), pending));
+        } else {
+            let fault = Fault::Down("no tokio runtime is running".into());
+            self.shared.mailbox.fail(&fault);
         }
     }
 
@@ -240,6 +261,14 @@ impl Actor {
             // because the link then looks for overdue requests in the mailbox.
             self.armed = None;
             self.link.tick(self.clock.now());
+        }
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        if self.link.stage() != Stage::Over && !std::thread::panicking() {
+            self.hand_over();
         }
     }
 }

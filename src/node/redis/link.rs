@@ -32,6 +32,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// not sent twice (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 const BURST_TIMEOUTS: u32 = 10;
 
+/// The fault of requests whose runtime was shut down.
+const SHUT_DOWN: &str = "its connection was shut down";
+
 /// The link to one master: the state of its connection, and the master's pending releases.
 pub(super) struct Link {
     shared: Arc<Shared>,
@@ -52,6 +55,8 @@ pub(super) struct Link {
     batch: Vec<Queued>,
     /// Whether the built-in delete command must not be tried again, because a connection ended during a trial.
     never_try: bool,
+    /// Whether another link continues for this one.
+    handed_over: bool,
 }
 
 enum State {
@@ -101,7 +106,14 @@ impl Link {
             closed_at: None,
             batch: Vec::new(),
             never_try: false,
+            handed_over: false,
         }
+    }
+
+    /// Continues for an earlier link, which left these releases.
+    pub(super) fn continuing(mut self, pending: PendingReleases) -> Self {
+        self.pending_releases = pending;
+        self
     }
 
     pub(super) fn stage(&self) -> Stage {
@@ -373,19 +385,37 @@ impl Link {
             queued.answer(Err(fault.clone()));
         }
     }
+
+    /// Ends the link early, because its runtime is being shut down. Answers the outstanding requests; a release among
+    /// them becomes pending. Returns the pending releases for another link, which continues for this one. `None` if the
+    /// master's handle was dropped and nothing is left to deliver.
+    pub(super) fn hand_over(&mut self) -> Option<PendingReleases> {
+        if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
+            let gone = Fault::Disconnected(SHUT_DOWN.into());
+            for queued in self.pending_releases.put_first(online.hang_up()) {
+                queued.answer(Err(gone.clone()));
+            }
+        }
+        let pending = std::mem::replace(&mut self.pending_releases, PendingReleases::new());
+        let continues = !pending.is_empty() || !self.shared.mailbox.is_over();
+        self.handed_over = continues;
+        continues.then_some(pending)
+    }
 }
 
-/// Answers the remaining requests and frees the mailbox, also if the runtime shuts down while the link is used.
+/// Answers the remaining requests and frees the mailbox, unless another link continues.
 impl Drop for Link {
     fn drop(&mut self) {
-        let fault = Fault::Down("its connection was shut down".into());
+        if self.handed_over {
+            return;
+        }
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
-            let gone = Fault::Disconnected("its connection was shut down".into());
+            let gone = Fault::Disconnected(SHUT_DOWN.into());
             for queued in online.hang_up() {
                 queued.answer(Err(gone.clone()));
             }
         }
-        self.shared.mailbox.fail(&fault);
+        self.shared.mailbox.fail(&Fault::Down(SHUT_DOWN.into()));
     }
 }
 

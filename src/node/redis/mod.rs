@@ -43,15 +43,14 @@ pub(crate) use shared::NodeOptions;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use self::shared::Shared;
 use super::actor::mailbox::Queued;
+use super::actor::pending_releases::PendingReleases;
 use super::change::{ChangeOrder, ChangeSeen};
 use super::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::node::Scope;
 use crate::node::inspection::Inspection;
-use crate::runtime::BoxFuture;
+use crate::runtime::{self, BoxFuture};
 
 /// The handle of one master. Dropping the handle closes the queue. The actor then sends the remaining requests and
 /// ends.
@@ -76,11 +75,11 @@ impl Node for RedisNode {
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
             // No actor reads the mailbox: none was started yet, or the actor ended with its runtime. Start one.
-            Ok(true) => match Handle::try_current() {
-                Ok(runtime) => {
-                    runtime.spawn(actor::run(self.shared.clone()));
+            Ok(true) => match runtime::handle() {
+                Some(runtime) => {
+                    runtime.spawn(actor::run(self.shared.clone(), PendingReleases::new()));
                 }
-                Err(_) => mailbox.fail(&Fault::Down("no tokio runtime is running".into())),
+                None => mailbox.fail(&Fault::Down("no tokio runtime is running".into())),
             },
             Err(queued) => queued.answer(Err(Fault::Overloaded)),
         }
@@ -102,19 +101,14 @@ impl Node for RedisNode {
 
     fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
         let shared = Arc::new(self.shared.beside());
-        Box::pin(async move { change::change(&shared, order).await })
+        let change = async move { change::change(&shared, order).await };
+        Box::pin(runtime::in_runtime(change))
     }
 
     fn inspect(&self, scope: &Scope) -> BoxFuture<Inspection> {
         let (shared, scope) = (self.shared.beside(), scope.clone());
-        Box::pin(async move {
-            if Handle::try_current().is_err() {
-                let mut found = Inspection::new(shared.address.name().clone());
-                found.fault = Some(Fault::Down("no tokio runtime is running".into()));
-                return found;
-            }
-            inspect::inspect(&Arc::new(shared), &scope).await
-        })
+        let inspect = async move { inspect::inspect(&Arc::new(shared), &scope).await };
+        Box::pin(runtime::in_runtime(inspect))
     }
 }
 

@@ -10,6 +10,7 @@ use super::shared::Shared;
 use super::{names, session_task, wake_ups};
 use crate::node::actor::joined::split;
 use crate::node::actor::mailbox::Queued;
+use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
 use crate::runtime::BoxFuture;
@@ -35,7 +36,7 @@ impl<S: Store> StoreNode<S> {
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
             Ok(true) => {
-                let run = session_task::run(self.shared.clone(), session);
+                let run = session_task::run(self.shared.clone(), session, PendingReleases::new());
                 if !self.shared.context().runtime.spawn(Box::pin(run)) {
                     mailbox.fail(&Fault::Down("no tokio runtime is running".into()));
                 }

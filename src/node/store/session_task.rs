@@ -30,6 +30,7 @@ use crate::node::memory::items::Kind;
 use crate::node::{Answer, Fault, Page, Reply, Request, ServerRun};
 use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
+use crate::runtime::BoxFuture;
 use crate::settings::RestartGuard;
 
 /// How long the task still tries to deliver releases after the store's handle was dropped: 1 s.
@@ -43,13 +44,18 @@ const BURST_TIMEOUTS: u32 = 10;
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Runs the task until the store's handle was dropped and nothing is left to deliver.
+///
+/// If the tokio runtime is shut down earlier, another task continues in the background runtime. `pending` are the releases
+/// that an earlier task left.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
+    pending: PendingReleases,
 ) -> impl Future<Output = ()> + Send + 'static {
     // Create the task's state here and not at the first poll: a runtime that is shutting down drops the task without
     // polling it, and even then the requests in the mailbox must be answered.
     let mut task = SessionTask::new(shared, number);
+    task.pending_releases = pending;
     async move { task.run().await }
 }
 
@@ -57,6 +63,8 @@ struct SessionTask<S: Store> {
     shared: Arc<Shared<S>>,
     number: usize,
     pending_releases: PendingReleases,
+    /// Whether the task has ended by itself, and not with its runtime.
+    done: bool,
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
@@ -105,6 +113,7 @@ impl<S: Store> SessionTask<S> {
         Self {
             stamp: u64::from_le_bytes(stamp),
             pending_releases: PendingReleases::new(),
+            done: false,
             cache: RecordCache::default(),
             sweep: Sweep::new(now, seed),
             time: StoreTime::new(context.runtime.wall_micros(), now),
@@ -128,6 +137,11 @@ impl<S: Store> SessionTask<S> {
     }
 
     async fn run(&mut self) {
+        self.connect_and_talk().await;
+        self.done = true;
+    }
+
+    async fn connect_and_talk(&mut self) {
         while !self.is_over() {
             let (fault, lived) = match self.connect().await {
                 Ok(mut online) => {
@@ -744,11 +758,29 @@ impl<S: Store> SessionTask<S> {
     }
 }
 
-/// Answers the remaining requests and frees the mailbox, even if the runtime shuts down while the task runs.
+impl<S: Store> SessionTask<S> {
+    /// Starts a task that continues for this one, unless the store's handle was dropped and nothing is left to deliver.
+    /// Returns whether a task continues.
+    fn hand_over(&mut self) -> bool {
+        let pending = std::mem::replace(&mut self.pending_releases, PendingReleases::new());
+        let (shared, number) = (self.shared.clone(), self.number);
+        if pending.is_empty() && shared.mailboxes[number].is_over() {
+            return false;
+        }
+        let task = move || -> BoxFuture<()> { Box::pin(run(shared, number, pending)) };
+        let runtime = &self.shared.context().runtime;
+        runtime.take_over(Box::new(task))
+    }
+}
+
+/// Answers the remaining requests and frees the mailbox, unless another task continues.
 impl<S: Store> Drop for SessionTask<S> {
     fn drop(&mut self) {
         let gone = Fault::Disconnected("its connection was shut down".into());
         self.abandon(&gone);
+        if !self.done && !std::thread::panicking() && self.hand_over() {
+            return;
+        }
         let fault = Fault::Down("its connection was shut down".into());
         self.shared.mailboxes[self.number].fail(&fault);
     }

@@ -222,11 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn listener_that_found_no_runtime_starts_with_the_next_request() {
+    fn listener_of_a_caller_without_a_runtime_runs_in_the_background() {
         let shared = subscribed();
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
-        assert!(!shared.listening.state().runs);
+        assert!(shared.listening.state().runs);
     }
 
     #[test]

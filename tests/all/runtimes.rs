@@ -1,0 +1,102 @@
+//! Tests of one `Redlock` that several runtimes use, of which some are shut down, and of callers without tokio.
+
+use std::pin::pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
+
+use quorate::{Redlock, Wait};
+
+use crate::support::{PATIENCE, holders, masters, ms, secs, settings};
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+/// An executor that knows nothing about tokio.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Each runtime is dropped with releases and acquires of its own tasks and of other runtimes under way. A TTL above the
+/// wait shows releases that were lost.
+#[test]
+fn redlock_serves_many_short_lived_runtimes_on_several_threads() {
+    let masters = masters(3);
+    let urls: Vec<_> = masters.iter().map(quorate_testbed::Server::url).collect();
+    let settings = settings(urls).ttl(secs(20)).max_ttl(secs(30));
+    let redlock = settings
+        .wait(Wait::For(secs(8)))
+        .build()
+        .expect("good settings");
+    let failed: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let redlock = &redlock;
+                scope.spawn(move || {
+                    let mut failed = Vec::new();
+                    for round in 0..25 {
+                        runtime().block_on(async {
+                            for n in 0..4 {
+                                // Each thread uses each of its names once in every runtime.
+                                match redlock.acquire(format!("{thread} {n}")).await {
+                                    Ok(guard) => drop(guard),
+                                    Err(error) => failed.push(format!("{round}: {error}")),
+                                }
+                            }
+                        });
+                    }
+                    failed
+                })
+            })
+            .collect();
+        let all = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        all.flatten().collect()
+    });
+    assert!(failed.is_empty(), "{} of 400: {failed:#?}", failed.len());
+}
+
+#[test]
+fn lock_is_renewed_after_the_runtime_that_acquired_it_was_shut_down() {
+    static REDLOCK: LazyLock<Redlock> = LazyLock::new(|| Redlock::in_memory(3));
+    let first = runtime();
+    let guard = first.block_on(async { REDLOCK.lock("job").ttl(secs(1)).await });
+    let guard = guard.expect("free");
+    drop(first);
+    thread::sleep(ms(1_500));
+    assert!(guard.is_valid());
+}
+
+#[test]
+fn lock_is_acquired_and_renewed_without_a_tokio_runtime() {
+    let masters = masters(3);
+    let urls: Vec<_> = masters.iter().map(quorate_testbed::Server::url).collect();
+    let redlock = settings(urls).build().expect("good settings");
+    block_on(async {
+        let guard = redlock.lock("job").ttl(secs(2)).await.expect("free");
+        let other = redlock.lock("job").wait(Wait::For(ms(2_500))).await;
+        assert!(other.is_err() && guard.is_valid());
+        guard.release().await;
+    });
+    let until = std::time::Instant::now() + PATIENCE;
+    while holders(&masters, "job") > 0 {
+        assert!(std::time::Instant::now() < until, "the lock was released");
+        thread::sleep(ms(5));
+    }
+}
