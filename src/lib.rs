@@ -177,4 +177,5 @@ pub use tls::Tls;
 pub use values::error::{ValueError, ValueTrouble};
 pub use values::once::{Due, Once, OnceOutcome, Turn};
 pub use values::quota::{Quota, Take};
+pub use values::record::OnceRecord;
 pub use waiting::Waiting;

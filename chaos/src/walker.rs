@@ -370,7 +370,7 @@ fn dropping(line: &str) -> Option<Vec<String>> {
     let (before, shown) = line.split_once(": lost, or only partly created or removed")?;
     let name = before.split('"').nth(1)?;
     let words = if shown.contains("\"once ") {
-        vec!["once", "--drop", name]
+        vec!["once", "--drop", "--yes", name]
     } else {
         vec!["quota", "drop", name, "--yes"]
     };

@@ -72,10 +72,10 @@ pub(crate) enum Command {
     Quota(quota::QuotaArgs),
     /// Run a command at most (or at least) once per period across all machines
     #[command(
-        override_usage = "quorate once --per <TIME> <RESOURCE> -- <COMMAND>...\n       quorate once --create|--drop <RESOURCE>",
+        override_usage = "quorate once --per <TIME> <RESOURCE> -- <COMMAND>...\n       quorate once --create|--status|--drop <RESOURCE>",
         after_help = exit::table_of(&once::CODES),
         after_long_help = exit::below(once::AFTER_HELP, &once::CODES),
-        mut_arg("command", |command| command.required(false).required_unless_present_any(["create", "drop", "shell"]))
+        mut_arg("command", |command| command.required(false).required_unless_present_any(["create", "drop", "status", "shell"]))
     )]
     Once(once::OnceArgs),
     /// Run a command while this machine is the leader, and campaign again after losing leadership
@@ -247,7 +247,10 @@ mod tests {
             }
             for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
                 let long = arg.get_long().unwrap_or_default();
-                if matches!(long, "help" | "version" | "yes" | "create" | "drop") {
+                if matches!(
+                    long,
+                    "help" | "version" | "yes" | "create" | "drop" | "status"
+                ) {
                     continue; // no variable: the user must type these on each call
                 }
                 if long == "shell" {

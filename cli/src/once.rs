@@ -1,15 +1,21 @@
 //! `quorate once`: runs a command once per period, across all machines.
 
 use std::ffi::OsString;
-use std::time::Duration;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use quorate::Once;
+use jiff::civil::Time;
+use jiff::tz::TimeZone;
+use quorate::{AcquireError, Redlock, Wait};
 
+use crate::calendar::{self, Per, Schedule};
 use crate::config;
-use crate::errors::{VALUE_CUT_SHORT, no_record};
+use crate::errors::{VALUE_CUT_SHORT, no_record, not_acquired};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::{Place, check_ancestors_of_value};
+use crate::last_run::OnceStatus;
 use crate::output;
 use crate::period::Period;
 use crate::process;
@@ -17,8 +23,10 @@ use crate::run::{self, RunArgs, leaving_nothing};
 
 /// The text below the options of `quorate once --help`.
 pub(crate) const AFTER_HELP: &str = "\
-For cron jobs on several machines: the masters record which period was done last. Periods are counted from
-1970-01-01 UTC: a period of 24h begins at midnight UTC.
+For cron jobs on several machines: the masters record which period was done last. --per day, week (from Monday)
+and month follow the calendar, in UTC or in the time zone of --tz; other periods have a fixed length and are
+counted from 1970-01-01 UTC. --at 03:00 lets periods begin at this time instead of midnight. Give all machines
+the same options. A call is for the period in which it was made, even if it waits for the lock beyond its end.
 
 By default the command runs at most once per period: the period is first recorded as done, then the command
 runs. After a crash in between, or if the command fails, it does not run again in this period. A command that
@@ -27,21 +35,27 @@ With --at-least the command runs first, and the period is recorded as done once 
 After a failure or a crash the command runs again, so it must be safe to repeat.
 
 Create the record once, by hand, while all masters are up: quorate once --create NAME. A missing record is
-never treated as a new one. If too many masters have lost it, nothing runs: quorate once --drop NAME removes
-what is left, and then the record can be created again.
+never treated as a new one. If too many masters have lost it, nothing runs: quorate once --drop NAME --yes
+removes what is left, and then the record can be created again.
+
+quorate once --status NAME shows when and where the command ran last and how it ended, and with --per whether the
+present period is done. While the command runs, it shows where. JSON fields (stable): once, state (held, never,
+done, failed, unknown), done, period, holder, run (host, pid, began, ended, exit_code).
 
 The command runs under the exclusive lock of the same name. Everything else is as for quorate run.
 
 Examples:
     quorate once --create nightly-report
-    quorate once --per 24h nightly-report -- ./report.sh
-    quorate once --per 1h --at-least --try sync:users -- ./sync.sh";
+    quorate once --per day nightly-report -- ./report.sh
+    quorate once --per month --at 06:00 --tz Europe/Berlin invoices -- ./invoices.sh
+    quorate once --per 1h --at-least --try sync:users -- ./sync.sh
+    quorate once --status --per day nightly-report";
 
 /// The exit codes of `quorate once`, with their meanings.
 pub(crate) const CODES: [Meaning; 9] = [
     (
         "n",
-        "the command's own exit code; 0 also if this period was done before",
+        "the command's own exit code; 0 also if this period was done before (--status: 0)",
     ),
     (
         "64",
@@ -71,21 +85,41 @@ pub(crate) const CODES: [Meaning; 9] = [
 /// Arguments of `once`.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
-    /// Length of a period, for example 24h
-    #[arg(long, value_name = "TIME", env = "QUORATE_PER", value_parser = config::duration, required_unless_present_any = ["create", "drop"])]
-    per: Option<Duration>,
+    /// Length of a period: day, week or month of the calendar, or a fixed time such as 24h or 15m
+    #[arg(long, value_name = "TIME", env = "QUORATE_PER", value_parser = calendar::per, required_unless_present_any = ["create", "drop", "status"])]
+    per: Option<Per>,
+
+    /// The time of the day at which periods begin, for example 03:00 [default: 00:00]
+    #[arg(long, value_name = "HH:MM", env = "QUORATE_AT", value_parser = calendar::at)]
+    at: Option<Time>,
+
+    /// The time zone of --per day, week or month and of --at, for example Europe/Berlin [default: UTC]
+    #[arg(long, value_name = "ZONE", env = "QUORATE_TZ", value_parser = calendar::tz)]
+    tz: Option<TimeZone>,
 
     /// If the command fails or crashes, run it again at the next call in the same period, until it exits with 0
     #[arg(long, env = "QUORATE_AT_LEAST", value_parser = clap::builder::BoolishValueParser::new())]
     at_least: bool,
 
     /// Create the record of the last period; all masters must be reachable
-    #[arg(long, conflicts_with_all = ["drop", "command", "shell"])]
+    #[arg(long, conflicts_with_all = ["drop", "status", "command", "shell"])]
     create: bool,
 
-    /// Remove the record of the last period from all masters
-    #[arg(long, conflicts_with_all = ["command", "shell"])]
+    /// Remove the record of the last period from all masters; needs --yes
+    #[arg(long, conflicts_with_all = ["status", "command", "shell"])]
     drop: bool,
+
+    /// Confirm --drop
+    #[arg(long)]
+    yes: bool,
+
+    /// Show when and where the command ran last, and how it ended
+    #[arg(long, conflicts_with_all = ["command", "shell"])]
+    status: bool,
+
+    /// Print JSON, with --status
+    #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
+    json: bool,
 
     #[command(flatten)]
     run: RunArgs,
@@ -103,59 +137,128 @@ impl OnceArgs {
     }
 }
 
-/// A period for `--create` and `--drop`. Its length has no effect there.
-const SOME: Duration = Duration::from_secs(1);
+/// The longest wait of `--status` for the lock. Another call of `quorate once` holds the lock only shortly if it has
+/// nothing to run.
+const SHORT_HOLDS: Duration = Duration::from_secs(1);
 
-/// Runs a command once per period, or creates or drops the record of the last period in which the command ran.
+/// Runs a command once per period, or creates, drops or shows the record of the last period in which the command ran.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
+    // Read the clock first: the period is the one in which the user called this command.
+    let now = SystemTime::now();
     if let Some(option) = args.run.lock.kind().asks_for_another() {
         return Err(Failure::usage(format!(
             "{option} is not supported by quorate once, which takes the exclusive lock of its name: use quorate run"
         )));
     }
-    if args.create || args.drop {
-        return record(args);
+    let schedule = |per| Schedule::new(per, args.at, args.tz.clone());
+    let range = args.per.map(|per| schedule(per)?.period(now)).transpose()?;
+    if args.create || args.drop || args.status {
+        return record(args, range);
     }
-    let Some(per) = args.per else {
+    let Some(range) = range else {
         return Err(Failure::usage(
             "--per is missing: give the length of a period, for example --per 24h",
         ));
     };
-    if per < Duration::from_millis(1) {
-        return Err(Failure::usage(
-            "--per is below 1ms: give the length of a period, for example --per 24h",
-        ));
-    }
     let at_least = args.at_least;
-    run::run_once(args.run, Some(Period { per, at_least }))
+    run::run_once(args.run, Some(Period { range, at_least }))
 }
 
-fn record(args: OnceArgs) -> Outcome {
+/// The operation on the record that the options ask for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Create,
+    Drop,
+    Status,
+}
+
+fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> Outcome {
+    let (verb, sure, json) = match &args {
+        OnceArgs { create: true, .. } => (Verb::Create, true, false),
+        OnceArgs {
+            status: true, json, ..
+        } => (Verb::Status, true, *json),
+        OnceArgs { yes, .. } => (Verb::Drop, *yes, false),
+    };
     let (name, masters) = args.run.into_name();
+    let shown = output::bytes(name.as_bytes());
+    if !sure {
+        return Err(Failure::usage(format!(
+            "refusing to drop the record of '{shown}' without --yes, because the masters would no longer know which \
+             period was done"
+        )));
+    }
     let (masters, _) = masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
-    check_ancestors_of_value(&Place::new(&redlock, &masters), &name)?;
-    let once = redlock.once(bytes(&name), SOME);
-    let work = process::unless_asked_to_end(look_after(&once, args.create), VALUE_CUT_SHORT);
+    if verb != Verb::Status {
+        check_ancestors_of_value(&Place::new(&redlock, &masters), &name)?;
+    }
+    let work = async {
+        match verb {
+            Verb::Status => {
+                let status = status(&redlock, name.as_bytes(), range).await?;
+                if json {
+                    output::print_json(&status)
+                } else {
+                    output::print(&status.lines())
+                }
+            }
+            verb => {
+                let done = look_after(&redlock, name.as_bytes(), verb).await?;
+                output::mention(format!("{done} the record of '{shown}'"));
+                Ok(())
+            }
+        }
+    };
+    let work = process::unless_asked_to_end(work, VALUE_CUT_SHORT);
     config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
-    let done = if args.create { "created" } else { "dropped" };
-    output::mention(format!(
-        "{done} the record of '{}'",
-        output::bytes(bytes(&name))
-    ));
     Ok(exit::OK)
 }
 
-async fn look_after(once: &Once, create: bool) -> Result<(), Failure> {
-    let done = if create {
-        once.create().await
+/// Creates or drops the record. Returns the words that say what was done.
+async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'static str, Failure> {
+    // The period has no effect here.
+    let once = redlock.once(name, Duration::from_secs(1));
+    if verb == Verb::Create {
+        once.create().await.map_err(no_record)?;
+        return Ok("created");
+    }
+    let had_record = once.drop_record().await.map_err(no_record)?;
+    Ok(if had_record {
+        "dropped"
     } else {
-        once.drop_record().await
-    };
-    done.map_err(no_record)
+        "nothing to drop: no master has"
+    })
 }
 
-fn bytes(name: &OsString) -> &[u8] {
-    use std::os::unix::ffi::OsStrExt;
-    name.as_bytes()
+/// Reads the record, or the holder of the lock if the lock is held.
+async fn status(
+    redlock: &Redlock,
+    name: &[u8],
+    range: Option<Range<SystemTime>>,
+) -> Result<OnceStatus, Failure> {
+    let shown = output::bytes(name);
+    let lock = redlock.lock(name).wait(Wait::For(SHORT_HOLDS));
+    let guard = match lock.acquire().await {
+        Ok(guard) => guard,
+        Err(AcquireError::HeldByOther(missed)) => {
+            let holder = missed
+                .note
+                .map(|note| output::bytes(note.to_string().as_bytes()));
+            return Ok(OnceStatus::held(shown, holder));
+        }
+        Err(error) => return Err(not_acquired(error)),
+    };
+    // The period has no effect here.
+    let once = redlock.once(name, Duration::from_secs(1));
+    let status = match once.record(&guard).await {
+        Ok(record) => {
+            let status = OnceStatus::of(shown, &record, range.as_ref());
+            record.refill().await;
+            Ok(status)
+        }
+        Err(error) => Err(no_record(error)),
+    };
+    guard.release().await;
+    status
 }

@@ -1,33 +1,46 @@
 //! Decides whether the command of `once` must run in the current period, and records the period as done.
 
 use std::ffi::OsStr;
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
 
-use quorate::{Due, LockGuard, Once, Turn};
+use quorate::{Due, LockGuard, Once, Redlock, Turn, ValueError, Wait};
 
 use crate::errors::no_record;
 use crate::exit::Failure;
+use crate::last_run::LastRun;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
+/// How long to wait for the lock, to record the end of a command that ran at most once.
+const TO_NOTE_THE_END: Duration = Duration::from_secs(2);
+
 /// The options of `once` for the period of a command.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Period {
-    pub(crate) per: Duration,
+    /// The period to which the call of `quorate once` belongs. It was computed before the wait for the lock.
+    pub(crate) range: Range<SystemTime>,
     /// Whether the command is run again in the same period after it failed or crashed (`--at-least`).
     pub(crate) at_least: bool,
 }
 
-/// The period that must still be recorded as done after the command has succeeded; empty if nothing must be recorded.
+/// The facts that must be recorded after the command has ended.
 #[must_use]
-pub(crate) struct Unrecorded<'a>(Option<Turn<'a>>);
+pub(crate) enum Unrecorded<'a> {
+    /// Nothing: `quorate run`.
+    Nothing,
+    /// The period, if the command succeeds, and how the command ended.
+    Period(Turn<'a>, LastRun),
+    /// How the command ended. The period is recorded already.
+    End(LastRun),
+}
+
+/// The end of a command that ran at most once, to be recorded after the release of the lock: each acquired lock allows
+/// one write, and the command's own lock has recorded the period.
+#[must_use]
+pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
 
 impl<'a> Unrecorded<'a> {
-    /// For `quorate run` without `once`: no period is recorded.
-    pub(crate) fn nothing() -> Self {
-        Self(None)
-    }
-
     /// Checks whether the command must run now; without `--at-least`, also records the period as done. The caller must
     /// hold the lock. Returns `None` if the period was already done.
     ///
@@ -55,34 +68,77 @@ impl<'a> Unrecorded<'a> {
                 } else {
                     "already started in this period (at most once per period)"
                 };
-                output::mention(format!(
-                    "'{name}': {done}; the next period begins in {}",
-                    human(next)
-                ));
+                let next = if next.is_zero() {
+                    "has begun meanwhile".to_owned()
+                } else {
+                    format!("begins in {}", human(next))
+                };
+                output::mention(format!("'{name}': {done}; the next period {next}"));
                 Ok(None)
             }
-            Due::Now(turn) if at_least => Ok(Some(Self(Some(turn)))),
+            Due::Now(turn) if at_least => Ok(Some(Self::Period(turn, LastRun::begins()))),
             Due::Now(turn) => {
                 // Check the program before the period is recorded: if the program cannot be started, the period must
                 // not count as done.
                 process::look_for(program)?;
                 // Yield once, because the runtime delivers pending signals only when a task yields.
                 unless_signalled(tokio::task::yield_now(), signals).await?;
-                turn.record().await.map_err(no_record)?;
-                Ok(Some(Self(None)))
+                let run = LastRun::begins();
+                let recorded = turn.note(run.note()).record().await;
+                recorded.map_err(no_record)?;
+                Ok(Some(Self::End(run)))
             }
         }
     }
 
-    /// If the command ended with exit code 0, records the period as done, unless it is recorded already.
-    pub(crate) async fn ended(self, code: u8) {
-        if let (Some(turn), 0) = (self.0, code)
-            && let Err(error) = turn.record().await
-        {
-            output::say(format!(
-                "the command succeeded, but this could not be recorded; it may run again in this period: {error}"
-            ));
+    /// Records how the command ended, and the period as done if the exit code is 0. Returns what must be recorded after
+    /// the release of the lock.
+    pub(crate) async fn ended(self, code: u8) -> UnrecordedEnd {
+        match self {
+            Self::Nothing => UnrecordedEnd(None),
+            Self::End(run) => UnrecordedEnd(Some((run, code))),
+            Self::Period(turn, run) => {
+                let turn = turn.note(run.ends(code).note());
+                if code != 0 {
+                    log_unnoted(turn.leave_due().await);
+                } else if let Err(error) = turn.record().await {
+                    output::say(format!(
+                        "the command succeeded, but this could not be recorded; it may run again in this period: {error}"
+                    ));
+                }
+                UnrecordedEnd(None)
+            }
         }
+    }
+}
+
+impl UnrecordedEnd {
+    /// Records how the command ended, for `quorate once --status`. Takes the lock again for this. Gives up if the lock
+    /// is not free soon, or if another run was recorded meanwhile.
+    pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &Period) {
+        let Some((run, code)) = self.0 else {
+            return;
+        };
+        let once = redlock.once_in(name, period.range.clone());
+        let work = async {
+            let wait = Wait::For(TO_NOTE_THE_END);
+            let guard = redlock.lock(name).wait(wait).acquire().await;
+            let guard = guard.map_err(ValueError::NotAcquired)?;
+            let record = once.record(&guard).await?;
+            if record.note() == run.note() {
+                record.set_note(&run.ends(code).note()).await?;
+            }
+            guard.release().await;
+            Ok(())
+        };
+        let ended = tokio::time::timeout(2 * TO_NOTE_THE_END, work).await;
+        log_unnoted(ended.unwrap_or(Ok(())));
+    }
+}
+
+fn log_unnoted(written: Result<(), ValueError>) {
+    if let Err(error) = written {
+        tracing::debug!(%error, "cannot record how the command ended");
     }
 }
 

@@ -173,7 +173,9 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
             of.with(async |quota| Ok(Count::done(Some(quota.left().await.map_err(no_quota)?))))
         }
         Verb::Drop { of, .. } => of.with(async |quota| {
-            quota.drop_quota().await.map_err(no_quota)?;
+            if !quota.drop_quota().await.map_err(no_quota)? {
+                output::mention("nothing to drop: no master has this quota");
+            }
             Ok(Count::done(None))
         }),
     }

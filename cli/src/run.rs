@@ -133,7 +133,8 @@ impl RunArgs {
         &self.command
     }
 
-    /// The name of the resource, and the masters. For `quorate once --create` and `--drop`, which run no command.
+    /// The name of the resource, and the masters. For `quorate once --create`, `--drop` and `--status`, which run no
+    /// command.
     pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
         (self.lock.into_name(), self.masters)
     }
@@ -278,6 +279,7 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
         env: &env,
     };
     let ended = process::supervise(job, &guard, plan.deadline, &mut signals).await;
+    let mut unrecorded_end = None;
     let outcome = match ended {
         Ok(Ended::ByItself { code, signal, left }) => {
             if let Some(left) = left {
@@ -286,9 +288,8 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
                     left.verb("is", "are")
                 ));
             }
-            unrecorded
-                .ended(signal.map_or(code, |signal| exit::signalled(signal as i32)))
-                .await;
+            let shown = signal.map_or(code, |signal| exit::signalled(signal as i32));
+            unrecorded_end = Some(unrecorded.ended(shown).await);
             let rest = plan.keep_for.saturating_sub(since.elapsed());
             let typed = keep(&guard, rest, &mut signals).await;
             Ok(signal.or(typed).map_or(WayOut::Code(code), WayOut::Signal))
@@ -310,6 +311,12 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
         ))),
     };
     guard.release().await;
+    if let (Some(end), Some(period)) = (unrecorded_end, &plan.once) {
+        let Lock {
+            redlock, resource, ..
+        } = &plan.lock;
+        end.record(redlock, resource.as_bytes(), period).await;
+    }
     outcome
 }
 
@@ -341,11 +348,12 @@ async fn begin<'a>(
     guard: &'a LockGuard,
     signals: &mut Signals,
 ) -> Result<Option<Unrecorded<'a>>, Failure> {
-    let Some(Period { per, at_least }) = plan.once else {
-        return Ok(Some(Unrecorded::nothing()));
+    let Some(Period { range, at_least }) = &plan.once else {
+        return Ok(Some(Unrecorded::Nothing));
     };
+    let at_least = *at_least;
     let name = plan.lock.resource.as_bytes();
-    let once = plan.lock.redlock.once(name, per);
+    let once = plan.lock.redlock.once_in(name, range.clone());
     let program = &plan.command[0];
     let name = output::bytes(name);
     Unrecorded::begin(&once, &name, at_least, program, guard, signals).await

@@ -231,7 +231,7 @@ impl Operator {
             } else {
                 redlock.quota(name).drop_quota().await
             };
-            let result = dropped.map_or_else(|error| failed(&error), |()| ValueResult::Removed);
+            let result = dropped.map_or_else(|error| failed(&error), |_| ValueResult::Removed);
             let client = self.process.client;
             self.tell(|task, _| Fact::ValueReturned {
                 client,

@@ -1,7 +1,8 @@
 //! The blocking [`Redlock`], which acquires locks, and its operations.
 
 use std::fmt;
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
 
 use super::election::Election;
 use super::guard::LockGuard;
@@ -300,6 +301,11 @@ impl Redlock {
     /// Work that runs once per `period`; see [`quorate::Once`](crate::Once).
     pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
         Once::new(self.redlock.once(name, period), &self.home)
+    }
+
+    /// Work that runs once in the given period; see [`quorate::Redlock::once_in`](crate::Redlock::once_in).
+    pub fn once_in(&self, name: impl AsRef<[u8]>, period: Range<SystemTime>) -> Once {
+        Once::new(self.redlock.once_in(name, period), &self.home)
     }
 }
 

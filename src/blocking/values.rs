@@ -92,7 +92,7 @@ impl Quota {
     /// # Errors
     ///
     /// Those of [`quorate::Quota::drop_quota`](crate::Quota::drop_quota).
-    pub fn drop_quota(&self) -> Result<(), ValueError> {
+    pub fn drop_quota(&self) -> Result<bool, ValueError> {
         wait(&self.home, self.quota.drop_quota())
     }
 }
@@ -156,7 +156,7 @@ impl Once {
     /// # Errors
     ///
     /// Those of [`quorate::Once::drop_record`](crate::Once::drop_record).
-    pub fn drop_record(&self) -> Result<(), ValueError> {
+    pub fn drop_record(&self) -> Result<bool, ValueError> {
         wait(&self.home, self.once.drop_record())
     }
 }

@@ -3,6 +3,8 @@
 
 pub(crate) mod error;
 pub(crate) mod once;
+pub(crate) mod period;
 pub(crate) mod quota;
+pub(crate) mod record;
 pub(crate) mod register;
 pub(crate) mod value;

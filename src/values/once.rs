@@ -1,18 +1,18 @@
 //! Work that runs once per period: the last period done, stored under a lock.
 
 use std::fmt;
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
 
 use super::error::ValueError;
+use super::period::{Period, Periods};
+use super::record::{OnceRecord, Stored};
 use super::register::{Known, Register};
-use super::value::{NamedValue, number};
+use super::value::NamedValue;
 use crate::hold::guard::LockGuard;
 use crate::outcome::LossCause;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
-
-/// The stored text of a record that shows no period as done.
-const NEVER: &str = "never";
 
 /// Work that runs once per period over all machines, for example a nightly report or a monthly invoice.
 ///
@@ -20,10 +20,13 @@ const NEVER: &str = "never";
 /// Holding a lock for the whole period would not be enough, because the lock ends with its ttl and a restart forgets
 /// it.
 ///
-/// Periods are counted from 1970, UTC: a period of 24 h begins at midnight UTC. The wall clock of the caller determines
-/// the period. A machine whose clock is ahead runs the next period early, and the other machines then skip it; no
-/// period runs twice because of that. A period that begins more than a minute after the masters' time is an error
-/// ([`ValueError::Ahead`]) and is not recorded.
+/// Periods are counted from 1970, UTC: a period of 24 h begins at midnight UTC. For days, weeks and months of a
+/// calendar, use [`Redlock::once_in`]. A call is for the period in which the call was made, by the wall clock of the
+/// caller. If the next period begins while the call waits for the lock, the call does not do the work of that period.
+///
+/// A machine whose clock is ahead runs the next period early, and the other machines then skip it; no period runs twice
+/// because of that. A period that begins more than a minute after the masters' time is an error ([`ValueError::Ahead`])
+/// and is not recorded.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,7 +53,7 @@ const NEVER: &str = "never";
 #[derive(Clone, Debug)]
 pub struct Once {
     value: NamedValue,
-    period: Duration,
+    periods: Periods,
 }
 
 /// The result of [`Once::at_most_once`] or [`Once::at_least_once`].
@@ -96,10 +99,21 @@ enum Looked<'a> {
 #[must_use = "a period that is not recorded is done again"]
 pub struct Turn<'a> {
     known: Known<'a>,
-    done: Vec<u8>,
+    /// The start of this period, in milliseconds since 1970.
+    start: u64,
+    /// The start of the last period done, in milliseconds since 1970; `None` if no period has been done.
+    last: Option<u64>,
+    note: String,
 }
 
 impl Turn<'_> {
+    /// Stores `note` with the record, for example where the work runs. [`Once::record`] returns it. At most
+    /// [`MAX_NOTE_LEN`](crate::MAX_NOTE_LEN) bytes. Default: no note.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+
     /// Records this period as done. To do the work at most once, call `record` before the work; to do it at least once,
     /// call it after the work.
     ///
@@ -112,7 +126,22 @@ impl Turn<'_> {
     ///
     /// If the future is dropped, the period may or may not have been recorded.
     pub async fn record(self) -> Result<(), ValueError> {
-        self.known.write(&self.done).await
+        let text = Stored::text(Some(self.start), &self.note)?;
+        self.known.write(&text).await
+    }
+
+    /// Stores the [note](Self::note) only. This period stays due: use it after the work has failed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`record`](Self::record).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the note may or may not have been stored.
+    pub async fn leave_due(self) -> Result<(), ValueError> {
+        let text = Stored::text(self.last, &self.note)?;
+        self.known.write(&text).await
     }
 }
 
@@ -125,12 +154,42 @@ impl fmt::Debug for Turn<'_> {
 impl Redlock {
     /// Work that runs once per `period`, at most ten years, under the lock with this name. Nothing is sent yet.
     pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
-        let value = NamedValue::new(self, name.as_ref(), "once");
-        Once { value, period }
+        Once::new(self, name.as_ref(), Periods::Every(period))
+    }
+
+    /// Work that runs once in the given period, at most ten years, under the lock with this name. Nothing is sent yet.
+    ///
+    /// The caller computes the period, usually with a date library: for example the present month in Europe/Berlin.
+    /// `period.start` identifies the period, so all machines must compute the same start. The work of this period
+    /// counts as done if a period with the same or a later start was recorded as done.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), quorate::ValueError> {
+    /// use std::time::{Duration, SystemTime};
+    /// use quorate::{OnceOutcome, Redlock};
+    ///
+    /// # #[cfg(feature = "testing")] {
+    /// let redlock = Redlock::in_memory(5);
+    /// let days = |n: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(n * 24 * 3600);
+    /// let january_1970 = redlock.once_in("invoices", days(0)..days(31));
+    /// january_1970.create().await?; // once, by an operator
+    ///
+    /// assert_eq!(january_1970.at_most_once(async |_| 42).await?, OnceOutcome::Done(42));
+    /// # }
+    /// # Ok(()) }
+    /// ```
+    pub fn once_in(&self, name: impl AsRef<[u8]>, period: Range<SystemTime>) -> Once {
+        Once::new(self, name.as_ref(), Periods::One(period))
     }
 }
 
 impl Once {
+    fn new(redlock: &Redlock, name: &[u8], periods: Periods) -> Self {
+        let value = NamedValue::new(redlock, name, "once");
+        Self { value, periods }
+    }
+
     /// How long each call waits for the lock. A caller that does the work keeps the other callers waiting until the
     /// work is done. Default: the builder's `wait`.
     #[must_use]
@@ -151,8 +210,8 @@ impl Once {
     ///
     /// If the future is dropped, the record may or may not have been created.
     pub async fn create(&self) -> Result<(), ValueError> {
-        self.millis()?;
-        self.value.create(NEVER).await
+        self.now()?;
+        self.value.create(Stored::NEVER).await
     }
 
     /// Runs `body` under the lock, unless this period is already done. The period is recorded as done before the body
@@ -217,7 +276,7 @@ impl Once {
     }
 
     /// Removes the record of the last period done from every master. An operator does this; it is the only remedy if
-    /// the record is [lost](ValueError::Lost).
+    /// the record is [lost](ValueError::Lost). Returns whether any master had a record.
     ///
     /// # Errors
     ///
@@ -226,7 +285,7 @@ impl Once {
     /// # Cancel safety
     ///
     /// If the future is dropped, the record may be removed from some masters only: call it again.
-    pub async fn drop_record(&self) -> Result<(), ValueError> {
+    pub async fn drop_record(&self) -> Result<bool, ValueError> {
         self.value.remove().await
     }
 
@@ -234,8 +293,10 @@ impl Once {
     /// for example with your own options. The lock must be a plain, exclusive lock on a single resource, taken by the
     /// `Redlock` that made this value or by a clone of it.
     ///
-    /// This call writes nothing. If the period is already done, keep the lock and call `due` again in the next period,
-    /// which this lock can then record.
+    /// This call is for the period in which it is made, even if you began to wait for the lock in an earlier period. To
+    /// decide by an earlier moment, use [`Redlock::once_in`] with the period of that moment. This call writes nothing.
+    /// If the period is already done, keep the lock and call `due` again in the next period, which this lock can then
+    /// record.
     ///
     /// # Errors
     ///
@@ -245,7 +306,7 @@ impl Once {
     ///
     /// The future may be dropped at any point; nothing has changed.
     pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
-        Ok(match self.look(guard).await? {
+        Ok(match self.look(guard, self.now()?).await? {
             Looked::Due(turn) => Due::Now(turn),
             Looked::Done { next, .. } => Due::AlreadyDone { next },
         })
@@ -264,10 +325,25 @@ impl Once {
     ///
     /// If the future is dropped, some masters may have the record again.
     pub async fn refill(&self, guard: &LockGuard) -> Result<(), ValueError> {
-        let known = self.read(guard).await?;
-        self.last(known.bytes())?;
-        known.keep().await;
+        self.record(guard).await?.refill().await;
         Ok(())
+    }
+
+    /// Reads the record: the last period done, and the note about the last run of the work. The lock must be the one
+    /// that [`due`](Self::due) requires.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`due`](Self::due).
+    ///
+    /// # Cancel safety
+    ///
+    /// The future may be dropped at any point; nothing has changed.
+    pub async fn record<'a>(&self, guard: &'a LockGuard) -> Result<OnceRecord<'a>, ValueError> {
+        let known = self.read(guard).await?;
+        let Stored { last, note } = self.stored(known.bytes())?;
+        let note = note.to_owned();
+        Ok(OnceRecord { known, last, note })
     }
 
     async fn read<'a>(&self, guard: &'a LockGuard) -> Result<Known<'a>, ValueError> {
@@ -278,24 +354,31 @@ impl Once {
         Register::under(guard)?.read().await
     }
 
-    async fn look<'a>(&self, guard: &'a LockGuard) -> Result<Looked<'a>, ValueError> {
-        let period = self.millis()?;
+    async fn look<'a>(
+        &self,
+        guard: &'a LockGuard,
+        period: Period,
+    ) -> Result<Looked<'a>, ValueError> {
         let known = self.read(guard).await?;
-        let last = self.last(known.bytes())?;
-        // Read the clock only now: a new period may have begun during the wait for the lock.
-        let now = guard.core.coordinator.runtime.wall_micros() / 1_000;
+        let Stored { last, .. } = self.stored(known.bytes())?;
         let masters = masters_millis(guard);
         if let Some(last) = last {
             self.has_come(last, masters, true)?;
         }
-        match on_the_grid(now, period, last) {
-            Ok(start) => {
-                self.has_come(start, masters, false)?;
-                let done = self.done(start);
-                Ok(Looked::Due(Turn { known, done }))
-            }
-            Err(next) => Ok(Looked::Done { next, known }),
+        let start = period.start;
+        if let Some(next) = period.next_if_done(last) {
+            let now = self.value.redlock.core.coordinator.runtime.wall_micros() / 1_000;
+            let next = Duration::from_millis(next.saturating_sub(now));
+            return Ok(Looked::Done { next, known });
         }
+        self.has_come(start, masters, false)?;
+        let note = String::new();
+        Ok(Looked::Due(Turn {
+            known,
+            start,
+            last,
+            note,
+        }))
     }
 
     /// Rejects a period that begins more than [`SLACK`] (one minute) after the masters' time, because some clock is
@@ -317,8 +400,10 @@ impl Once {
         &self,
         body: impl AsyncFnOnce(&LockGuard, Turn<'_>) -> Result<OnceOutcome<T>, ValueError>,
     ) -> Result<OnceOutcome<T>, ValueError> {
-        self.millis()?;
-        let run = async |guard: &LockGuard| match self.look(guard).await? {
+        // Read the clock before the wait for the lock. Otherwise a call that waits beyond the end of its period would
+        // do the work of the next period, although that work was not requested yet.
+        let period = self.now()?;
+        let run = async |guard: &LockGuard| match self.look(guard, period).await? {
             Looked::Due(turn) => body(guard, turn).await,
             Looked::Done { next, known } => {
                 known.keep().await;
@@ -328,32 +413,17 @@ impl Once {
         self.value.under_lock(run).await
     }
 
-    /// The length of the period in milliseconds, from 1 to [`LONGEST`].
-    fn millis(&self) -> Result<u64, ValueError> {
-        match u64::try_from(self.period.as_millis()) {
-            Ok(period @ 1..=LONGEST) => Ok(period),
-            Ok(0) => Err(ValueError::Invalid(
-                "the period is 0: it must be at least 1ms",
-            )),
-            _ => Err(ValueError::Invalid(
-                "the period is longer than ten years, which is the maximum",
-            )),
-        }
+    /// The period to which this call belongs.
+    fn now(&self) -> Result<Period, ValueError> {
+        let runtime = &self.value.redlock.core.coordinator.runtime;
+        let period = self.periods.at(runtime.wall_micros() / 1_000);
+        period.map_err(ValueError::Invalid)
     }
 
-    fn done(&self, start: u64) -> Vec<u8> {
-        self.value.text(&start.to_string())
-    }
-
-    /// The start of the last period done, in milliseconds since 1970; `None` if no period has been done.
-    fn last(&self, bytes: &[u8]) -> Result<Option<u64>, ValueError> {
-        match self.value.rest(bytes)? {
-            NEVER => Ok(None),
-            start => {
-                let start = number(start).ok_or_else(|| self.value.strange(bytes))?;
-                Ok(Some(start))
-            }
-        }
+    /// The content of the stored record.
+    fn stored<'a>(&self, bytes: &'a [u8]) -> Result<Stored<'a>, ValueError> {
+        let rest = self.value.rest(bytes)?;
+        Stored::read(rest).ok_or_else(|| self.value.strange(bytes))
     }
 
     fn stopped(&self, cause: LossCause, recorded: bool) -> ValueError {
@@ -377,35 +447,23 @@ fn masters_millis(guard: &LockGuard) -> u64 {
     drawn.saturating_add(u64::try_from(held_for).unwrap_or(u64::MAX))
 }
 
-/// The maximum length of a period in milliseconds: ten years.
-const LONGEST: u64 = 10 * 365 * 24 * 3_600_000;
-
-/// Returns the start of the period that contains `now` if that period must be done. Otherwise returns, as an error, the
-/// time until the next period that is not done. Times are in milliseconds since 1970. `last` is the start of the last
-/// period done, whose length may have been different.
-fn on_the_grid(now: u64, period: u64, last: Option<u64>) -> Result<u64, Duration> {
-    let start = now - now % period;
-    match last {
-        Some(last) if start <= last => {
-            // The first period start after `last`. A wrong clock may have recorded `last`, so the start may be more
-            // than one period away.
-            let next = (last - last % period).saturating_add(period);
-            Err(Duration::from_millis(next - now))
-        }
-        _ => Ok(start),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
     use crate::protocol::instant::Instant;
     use crate::runtime::{BoxFuture, Runtime, Tokio};
 
-    /// A runtime whose wall clock is ahead by the given time.
-    struct Ahead(Tokio, Duration);
+    /// A runtime whose wall clock is ahead by this number of seconds.
+    struct Ahead(Tokio, Arc<AtomicU64>);
+
+    fn ahead_by(seconds: &Arc<AtomicU64>) -> Redlock {
+        let builder = Redlock::builder().in_memory(3);
+        let builder = builder.runtime(Arc::new(Ahead(Tokio::default(), seconds.clone())));
+        builder.build().expect("good settings")
+    }
 
     impl Runtime for Ahead {
         fn now(&self) -> Instant {
@@ -413,7 +471,7 @@ mod tests {
         }
 
         fn wall_micros(&self) -> u64 {
-            self.0.wall_micros() + self.1.as_micros() as u64
+            self.0.wall_micros() + 1_000_000 * self.1.load(Ordering::Relaxed)
         }
 
         fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
@@ -431,11 +489,9 @@ mod tests {
 
     #[tokio::test]
     async fn machine_with_a_clock_far_ahead_records_no_future_period() {
-        let day = Duration::from_secs(24 * 3600);
-        for (ahead, runs) in [(Duration::from_secs(20), true), (day, false)] {
-            let builder = Redlock::builder().in_memory(3);
-            let builder = builder.runtime(Arc::new(Ahead(Tokio::default(), ahead)));
-            let redlock = builder.build().expect("good settings");
+        let day = 24 * 3600;
+        for (ahead, runs) in [(20, true), (day, false)] {
+            let redlock = ahead_by(&Arc::new(AtomicU64::new(ahead)));
             // A period of one second began less than a second ago.
             let once = redlock.once("often", Duration::from_secs(1));
             once.create().await.expect("all there");
@@ -457,37 +513,76 @@ mod tests {
         }
     }
 
-    #[test]
-    fn period_is_due_once_whatever_the_clocks_show() {
-        let hour = 3_600_000;
-        let wait = |millis| Err(Duration::from_millis(millis));
-        for (now, period, last, verdict) in [
-            (7 * hour + 5, hour, None, Ok(7 * hour)),
-            (7 * hour + 5, hour, Some(6 * hour), Ok(7 * hour)),
-            (7 * hour + 5, hour, Some(7 * hour), wait(hour - 5)),
-            (8 * hour, hour, Some(7 * hour), Ok(8 * hour)),
-            // The last period was done by a machine whose clock is ahead.
-            (7 * hour + 5, hour, Some(9 * hour), wait(3 * hour - 5)),
-            // The last period was recorded by an impossible clock: no start follows the maximum.
-            (7 * hour, hour, Some(u64::MAX), wait(u64::MAX - 7 * hour)),
-            // The last period was recorded when the period was shorter.
-            (7 * hour, 24 * hour, Some(6 * hour), wait(17 * hour)),
-        ] {
+    #[tokio::test]
+    async fn call_that_waits_beyond_the_end_of_its_period_leaves_the_next_period_to_later_calls() {
+        let seconds = Arc::new(AtomicU64::new(0));
+        let redlock = ahead_by(&seconds);
+        let once = redlock.once("often", Duration::from_secs(20));
+        once.create().await.expect("all there");
+        let guard = redlock.acquire("often").await.expect("free");
+        let Ok(Due::Now(turn)) = once.due(&guard).await else {
+            panic!("the first period must be due");
+        };
+        turn.record().await.expect("all there");
+        let mut waits = Box::pin(once.at_most_once(async |_| ()));
+        let soon = tokio::time::timeout(Duration::from_millis(20), waits.as_mut());
+        soon.await.expect_err("the lock is held");
+        seconds.store(20, Ordering::Relaxed);
+        guard.release().await;
+        assert!(matches!(waits.await, Ok(OnceOutcome::AlreadyDone { .. })));
+        let next = once.at_most_once(async |_| ()).await;
+        assert_eq!(next, Ok(OnceOutcome::Done(())), "the next period");
+    }
+
+    #[tokio::test]
+    async fn note_of_a_record_is_stored_with_the_period_and_can_be_replaced() {
+        let redlock = Redlock::in_memory(3);
+        let day = SystemTime::UNIX_EPOCH..SystemTime::UNIX_EPOCH + Duration::from_secs(24 * 3600);
+        let once = redlock.once_in("nightly", day.clone());
+        once.create().await.expect("all there");
+        for (done, note) in [(false, "failed"), (true, "began")] {
+            let guard = redlock.acquire("nightly").await.expect("free");
+            let Ok(Due::Now(turn)) = once.due(&guard).await else {
+                panic!("the period must be due");
+            };
+            let turn = turn.note(note);
+            let written = if done {
+                turn.record().await
+            } else {
+                turn.leave_due().await
+            };
+            written.expect("all there");
+            let record = once.record(&guard).await.expect("all there");
             assert_eq!(
-                on_the_grid(now, period, last),
-                verdict,
-                "{now} {period} {last:?}"
+                (record.last(), record.note()),
+                (done.then_some(day.start), note)
             );
+            guard.release().await;
         }
+        let guard = redlock.acquire("nightly").await.expect("free");
+        let record = once.record(&guard).await.expect("all there");
+        record.set_note("ended").await.expect("all there");
+        let record = once.record(&guard).await.expect("all there");
+        assert_eq!((record.last(), record.note()), (Some(day.start), "ended"));
+        guard.release().await;
+        assert_eq!(once.drop_record().await, Ok(true));
+        assert_eq!(once.drop_record().await, Ok(false), "nothing is left");
     }
 
     #[test]
     fn only_text_in_the_format_of_a_once_record_is_read_as_one() {
         let once = Redlock::in_memory(1).once("nightly", Duration::from_secs(60));
-        assert_eq!(once.last(&once.value.text(NEVER)), Ok(None));
-        assert_eq!(once.last(&once.done(7)), Ok(Some(7)));
+        let read = |text: &[u8]| {
+            once.stored(text)
+                .map(|stored| (stored.last, stored.note.to_owned()))
+        };
+        assert_eq!(read(b"once never"), Ok((None, String::new())));
+        for (last, note) in [(Some(7), ""), (Some(7), "on a, pid 1"), (None, "failed")] {
+            let text = Stored::text(last, note).expect("short");
+            assert_eq!(read(&text), Ok((last, note.to_owned())));
+        }
         for other in ["once", "once x", "once -7", "quota 7", "never", "once 7 "] {
-            let error = once.last(other.as_bytes()).expect_err(other).to_string();
+            let error = read(other.as_bytes()).expect_err(other).to_string();
             assert!(error.contains("is no once"), "{error}");
         }
     }

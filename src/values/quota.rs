@@ -158,7 +158,7 @@ impl Quota {
     }
 
     /// Removes the quota from every master. An operator does this; it is the only remedy if the quota is
-    /// [lost](ValueError::Lost).
+    /// [lost](ValueError::Lost). Returns whether any master had a value.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl Quota {
     /// # Cancel safety
     ///
     /// If the future is dropped, the quota may be removed from some masters only: call it again.
-    pub async fn drop_quota(&self) -> Result<(), ValueError> {
+    pub async fn drop_quota(&self) -> Result<bool, ValueError> {
         self.0.remove().await
     }
 

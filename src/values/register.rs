@@ -103,21 +103,22 @@ impl<'a> Register<'a> {
     }
 
     /// Removes the value from every master that answers. Removes nothing if a master has a value for which `ours` is
-    /// false.
+    /// false. Returns whether any master had a value.
     ///
     /// If the future is dropped, some masters may still have the value: call it again.
     pub(crate) async fn remove(
         self,
         ours: impl Fn(&[u8]) -> Result<(), ValueError>,
-    ) -> Result<(), ValueError> {
+    ) -> Result<bool, ValueError> {
         let (answers, _) = self.ask(ValueAnswers::complete).await;
         answers.all_bytes().try_for_each(ours)?;
+        let had_value = answers.all_bytes().next().is_some();
         let asked = self.send(None, &answers)?;
         let coordinator = &self.guard.core.coordinator;
         let answers = coordinator.answers(&asked, ValueAnswers::complete).await;
         if answers.all_written() {
             tracing::debug!(resource = %self.name(), "value removed");
-            return Ok(());
+            return Ok(had_value);
         }
         Err(ValueError::Incomplete(self.trouble(&answers)))
     }

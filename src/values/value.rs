@@ -109,7 +109,7 @@ impl NamedValue {
             .await
     }
 
-    pub(crate) async fn remove(&self) -> Result<(), ValueError> {
+    pub(crate) async fn remove(&self) -> Result<bool, ValueError> {
         let ours = |bytes: &[u8]| self.rest(bytes).map(drop);
         self.under_lock(async |guard| Register::under(guard)?.remove(ours).await)
             .await

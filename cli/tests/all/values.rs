@@ -195,6 +195,148 @@ fn failed_command_uses_up_the_period_unless_at_least_is_given() {
 }
 
 #[test]
+fn once_that_waits_beyond_the_end_of_its_period_does_not_run_in_the_next_period() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let period = Duration::from_secs(6);
+    let now = || {
+        std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .expect("after 1970")
+    };
+    let into = |now: Duration| now.as_millis() % period.as_millis();
+    // Begin early in a period, so that both calls are made in it.
+    while into(now()) > 1_000 {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (begun, since) = (now(), into(now()) as u64);
+    let next = begun + period.saturating_sub(Duration::from_millis(since));
+    let start = |line: &str| {
+        let words = ["once", "--per", "6s", "r", "--shell", line];
+        let mut command = with(&masters, &words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("starts")
+    };
+    let first = start("echo ran; sleep 7");
+    until_held(&masters, "r");
+    let second = start("echo ran");
+    until_held(&masters, "quorate:queue:r");
+    assert!(now() < next, "this machine is too slow for this test");
+    let said = [end(first), end(second)];
+    assert_eq!((&*said[0].out, &*said[1].out), ("ran\n", ""), "{said:?}");
+    let third = end(start("echo ran"));
+    assert_eq!(third.out, "ran\n", "the next period: {third:?} {said:?}");
+}
+
+#[test]
+fn status_of_once_shows_when_and_where_the_command_ran_and_how_it_ended() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--status", "r"]).code, Some(64));
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let status = || {
+        let said = ask(
+            &masters,
+            &["once", "--status", "--json", "--per", LONG, "r"],
+        );
+        assert_eq!(said.code, Some(0), "{said:?}");
+        serde_json::from_str::<serde_json::Value>(&said.out).expect("JSON")
+    };
+    let once = |more: &[&str], line: &str| {
+        let words = [&["once", "--per", LONG][..], more, &["r", "--shell", line]].concat();
+        let mut command = with(&masters, &words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped()).spawn().expect("starts")
+    };
+    let never = status();
+    assert_eq!(
+        (&never["state"], &never["done"]),
+        (&"never".into(), &false.into()),
+        "{never}"
+    );
+    assert_eq!(end(once(&["--at-least"], "exit 7")).code, Some(7));
+    let failed = status();
+    assert_eq!(
+        (&failed["state"], &failed["done"]),
+        (&"failed".into(), &false.into()),
+        "{failed}"
+    );
+    assert_eq!(failed["run"]["exit_code"], 7, "{failed}");
+    let mut runs = once(&[], "read line; exit 3");
+    until_held(&masters, "quorate:note:r");
+    let held = status();
+    assert_eq!(held["state"], "held", "{held}");
+    let pid = format!("pid {},", runs.id());
+    assert!(
+        held["holder"]
+            .as_str()
+            .is_some_and(|holder| holder.contains(&pid)),
+        "{held} {pid}"
+    );
+    drop(runs.stdin.take());
+    let pid = runs.id();
+    assert_eq!(end(runs).code, Some(3));
+    let ended = status();
+    assert_eq!(
+        (&ended["state"], &ended["done"]),
+        (&"failed".into(), &true.into()),
+        "{ended}"
+    );
+    assert_eq!(ended["run"]["pid"], pid, "{ended}");
+    for time in [
+        &ended["run"]["began"],
+        &ended["run"]["ended"],
+        &ended["period"],
+    ] {
+        assert!(
+            time.as_str().is_some_and(|time| time.ends_with('Z')),
+            "{ended}"
+        );
+    }
+    assert_tidy(&masters, "r");
+}
+
+#[test]
+fn status_of_once_in_words_names_the_exit_code_and_the_process() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let never = ask(&masters, &["once", "--status", "r"]);
+    assert_eq!(never.out, "has never run\n", "{never:?}");
+    let words = ["once", "--per", LONG, "r", "--shell", "exit 3"];
+    let runs = with(&masters, &words).spawn().expect("starts");
+    let pid = runs.id();
+    assert_eq!(end(runs).code, Some(3));
+    let text = ask(&masters, &["once", "--status", "r"]);
+    assert!(
+        text.out
+            .starts_with("the last run ended with exit code 3\non "),
+        "{text:?}"
+    );
+    assert!(text.out.contains(&format!("pid {pid}")), "{text:?}");
+}
+
+#[test]
+fn drop_of_a_once_record_needs_yes_and_says_if_there_was_nothing() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let unsure = ask(&masters, &["once", "--drop", "r"]);
+    assert_eq!(unsure.code, Some(64), "{unsure:?}");
+    assert!(unsure.err.contains("--yes"), "{unsure:?}");
+    assert_eq!(ask(&masters, &["once", "--status", "r"]).code, Some(0));
+    for (name, words) in [
+        ("r", "dropped"),
+        ("r", "nothing to drop"),
+        ("other", "nothing to drop"),
+    ] {
+        let dropped = ask(&masters, &["once", "--drop", "--yes", name]);
+        assert_eq!(dropped.code, Some(0), "{dropped:?}");
+        assert!(dropped.err.contains(words), "{dropped:?}");
+    }
+    let quota = ask(&masters, &["quota", "drop", "prizes", "--yes"]);
+    assert_eq!(quota.code, Some(0), "{quota:?}");
+    assert!(quota.err.contains("nothing to drop"), "{quota:?}");
+}
+
+#[test]
 fn command_that_cannot_be_started_does_not_use_up_the_period() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
@@ -295,8 +437,31 @@ fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
         (&["once", "nightly", "--", "true"][..], "--per"),
         (
             &["once", "--per", "0s", "nightly", "--", "true"],
-            "--per 24h",
+            "at least 1ms",
         ),
+        (
+            &["once", "--per", "1month", "nightly", "--", "true"],
+            "use month",
+        ),
+        (
+            &[
+                "once", "--per", "day", "--at", "25:00", "nightly", "--", "true",
+            ],
+            "03:00",
+        ),
+        (
+            &[
+                "once", "--per", "day", "--tz", "Mars", "nightly", "--", "true",
+            ],
+            "Europe/Berlin",
+        ),
+        (
+            &[
+                "once", "--per", "24h", "--tz", "UTC", "nightly", "--", "true",
+            ],
+            "--per day",
+        ),
+        (&["once", "--create", "--status", "nightly"], "--status"),
         (&["once", "--per", "1h", "nightly"], "COMMAND"),
         (&["once", "--create", "--drop", "nightly"], "--create"),
         (&["once", "--create", "nightly", "--", "true"], "--create"),

@@ -70,10 +70,10 @@ impl Client {
             }
             ValueStep::Remove { record: true } => {
                 let once = self.once(redlock, step).wait(wait);
-                once.drop_record().await.map(|()| ValueResult::Removed)
+                once.drop_record().await.map(|_| ValueResult::Removed)
             }
             ValueStep::Remove { record: false } => {
-                quota.drop_quota().await.map(|()| ValueResult::Removed)
+                quota.drop_quota().await.map(|_| ValueResult::Removed)
             }
             ValueStep::Take(units) => quota.take(units.into()).await.map(|took| match took {
                 Take::Taken { left } => ValueResult::Taken(left),

@@ -1,0 +1,306 @@
+//! Computes the period of `quorate once` to which a moment belongs: a day, week or month of a calendar in a time zone, or
+//! a period of a fixed length.
+
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+use jiff::civil::{Date, Time};
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp, ToSpan};
+
+use crate::config;
+use crate::exit::Failure;
+
+/// The length of a period: the value of `--per`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Per {
+    /// A fixed length, such as 24h.
+    Fixed(Duration),
+    /// A unit of the calendar, whose length differs.
+    Calendar(Unit),
+}
+
+/// A unit of the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Day,
+    /// A week, which begins on Monday.
+    Week,
+    Month,
+}
+
+/// Parses the value of `--per`.
+pub(crate) fn per(text: &str) -> Result<Per, String> {
+    let unit = match text {
+        "day" => Unit::Day,
+        "week" => Unit::Week,
+        "month" => Unit::Month,
+        _ => return fixed(text).map(Per::Fixed),
+    };
+    Ok(Per::Calendar(unit))
+}
+
+fn fixed(text: &str) -> Result<Duration, String> {
+    let length = config::duration(text)?;
+    let mut units = text.split(|c: char| !c.is_ascii_alphabetic());
+    let uneven = |unit: &str| {
+        ["M", "y"].contains(&unit) || unit.starts_with("month") || unit.starts_with("year")
+    };
+    if units.any(uneven) {
+        return Err("months and years of a fixed length drift from the calendar: use month, or a number of days".into());
+    }
+    if length < Duration::from_millis(1) {
+        return Err("a period is at least 1ms long, for example 24h".into());
+    }
+    Ok(length)
+}
+
+/// Parses the value of `--at`: `03:00` or `03:00:30`.
+pub(crate) fn at(text: &str) -> Result<Time, String> {
+    let is_time = text.bytes().all(|c| c.is_ascii_digit() || c == b':') && text.contains(':');
+    let time = is_time.then(|| text.parse().ok()).flatten();
+    time.ok_or_else(|| "give a time of the day, for example 03:00".into())
+}
+
+/// Parses the value of `--tz`: the name of a time zone.
+pub(crate) fn tz(text: &str) -> Result<TimeZone, String> {
+    let zone = TimeZone::get(text);
+    zone.map_err(|_| "no such time zone: give a name such as Europe/Berlin or UTC".into())
+}
+
+/// When periods begin.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    per: Per,
+    at: Time,
+    tz: TimeZone,
+}
+
+impl Schedule {
+    /// Periods of this length, which begin at the time `at` (default: midnight) in the time zone `tz` (default: UTC).
+    ///
+    /// # Errors
+    ///
+    /// If a time zone is given for periods of a fixed length, because not all days of a time zone are equally long.
+    pub(crate) fn new(per: Per, at: Option<Time>, tz: Option<TimeZone>) -> Result<Self, Failure> {
+        if matches!(per, Per::Fixed(_)) && tz.is_some() {
+            return Err(Failure::usage(
+                "--tz needs --per day, week or month, because not all days of a time zone have 24 hours",
+            ));
+        }
+        let (at, tz) = (at.unwrap_or(Time::midnight()), tz.unwrap_or(TimeZone::UTC));
+        Ok(Self { per, at, tz })
+    }
+
+    /// The period to which `moment` belongs.
+    ///
+    /// # Errors
+    ///
+    /// If the period is outside the years that the calendar knows.
+    pub(crate) fn period(&self, moment: SystemTime) -> Result<Range<SystemTime>, Failure> {
+        let period = Timestamp::try_from(moment).and_then(|moment| {
+            let period = match self.per {
+                Per::Fixed(length) => self.fixed(length, moment),
+                Per::Calendar(unit) => self.calendar(unit, moment),
+            }?;
+            Ok(SystemTime::try_from(period.start)?..SystemTime::try_from(period.end)?)
+        });
+        period.map_err(|why| Failure::usage(format!("cannot compute the period: {why}")))
+    }
+
+    fn fixed(&self, length: Duration, moment: Timestamp) -> Result<Range<Timestamp>, jiff::Error> {
+        let length = SignedDuration::try_from(length)?;
+        let first = Timestamp::UNIX_EPOCH + self.at.duration_since(Time::midnight());
+        let into = moment
+            .duration_since(first)
+            .as_millis()
+            .rem_euclid(length.as_millis());
+        let start = moment.as_millisecond() - i64::try_from(into).unwrap_or_default();
+        let start = Timestamp::from_millisecond(start)?;
+        Ok(start..start.checked_add(length)?)
+    }
+
+    fn calendar(&self, unit: Unit, moment: Timestamp) -> Result<Range<Timestamp>, jiff::Error> {
+        let begin = |date: Date| self.tz.to_timestamp(date.to_datetime(self.at));
+        let mut date = unit.first(self.tz.to_datetime(moment).date())?;
+        // The period of this date has not begun yet if the time of the day is before `at`.
+        while begin(date)? > moment {
+            date = unit.first(date.yesterday()?)?;
+        }
+        loop {
+            let next = unit.after(date)?;
+            if begin(next)? > moment {
+                return Ok(begin(date)?..begin(next)?);
+            }
+            date = next;
+        }
+    }
+}
+
+impl Unit {
+    /// The first date of the unit that contains `date`.
+    fn first(self, date: Date) -> Result<Date, jiff::Error> {
+        match self {
+            Self::Day => Ok(date),
+            Self::Week => {
+                date.checked_sub(i64::from(date.weekday().to_monday_zero_offset()).days())
+            }
+            Self::Month => Ok(date.first_of_month()),
+        }
+    }
+
+    /// The first date of the next unit. `first` is the first date of a unit.
+    fn after(self, first: Date) -> Result<Date, jiff::Error> {
+        first.checked_add(match self {
+            Self::Day => 1.days(),
+            Self::Week => 1.weeks(),
+            Self::Month => 1.months(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system(moment: Timestamp) -> SystemTime {
+        SystemTime::try_from(moment).expect("a time")
+    }
+
+    fn period(words: [&str; 3], moment: &str) -> String {
+        let [length, time, zone] = words;
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let time = given(time).map(|time| at(&time).expect("a time"));
+        let zone = given(zone).map(|zone| tz(&zone).expect("a zone"));
+        let schedule = Schedule::new(per(length).expect("a length"), time, zone).expect("they fit");
+        let moment: Timestamp = moment.parse().expect("a moment");
+        let period = schedule.period(system(moment)).expect("a period");
+        assert!(period.contains(&system(moment)), "{words:?} {moment}");
+        let shown = |at| humantime::format_rfc3339_seconds(at).to_string();
+        format!("{} {}", shown(period.start), shown(period.end))
+    }
+
+    #[test]
+    fn period_contains_its_moment_and_begins_at_the_time_of_the_day() {
+        for (words, moment, expected) in [
+            (
+                ["24h", "", ""],
+                "2026-11-23T22:00:00Z",
+                "2026-11-23T00:00:00Z 2026-11-24T00:00:00Z",
+            ),
+            (
+                ["24h", "03:00", ""],
+                "2026-11-23T02:59:59Z",
+                "2026-11-22T03:00:00Z 2026-11-23T03:00:00Z",
+            ),
+            (
+                ["1h", "00:15", ""],
+                "2026-11-23T02:14:00Z",
+                "2026-11-23T01:15:00Z 2026-11-23T02:15:00Z",
+            ),
+            (
+                ["day", "", ""],
+                "2026-11-23T22:00:00Z",
+                "2026-11-23T00:00:00Z 2026-11-24T00:00:00Z",
+            ),
+            (
+                ["day", "03:00", "Europe/Berlin"],
+                "2026-11-23T01:00:00Z",
+                "2026-11-22T02:00:00Z 2026-11-23T02:00:00Z",
+            ),
+            (
+                ["week", "", ""],
+                "2026-11-23T00:00:00Z",
+                "2026-11-23T00:00:00Z 2026-11-30T00:00:00Z",
+            ),
+            (
+                ["week", "", ""],
+                "2026-11-22T23:00:00Z",
+                "2026-11-16T00:00:00Z 2026-11-23T00:00:00Z",
+            ),
+            (
+                ["month", "04:30", ""],
+                "2026-03-01T04:00:00Z",
+                "2026-02-01T04:30:00Z 2026-03-01T04:30:00Z",
+            ),
+            // Days with 23 and 25 hours, and a time of the day that does not exist on the first of them.
+            (
+                ["day", "", "Europe/Berlin"],
+                "2026-03-29T12:00:00Z",
+                "2026-03-28T23:00:00Z 2026-03-29T22:00:00Z",
+            ),
+            (
+                ["day", "", "Europe/Berlin"],
+                "2026-10-25T12:00:00Z",
+                "2026-10-24T22:00:00Z 2026-10-25T23:00:00Z",
+            ),
+            (
+                ["day", "02:30", "Europe/Berlin"],
+                "2026-03-29T12:00:00Z",
+                "2026-03-29T01:30:00Z 2026-03-30T00:30:00Z",
+            ),
+        ] {
+            assert_eq!(period(words, moment), expected, "{words:?} {moment}");
+        }
+    }
+
+    #[test]
+    fn job_on_the_third_of_every_month_runs_in_every_month() {
+        let runs = |length: &str| {
+            let months = (2026..2029).flat_map(|year| {
+                (1..=12).map(move |month| format!("{year}-{month:02}-03T05:00:00Z"))
+            });
+            let mut periods: Vec<String> = months
+                .map(|moment| period([length, "", ""], &moment))
+                .collect();
+            periods.dedup();
+            periods.len()
+        };
+        assert_eq!(runs("month"), 36);
+        assert!(
+            runs("2630016s") < 36,
+            "a month of a fixed length is skipped at times"
+        );
+    }
+
+    #[test]
+    fn every_moment_of_a_year_is_in_the_period_that_the_previous_one_ends_with() {
+        for zone in [
+            "Europe/Berlin",
+            "America/Sao_Paulo",
+            "Australia/Lord_Howe",
+            "Pacific/Apia",
+        ] {
+            for unit in ["day", "week", "month"] {
+                let at = Some(at("00:10").expect("a time"));
+                let schedule =
+                    Schedule::new(per(unit).expect("a unit"), at, tz(zone).ok()).expect("they fit");
+                let begin: Timestamp = "2011-01-01T00:00:00Z".parse().expect("a moment");
+                let mut last = schedule.period(system(begin)).expect("a period");
+                for half_hours in 1..(366 * 48) {
+                    let moment = system(begin) + Duration::from_secs(1_800 * half_hours);
+                    let next = schedule.period(moment).expect("a period");
+                    assert!(next.contains(&moment), "{zone} {unit}");
+                    assert!(
+                        next == last || next.start == last.end,
+                        "{zone} {unit} {last:?} {next:?}"
+                    );
+                    last = next;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_lengths_times_and_zones_are_refused() {
+        for text in ["1month", "1M", "2 years", "1y", "0s", "fortnight"] {
+            assert!(per(text).is_err(), "{text}");
+        }
+        for text in ["3", "25:00", "03:00Z", "noon", "2026-01-01 03:00"] {
+            assert!(at(text).is_err(), "{text}");
+        }
+        assert!(tz("Europe/Atlantis").is_err());
+        let hours = Per::Fixed(Duration::from_secs(3_600));
+        assert!(Schedule::new(hours, None, Some(TimeZone::UTC)).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! The last run of the command of `quorate once`, as the record on the masters describes it.
+
+use std::ops::Range;
+use std::time::SystemTime;
+
+use quorate::OnceRecord;
+use serde::{Deserialize, Serialize};
+
+use crate::exit;
+
+/// The note of the record, which a run of the command writes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LastRun {
+    host: String,
+    pid: u32,
+    /// When the command was started, in RFC 3339.
+    began: String,
+    /// When the command ended, in RFC 3339; `None` while it runs, or if its end could not be recorded.
+    ended: Option<String>,
+    /// The exit code of the command; `None` if it is not known.
+    exit_code: Option<u8>,
+}
+
+impl LastRun {
+    /// A run of this process, which begins now.
+    pub(crate) fn begins() -> Self {
+        Self {
+            host: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+            pid: std::process::id(),
+            began: shown(SystemTime::now()),
+            ended: None,
+            exit_code: None,
+        }
+    }
+
+    /// The same run, which ends now with this exit code.
+    pub(crate) fn ends(self, code: u8) -> Self {
+        Self {
+            ended: Some(shown(SystemTime::now())),
+            exit_code: Some(code),
+            ..self
+        }
+    }
+
+    /// The text of the note.
+    pub(crate) fn note(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// A time as users read it.
+pub(crate) fn shown(at: SystemTime) -> String {
+    // humantime knows no year after 9999, which only a damaged record can have.
+    let last = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
+    humantime::format_rfc3339_seconds(at.min(last)).to_string()
+}
+
+/// The answer of `quorate once --status`, in the JSON form.
+#[derive(Debug, Serialize)]
+pub(crate) struct OnceStatus {
+    pub(crate) once: String,
+    /// `held`, `never`, `done`, `failed` or `unknown`.
+    pub(crate) state: &'static str,
+    /// Whether the present period is done; `None` without `--per`, or while the lock is held.
+    pub(crate) done: Option<bool>,
+    /// The start of the last period done, in RFC 3339; `None` if no period is done.
+    pub(crate) period: Option<String>,
+    /// The holder of the lock, in its own words.
+    pub(crate) holder: Option<String>,
+    /// The last run; `None` if there was none, or if a program that uses the library made it.
+    pub(crate) run: Option<LastRun>,
+}
+
+impl OnceStatus {
+    /// The status while another client holds the lock. The record cannot be read then.
+    pub(crate) fn held(once: String, holder: Option<String>) -> Self {
+        Self {
+            once,
+            state: "held",
+            done: None,
+            period: None,
+            holder,
+            run: None,
+        }
+    }
+
+    /// The status that the record shows. `period` is the present period.
+    pub(crate) fn of(
+        once: String,
+        record: &OnceRecord<'_>,
+        period: Option<&Range<SystemTime>>,
+    ) -> Self {
+        let run: Option<LastRun> = serde_json::from_str(record.note()).ok();
+        let last = record.last();
+        let code = run.as_ref().and_then(|run| run.exit_code);
+        let state = match (code, last) {
+            (Some(exit::OK), _) => "done",
+            (Some(_), _) => "failed",
+            (None, None) if run.is_none() => "never",
+            (None, _) => "unknown",
+        };
+        Self {
+            once,
+            state,
+            done: period.map(|period| last.is_some_and(|last| last >= period.start)),
+            period: last.map(shown),
+            holder: None,
+            run,
+        }
+    }
+
+    /// The status as lines for people.
+    pub(crate) fn lines(&self) -> String {
+        let mut lines = vec![match (&self.run, self.state) {
+            (_, "held") => match &self.holder {
+                Some(holder) => format!("running, or its lock is held: {holder}"),
+                None => "running, or its lock is held by a client without a note".to_owned(),
+            },
+            (Some(LastRun { exit_code: Some(code), .. }), _) => format!("the last run ended with exit code {code}"),
+            (Some(_), _) => "the last run has no recorded end: it crashed, was killed, or lost its lock or the masters".to_owned(),
+            (None, "never") => "has never run".to_owned(),
+            (None, _) => "the record says nothing about the last run".to_owned(),
+        }];
+        if let Some(LastRun {
+            host,
+            pid,
+            began,
+            ended,
+            ..
+        }) = &self.run
+        {
+            lines.push(format!("on {host}, pid {pid}"));
+            lines.push(format!("began {began}"));
+            lines.extend(ended.as_ref().map(|ended| format!("ended {ended}")));
+        }
+        lines.extend(
+            self.period
+                .as_ref()
+                .map(|period| format!("last period done: the one that began {period}")),
+        );
+        lines.extend(self.done.map(|done| {
+            let words = if done { "is done" } else { "is not done yet" };
+            format!("the present period {words}")
+        }));
+        lines.join("\n") + "\n"
+    }
+}

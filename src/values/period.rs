@@ -1,0 +1,106 @@
+//! Decides which period a call belongs to, and whether the work of this period is already done.
+
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+/// The maximum length of a period in milliseconds: ten years.
+const LONGEST: u64 = 10 * 365 * 24 * 3_600_000;
+
+/// The periods of work that runs once per period.
+#[derive(Clone, Debug)]
+pub(crate) enum Periods {
+    /// Periods of this length. The first period begins at 1970-01-01 UTC.
+    Every(Duration),
+    /// A single period, which the caller has computed.
+    One(Range<SystemTime>),
+}
+
+/// One period. Times are in milliseconds, and `start` counts from 1970-01-01 UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Period {
+    pub(crate) start: u64,
+    length: u64,
+}
+
+impl Periods {
+    /// The period of a call that is made at `now`, in milliseconds since 1970; an error text if the period is invalid.
+    pub(crate) fn at(&self, now: u64) -> Result<Period, &'static str> {
+        let (length, start) = match self {
+            Self::Every(length) => (*length, None),
+            Self::One(period) => {
+                let length = period.end.duration_since(period.start);
+                let start = period.start.duration_since(SystemTime::UNIX_EPOCH);
+                let start = start.map_err(|_| "the period begins before 1970")?;
+                (length.unwrap_or_default(), Some(millis(start)))
+            }
+        };
+        let length = match millis(length) {
+            0 => return Err("the period is 0: it must be at least 1ms"),
+            length @ 1..=LONGEST => length,
+            _ => return Err("the period is longer than ten years, which is the maximum"),
+        };
+        let start = start.unwrap_or(now - now % length);
+        Ok(Period { start, length })
+    }
+}
+
+impl Period {
+    /// Returns `None` if the work of this period must be done. Otherwise returns the start of the next period that is
+    /// not done. `last` is the start of the last period done, which may have had another length. If `last` is later
+    /// than this period, all periods are taken to be as long as this one.
+    pub(crate) fn next_if_done(self, last: Option<u64>) -> Option<u64> {
+        let since = last?.checked_sub(self.start)?;
+        let done = (since / self.length).saturating_add(1);
+        Some(self.start.saturating_add(done.saturating_mul(self.length)))
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn period_is_due_once_whatever_the_clocks_show() {
+        let hour = 3_600_000;
+        for (now, length, last, next) in [
+            (7 * hour + 5, hour, None, None),
+            (7 * hour + 5, hour, Some(6 * hour), None),
+            (7 * hour + 5, hour, Some(7 * hour), Some(8 * hour)),
+            (8 * hour, hour, Some(7 * hour), None),
+            // The last period was done by a machine whose clock is ahead.
+            (7 * hour + 5, hour, Some(9 * hour), Some(10 * hour)),
+            // The last period was recorded by an impossible clock: no start follows the maximum.
+            (7 * hour, hour, Some(u64::MAX), Some(u64::MAX)),
+            // The last period was recorded when the period was shorter.
+            (7 * hour, 24 * hour, Some(6 * hour), Some(24 * hour)),
+        ] {
+            let periods = Periods::Every(Duration::from_millis(length));
+            let period = periods.at(now).expect("a good length");
+            assert_eq!(period.next_if_done(last), next, "{now} {length} {last:?}");
+        }
+    }
+
+    #[test]
+    fn given_period_does_not_depend_on_the_clock() {
+        let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+        let period = Periods::One(at(1_000)..at(4_000));
+        for now in [0, 1_000, 2_000, 9_000] {
+            let period = period.at(now).expect("a good period");
+            assert_eq!(period.start, 1_000);
+            assert_eq!(period.next_if_done(Some(999)), None);
+            assert_eq!(period.next_if_done(Some(1_000)), Some(4_000));
+        }
+        for wrong in [
+            at(4_000)..at(1_000),
+            at(1_000)..at(1_000),
+            at(0)..at(LONGEST + 1),
+            SystemTime::UNIX_EPOCH - Duration::from_secs(1)..at(1_000),
+        ] {
+            assert!(Periods::One(wrong.clone()).at(0).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The stored record of work that runs once per period, as text and as a value of the API.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use super::error::ValueError;
+use super::register::Known;
+use super::value::number;
+use crate::node::note::MAX_NOTE_LEN;
+
+/// The record of [`Once`](crate::Once): the last period done, and a note about the last run of the work.
+pub struct OnceRecord<'a> {
+    pub(crate) known: Known<'a>,
+    pub(crate) last: Option<u64>,
+    pub(crate) note: String,
+}
+
+impl OnceRecord<'_> {
+    /// The start of the last period done; `None` if no period has been done.
+    pub fn last(&self) -> Option<SystemTime> {
+        let since = Duration::from_millis(self.last?);
+        SystemTime::UNIX_EPOCH.checked_add(since)
+    }
+
+    /// The note that was stored with the record ([`Turn::note`](crate::Turn::note)); empty if there is none.
+    pub fn note(&self) -> &str {
+        &self.note
+    }
+
+    /// Replaces the note, at most [`MAX_NOTE_LEN`](crate::MAX_NOTE_LEN) bytes, and keeps the last period done.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Turn::record`](crate::Turn::record).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the note may or may not have been replaced.
+    pub async fn set_note(self, note: &str) -> Result<(), ValueError> {
+        let text = Stored::text(self.last, note)?;
+        self.known.write(&text).await
+    }
+
+    /// Writes the record again to masters that have lost it; see [`Once::refill`](crate::Once::refill).
+    pub async fn refill(self) {
+        self.known.keep().await;
+    }
+}
+
+impl fmt::Debug for OnceRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnceRecord")
+            .field("last", &self.last())
+            .field("note", &self.note)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The content of a stored record: `once START NOTE`, without the space and the note if there is no note.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stored<'a> {
+    /// The start of the last period done, in milliseconds since 1970; `None` if no period has been done.
+    pub(crate) last: Option<u64>,
+    pub(crate) note: &'a str,
+}
+
+impl<'a> Stored<'a> {
+    /// The stored text, after the prefix, of a record that shows no period as done.
+    pub(crate) const NEVER: &'static str = "never";
+
+    /// Parses the text after the prefix; `None` if it has another format.
+    pub(crate) fn read(rest: &'a str) -> Option<Self> {
+        let (last, note) = match rest.split_once(' ') {
+            Some((_, "")) => return None,
+            Some(both) => both,
+            None => (rest, ""),
+        };
+        let last = match last {
+            Self::NEVER => None,
+            start => Some(number(start)?),
+        };
+        Some(Self { last, note })
+    }
+
+    /// The whole text to store.
+    pub(crate) fn text(last: Option<u64>, note: &str) -> Result<Vec<u8>, ValueError> {
+        if note.len() > MAX_NOTE_LEN {
+            return Err(ValueError::Invalid("the note of the record is too long"));
+        }
+        let last = last.map_or_else(|| Self::NEVER.to_owned(), |start| start.to_string());
+        let space = if note.is_empty() { "" } else { " " };
+        Ok(format!("once {last}{space}{note}").into_bytes())
+    }
+}
