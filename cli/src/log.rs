@@ -19,7 +19,7 @@ use crate::waiting;
 /// How much is printed on stderr. Every command has these options.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Talk {
-    /// Print nothing on stderr except the final error
+    /// Print nothing on stderr except the final error, and a warning if a wait reaches no majority of the masters
     #[arg(short, long, global = true, env = "QUORATE_QUIET", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) quiet: bool,
 

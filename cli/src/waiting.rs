@@ -19,6 +19,10 @@ const CHANGE: Duration = Duration::from_secs(2);
 /// Without a terminal: if the state of the wait does not change, a line is printed after this time.
 const STILL: Duration = Duration::from_secs(30);
 
+/// With `--quiet`: if no majority of the masters has answered for the first part of the wait, this long, one line is
+/// printed. Otherwise a job without a limit for its wait would wait for ever, and nobody would notice.
+const UNREACHABLE: Duration = Duration::from_secs(5);
+
 /// The spinner on the terminal; `None` while no spinner is shown.
 static MOVING: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
@@ -69,6 +73,10 @@ impl WaitDisplay {
 
     /// Shows the present state of the wait, if it is time for an update.
     pub(crate) fn see(&self, seen: &Waiting) {
+        if output::is_quiet() {
+            self.warn_if_unreachable(seen);
+            return;
+        }
         let ours = seen.holder.is_some()
             && seen.holder.as_deref() == self.ours.as_ref().map(|ours| ours.as_bytes());
         let text = describe(&self.resource, seen, ours);
@@ -87,6 +95,20 @@ impl WaitDisplay {
             output::mention(format!("{text}, waited {}", human(seen.waited)));
             *last = Some((seen.waited, key(seen)));
         }
+    }
+}
+
+impl WaitDisplay {
+    /// Warns once if the wait has not reached a majority of the masters for [`UNREACHABLE`].
+    fn warn_if_unreachable(&self, seen: &Waiting) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_majority = 2 * seen.answering > seen.masters;
+        if has_majority || last.is_some() || seen.waited < UNREACHABLE {
+            return;
+        }
+        let text = describe(&self.resource, seen, false);
+        output::say_in_passing(format!("warning: {text}, waited {}", human(seen.waited)));
+        *last = Some((seen.waited, key(seen)));
     }
 }
 

@@ -45,6 +45,26 @@ fn waiter_reports_why_masters_do_not_vote() {
 }
 
 #[test]
+fn quiet_wait_that_reaches_no_majority_warns_once() {
+    let masters = masters(3);
+    for master in masters.iter().take(2) {
+        master.kill().expect("killed");
+    }
+    let waited = done(&mut run(
+        &masters,
+        &["--quiet", "--wait", "9s", "r"],
+        &["true"],
+    ));
+    assert_eq!(waited.code, Some(69), "{waited:?}");
+    let lines: Vec<&str> = waited.err.lines().collect();
+    assert_eq!(lines.len(), 2, "a warning and the error: {waited:?}");
+    assert!(
+        lines[0].starts_with("quorate: warning: waiting for 'r', no vote from 2 of 3 masters"),
+        "{waited:?}"
+    );
+}
+
+#[test]
 fn waiter_does_not_report_healthy_masters_as_silent() {
     let masters = masters(5);
     for master in &masters {

@@ -196,6 +196,69 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
     assert!(held.err.contains("held by another"), "{held:?}");
 }
 
+/// The arguments of the container in the cron job, and the number of pods that Kubernetes starts if all pods fail.
+fn pods() -> (Vec<String>, usize) {
+    let file = text("kubernetes/cronjob.yaml");
+    let (_, rest) = file.split_once(" args:\n").expect("arguments");
+    let (args, _) = rest.split_once(" env:\n").expect("an environment");
+    let args = args
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- "));
+    let args = args.map(|word| word.replace("$(NODE)", "node-1"));
+    let (_, limit) = file.split_once("backoffLimit: ").expect("a limit");
+    let limit = limit.lines().next().expect("a number");
+    let limit: usize = limit.parse().expect("a number");
+    (
+        std::iter::once("once".to_owned()).chain(args).collect(),
+        limit + 1,
+    )
+}
+
+#[test]
+fn failed_job_of_the_cron_job_is_repeated_and_its_failure_is_not_hidden_by_the_next_pod() {
+    let masters = masters(3);
+    let (words, pods) = pods();
+    assert!(pods > 1, "the file must let Kubernetes start several pods");
+    let created = done(quorate(&masters).args(["once", "--create", "nightly-report"]));
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let dir = tempfile::tempdir().expect("a directory");
+    // The job fails for as long as a file is missing.
+    let go = dir.path().join("go");
+    let job = dir.path().join("job");
+    std::fs::write(
+        &job,
+        format!("#!/bin/sh\necho ran; test -e {}\n", go.display()),
+    )
+    .expect("written");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&job, executable).expect("set");
+    let words = words.iter().map(|word| {
+        if word.starts_with("/usr/local") {
+            job.to_str().expect("text").to_owned()
+        } else {
+            word.clone()
+        }
+    });
+    let words: Vec<String> = words.collect();
+    let pod = || {
+        let mut quorate = quorate(&masters);
+        done(quorate.env("QUORATE_NODE_TIMEOUT", "500ms").args(&words))
+    };
+    for _ in 0..pods {
+        let failed = pod();
+        assert_eq!(
+            (failed.code, &*failed.out),
+            (Some(1), "ran\n"),
+            "{failed:?}"
+        );
+    }
+    std::fs::write(go, "").expect("written");
+    for out in ["ran\n", ""] {
+        let done = pod();
+        assert_eq!((done.code, &*done.out), (Some(0), out), "{done:?}");
+    }
+}
+
 #[test]
 fn compose_file_has_five_masters_and_a_job_that_uses_them() {
     let name = "the_compose_file_has_five_masters";
@@ -335,6 +398,20 @@ fn cron_page_starts_with_quorate_once() {
         .find(|line| line.starts_with("quorate "))
         .expect("a command");
     assert!(first.starts_with("quorate once "), "{first}");
+    let line = cron
+        .lines()
+        .find_map(|line| line.strip_prefix("5 3 * * *  "));
+    let line = line.expect("a line of a crontab");
+    let (line, _) = line.split_once("  #").expect("a comment");
+    let limited = line.contains(" --wait ");
+    assert!(
+        limited,
+        "a job without a limit for its wait would hang without a quorum: {line}"
+    );
+    let words = line.replace("./report.sh", "true");
+    let words = words.split_whitespace().skip(1).map(str::to_owned);
+    let words: Vec<String> = words.collect();
+    runs(&masters(3), &words, "nightly-report", &[0, 0]);
     let cron = cron.split("\n## ").next().expect("its text");
     for name in ["systemd/quorate-nightly.timer", "kubernetes/cronjob.yaml"] {
         assert!(cron.contains(&format!("packaging/{name}")), "{name}");
