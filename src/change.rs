@@ -770,8 +770,9 @@ impl Survey {
         self.configuration.has_next()
     }
 
-    /// Whether this client can get no majority, because too many masters reject its configuration. These masters were
-    /// replaced, or they are next masters that are not open yet.
+    /// Whether this client cannot get a majority, because too many masters reject its configuration. A master rejects
+    /// it for one of two reasons: the client still uses masters that have been replaced, or it already uses the masters
+    /// that replace them, and `open` has not opened these yet.
     pub fn refuses(&self) -> bool {
         let refused = self.those(|master| {
             let admission = self.configuration.admission(master.marker());

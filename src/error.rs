@@ -328,7 +328,7 @@ pub enum ScopeError<T = ()> {
 }
 
 impl<T> ScopeError<T> {
-    /// The value of a body that ran to its end although the lock had ended before; `None` if there is no such value.
+    /// The value of a body that ran to its end after the lock had ended; `None` if there is no such value.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::NotAcquired(_) => None,

@@ -34,8 +34,8 @@ impl Wait {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
-    /// First come, first served, over all processes and machines that use this order. Waiters queue on every master and
-    /// are woken one at a time. The default.
+    /// First come, first served, across all processes and machines that use this order. Waiters queue on every master
+    /// and are woken one at a time. The default.
     #[default]
     Fair,
     /// Plain Redlock: waiters poll with jittered pauses, and the first one that asks after a release gets the lock. The

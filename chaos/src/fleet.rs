@@ -94,13 +94,13 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// If the client had ended before.
+    /// If the client had already ended.
     pub fn kill(&mut self, index: usize) -> anyhow::Result<String> {
         let clock = self.recorder.clock();
         let member = self.member(index)?;
         ensure!(
             member.child.try_wait()?.is_none(),
-            "it had ended by itself before"
+            "it had already ended by itself"
         );
         // Take the time before the kill. From now on the client may be dead, and its child process may have released
         // the lock. On a busy machine, the driver notices the end of the client much later.

@@ -202,7 +202,7 @@ impl Scenario {
         };
         ensure!(
             changes.servers() == self.masters && self.nodes.is_empty(),
-            "replacing masters needs masters that are all Redis"
+            "replacing masters is possible only if all masters are Redis"
         );
         ensure!(
             self.locker == Locker::Quorate && self.guarded,

@@ -20,9 +20,10 @@ impl LossNotice {
         }
     }
 
-    /// Checks the holder of a lock that was valid until `until`. `now` is the time of the notification, or the present
-    /// time if the holder has not been notified. `kept` is the time since `until` in which the holder's process could
-    /// not run; it does not count. Returns the delay if it is too long.
+    /// Checks how late the holder of a lock was notified that the lock was lost. The validity of the lock ended at
+    /// `until`. `now` is the time of the notification, or the present time if the holder has not been notified. `kept`
+    /// is the time since `until` in which the holder's process could not run; it does not count as delay. Returns the
+    /// delay from `until` to `now` if it is longer than allowed, otherwise `None`.
     pub fn judge(&mut self, until: u64, now: u64, kept: u64) -> Option<u64> {
         self.judged += 1;
         let late = now.saturating_sub(until).saturating_sub(kept);

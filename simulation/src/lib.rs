@@ -30,7 +30,7 @@
 //!   two microseconds, or longer if the thread is preempted while masters and network continue.
 //! - In every third scenario, several kinds of locks on the same resources: exclusive locks, locks on several
 //!   resources, locks of readers, locks of owners, and writers that downgrade to readers. In every seventh scenario,
-//!   semaphores. The seeded bugs of these locks are faulty masters under the real library (`seeded_bugs/scripts.rs`).
+//!   semaphores. The seeded bugs for these locks are faulty masters under the real library (`seeded_bugs/scripts.rs`).
 //! - In some scenarios, values under locks: quotas and once-per-period records. These scenarios last longer, and
 //!   masters crash one after another (`draw/values.rs`). In other scenarios, holders leave notes, leaders are elected,
 //!   and elections are observed (`draw/notes.rs`).
@@ -43,8 +43,8 @@
 //!   replacement and are reconfigured at any time. Simulated masters check generation markers as the driver's
 //!   handshakes and scripts demand. One or two operators take the library's own steps: late, repeatedly, or killed in
 //!   between, and some of their orders get lost. An operator's connection is not simulated byte by byte: its orders are
-//!   executed directly. Meanwhile clients at every step use quotas, records, leaders and observers. An operator carries
-//!   values over to the new masters and removes lost values.
+//!   executed directly. While the masters are replaced, clients at every step of the replacement use quotas, records,
+//!   leaders and observers. An operator copies values to the new masters and removes lost values.
 //! - In some scenarios, nobody uses the masters for days. Often a clock with a wrong date has left counters far in the
 //!   future before these days (`draw/days.rs`).
 //!

@@ -82,7 +82,7 @@ pub struct Step {
     pub think: u64,
     /// The number of the resource on which the client takes the lock.
     pub resource: u8,
-    /// The longest wait for the lock, in nanoseconds; zero for a single attempt.
+    /// The longest wait for the lock, in nanoseconds; zero means `try_acquire`.
     pub wait: u64,
     /// How long the client holds the lock, in nanoseconds.
     pub hold: u64,

@@ -277,7 +277,8 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // The library handles the answer at once. Its task is not preempted meanwhile, as with Redis masters.
+        // The library handles the answer at once. As with Redis masters, its task is not preempted while it handles the
+        // answer.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

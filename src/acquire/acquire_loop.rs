@@ -28,7 +28,7 @@ use crate::waiting::own::Asked;
 /// How long an attempt that began before the acquire's deadline may continue after that deadline.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 
-/// How many slots of a semaphore are tried in a row before the caller waits, or before a single attempt ends.
+/// How many slots of a semaphore are tried in a row before the caller waits, or before a `try_acquire` ends.
 const SLOTS_IN_A_ROW: u32 = 3;
 
 /// The user's callback, which is called with the state of a waiter.
@@ -250,8 +250,9 @@ impl<'a> AcquireLoop<'a> {
         QueuePlace::draw(self.core, &self.wanted, drawn + 1)
     }
 
-    /// Enters the local queue. `Turn::Now(None)` is a single attempt that must ask the masters although it has no place
-    /// in the local queue. A single attempt fails with the finding of the waiter at the front if others wait behind it.
+    /// Enters the local queue. `Turn::Now(None)` means: this `try_acquire` must ask the masters although it has no
+    /// place in the local queue. If other waiters queue behind the first one, a `try_acquire` fails with the result of
+    /// the first waiter's last attempt.
     fn turn(&self) -> Result<Turn, LastFinding> {
         let lines = &self.core.lines;
         if self.wanted.shape().local_turn() == LocalTurn::Pass {
@@ -303,7 +304,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Whether to ask for another slot of the semaphore at once, because the masters show another slot as free. At most
-    /// [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or within a single attempt.
+    /// [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or within a `try_acquire`.
     async fn asks_for_another_slot(
         &mut self,
         missed: &FailedAttempt,

@@ -62,8 +62,8 @@ impl LockGuard {
         !self.wrote.swap(true, Ordering::Relaxed)
     }
 
-    /// Runs `body` while the lock is held, and drops `body` when the lock is lost. If the body ran to its end although
-    /// the lock had ended before, for example because the process was paused, the error contains the body's value.
+    /// Runs `body` while the lock is held, and drops `body` when the lock is lost. If the body ran to its end after the
+    /// lock had ended, for example because the process was paused, the error contains the body's value.
     pub(crate) async fn while_held<T>(
         &self,
         body: impl AsyncFnOnce(&Self) -> T,

@@ -70,8 +70,8 @@ impl Purpose {
         Self::Releases,
     ];
 
-    /// Whether locks cannot be acquired without these rights. For some purposes this concerns only locks that use the
-    /// feature, for example fencing.
+    /// Whether acquiring a lock fails if the Redis user lacks these rights. The rights for a feature (for example
+    /// fencing) are needed only for locks that use this feature.
     pub fn is_needed(self) -> bool {
         matches!(
             self,

@@ -24,7 +24,7 @@ pub(crate) enum Finding {
 }
 
 impl Finding {
-    /// The finding of a lost round with these votes; `None` if nothing follows from the votes with certainty.
+    /// The reason why a round with these votes was lost; `None` if no reason follows from the votes with certainty.
     pub(crate) fn of(votes: Tally) -> Option<Self> {
         if !votes.possible_without_faults() {
             Some(Self::Outage)
@@ -37,7 +37,7 @@ impl Finding {
         }
     }
 
-    /// Whether this finding replaces `before`, the finding of an earlier round of the same wait. It does, with two
+    /// Whether this reason replaces `before`, the reason from an earlier round of the same wait. It does, with two
     /// exceptions. `Split` does not replace another finding, because its refusals may come from leftover keys without a
     /// holder. `Late` does not replace `NotJoinable`, because the time was spent on looking for a common fencing token
     /// again.

@@ -1,4 +1,4 @@
-//! The result of a single attempt.
+//! The result of `try_acquire`.
 
 use std::time::Duration;
 

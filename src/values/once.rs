@@ -14,7 +14,7 @@ use crate::outcome::LossCause;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// Work that runs once per period over all machines, for example a nightly report or a monthly invoice.
+/// Work that runs once per period across all machines, for example a nightly report or a monthly invoice.
 ///
 /// Made by [`Redlock::once`]. The masters store a record of the last period done, under the lock with the same name.
 /// Holding a lock for the whole period would not be enough, because the lock ends with its ttl and a restart forgets
@@ -66,8 +66,9 @@ pub enum OnceOutcome<T> {
     /// The body ran, but recording the period failed, so the work of this period may be done again. Only
     /// [`at_least_once`](Once::at_least_once) returns this.
     NotRecorded(T, ValueError),
-    /// The body ran to its end, but the lock had ended before, so another client may have begun the next period
-    /// meanwhile. This period is recorded as done. Only [`at_most_once`](Once::at_most_once) returns this.
+    /// The body ran to its end, but the lock had ended before the body did. So another client may have begun the next
+    /// period before the body ended. This period is recorded as done. Only [`at_most_once`](Once::at_most_once) returns
+    /// this.
     Outlived(T, LossCause),
     /// The work of this period was already done, so the body did not run.
     AlreadyDone {
@@ -252,8 +253,8 @@ impl Once {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the body, and releases the lock in the background. This period is then not recorded as
-    /// done, unless the body had ended.
+    /// Dropping the future drops the body, and releases the lock in the background. The period is then not recorded as
+    /// done, unless the body had already ended.
     pub async fn at_least_once<T, E>(
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,

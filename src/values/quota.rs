@@ -7,7 +7,7 @@ use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// A limited number of units that are handed out over all machines: prizes, seats, licences. No unit is handed out
+/// A limited number of units that are handed out across all machines: prizes, seats, licences. No unit is handed out
 /// twice.
 ///
 /// Made by [`Redlock::quota`]. The masters store how many units are left, under the lock with the same name, which each

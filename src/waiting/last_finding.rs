@@ -1,5 +1,5 @@
-//! The last finding of one waiter (the reason why the lock is not available). Waiters behind it in the local queue may
-//! use the finding.
+//! The last finding of one waiter: the reason why the lock is not available, as its last attempt showed. Waiters behind
+//! this waiter in the local queue may use the finding.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ pub(crate) struct LastFinding {
 }
 
 impl LastFinding {
-    /// The finding that applies while a task of this process holds the lock, or was the last to hold it.
+    /// The reason that waiters get while a task of this process holds the lock, or was the last to hold it.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,
         names_holder: false,
     };
 
-    /// Converts the finding of a waiter for `wanted` into the finding that waiters behind it may use.
+    /// Changes the finding of a waiter for `wanted` so that the waiters behind it may use it.
     pub(crate) fn left_by(self, wanted: &Wanted) -> Self {
         let names_holder = self.names_holder && wanted.keys().count() == 1;
         Self {
@@ -35,7 +35,7 @@ impl LastFinding {
         }
     }
 
-    /// Replaces the last finding by the finding of a later round, as [`Finding::replaces`] decides.
+    /// Replaces `last_finding` by what a later round of requests showed, if [`Finding::replaces`] says so.
     pub(crate) fn add(
         last_finding: &mut Option<Self>,
         finding: Option<Finding>,

@@ -1,8 +1,9 @@
 //! The local queue of each resource, and the wake-ups from the masters.
 //!
-//! Within one process the waiters for one resource queue here, and only the first waiter, the front, asks the masters:
-//! a thousand waiters cost no more messages than one. The front keeps its turn while it holds the lock. So the requests
-//! of the next waiter follow the front's releases on the same connections, without waiting for a reply in between.
+//! Within one process the waiters for one resource wait in this queue. Only the first waiter, called the front, asks
+//! the masters, so a thousand waiters cost no more messages than one. The front keeps its turn while it holds the lock.
+//! So the requests of the next waiter follow the front's releases on the same connections, and need not wait for the
+//! replies to the releases.
 //!
 //! The local queue only decides which waiter may ask the masters. The masters grant the locks.
 
@@ -73,7 +74,8 @@ impl LocalLines {
     }
 
     /// Records that a lock recorded by [`hold`](Self::hold) has ended. Must be called once for each lock. If the lock
-    /// was a slot of a semaphore, the front of the semaphore's queue is woken, because it may take the slot at once.
+    /// was a slot of a semaphore, this wakes the first waiter in the semaphore's local queue, which may take the slot
+    /// at once.
     pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
         self.own.let_go(key);
         let Some(permit) = permit else {
@@ -103,8 +105,8 @@ impl LocalLines {
         self.beside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the next waiter the front when the holder releases the lock. Each holder is the front of the queue and
-    /// must call this once.
+    /// Gives the turn to the next waiter of the local queue when the holder releases the lock. A holder keeps its place
+    /// at the front of the queue until it calls this, and must call it exactly once.
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();

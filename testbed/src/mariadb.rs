@@ -199,7 +199,7 @@ impl MariaDb {
         }
     }
 
-    /// The port of the server, which stays the same over all restarts.
+    /// The port of the server, which stays the same across restarts.
     pub fn port(&self) -> u16 {
         self.lease.port()
     }

@@ -48,7 +48,8 @@ fn three(program: Option<PathBuf>) -> Masters {
     Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs the documented `ACL SETUSER` command on every master, if `without` is given without that right.
+/// Runs the documented `ACL SETUSER` command on every master. If `without` names a right, leaves this right out of the
+/// command.
 fn grant(masters: &Masters, without: Option<&str>) {
     let mut words = documented();
     words.retain(|word| Some(word.as_str()) != without);
@@ -442,7 +443,7 @@ fn told(right: &str) -> Option<String> {
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
-        // Without this right, the client looks at the locks of a batch one by one.
+        // Without this right, the client reads the locks of a batch one by one.
         "+mget"
         // Without these rights, locks work, but holders are not shown, observers are not notified at once, and nothing
         // is listed.

@@ -1,4 +1,4 @@
-//! Tests of jobs that run at most once, or at least once, per period over all machines.
+//! Tests of jobs that run at most once, or at least once, per period across all machines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

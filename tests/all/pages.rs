@@ -397,7 +397,7 @@ mod readme {
         // A lock that another client holds is a normal answer, not an error.
         match redlock.try_acquire("invoice-42").await? {
             TryAcquire::Acquired(guard) => { /* ... */ }
-            TryAcquire::Held(refusal) => println!("held for {:?} more, unless renewed", refusal.ttl_left),
+            TryAcquire::Held(refusal) => println!("held: expires in {:?} unless renewed", refusal.ttl_left),
         }
 
         // The lock is held while the body runs. If it is lost, the body is dropped and `scope` returns an error.

@@ -307,7 +307,7 @@ async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
         let attempts = world.attempts() - before;
         assert!(
             attempts <= 5,
-            "{attempts} attempts for permit {number}: at most five are expected, for the slot and for the next waiter"
+            "{attempts} attempts after release {number}: at most five are expected, to take the slot and to queue the next waiter"
         );
     }
 }

@@ -716,8 +716,8 @@ impl Pair {
                     prop_assert!(same, "after step {place}: ttl {:?} and {:?}", a.1, b.1);
                 }
             }
-            // Wake-ups arrive on the same connection as the answers to looks, so all earlier wake-ups have arrived by
-            // now.
+            // Wake-ups arrive on the same connection as the answers to status requests, so all earlier wake-ups have
+            // arrived by now.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
@@ -819,8 +819,8 @@ fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
     parts.into_iter().zip(counts).collect()
 }
 
-/// The visible state of one key: the answer to a look, followed by the lock key, its fencing counter and its note, each
-/// with its remaining time.
+/// The visible state of one key: the answer to a status request, followed by the lock key, its fencing counter and its
+/// note, each with its remaining time.
 #[derive(Debug)]
 struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 

@@ -218,7 +218,8 @@ impl Arm {
     }
 
     fn peek(&self, key: &[u8]) -> Result<node::KeyState, Fault> {
-        // A look fails on a malformed counter. So remove the counter from a copy of the master before the look.
+        // A status request fails on a malformed counter. So remove the counter from a copy of the master before the
+        // request.
         let look = |master: &memory::Master, now: u64| {
             let mut copy = master.clone();
             copy.put_text(now, &fence(key), b"0", None);

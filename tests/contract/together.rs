@@ -414,7 +414,8 @@ impl Pair {
                 }
             }
             self.compare_keys()?;
-            // Published messages arrive before the answers to these requests, so all of them have arrived afterwards.
+            // A master sends the wake-ups that it has published before it answers the following request. So when both
+            // requests are answered, all wake-ups have arrived.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asking::look(b"another")).await;
             }

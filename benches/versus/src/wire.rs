@@ -64,8 +64,8 @@ impl Asked {
             }
         }
         Self {
-            acquire: acquire.expect("the script that takes a lock in order"),
-            release: release.expect("the script that gives it back"),
+            acquire: acquire.expect("the script that takes a lock in the order of the queue"),
+            release: release.expect("the script that releases the lock"),
         }
     }
 }

@@ -38,7 +38,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             .is_some_and(|(_, to)| line.t > to);
         let paused = late && case.was_paused(&line.who, *began, line.t);
         let excused = if paused {
-            Some("the writer was paused between its look and its write".to_owned())
+            Some(
+                "the writer was paused between its last check of the lock and its write".to_owned(),
+            )
         } else {
             case.excuse(t, line.t)
         };

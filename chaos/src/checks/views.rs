@@ -51,7 +51,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             other.is_some_and(|other| case.was_paused(&other.who, over, line.t))
         });
         let excused = if paused {
-            Some("the writer was paused between its look and its write".to_owned())
+            Some(
+                "the writer was paused between its last check of the lock and its write".to_owned(),
+            )
         } else {
             case.excuse(began, line.t)
         };
@@ -67,7 +69,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         });
     }
     let looked_at =
-        format!("{looks} reads, {halves} of them of a write that its writer could not complete");
+        format!("{looks} reads; {halves} of them found a write that its writer could not complete");
     let finding = Finding::of("views", looked_at, violations);
     if looks == 0 {
         return finding.at_least(Verdict::Unknown);

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const ROWS: &[Row] = &[
     Row::each(
         "db-kill",
-        "SIGKILL to a MariaDB, which comes back with every commit that it has answered",
+        "SIGKILL to a MariaDB, which comes back with every commit that it has acknowledged",
         kill,
     )
     .on(Which::SafeDatabases)

@@ -261,7 +261,7 @@ impl Kind {
         }
         let alone = matches!(self.needs, Needs::Clocks | Needs::Links | Needs::Names);
         let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
-        (alone && is_mixed).then(|| "it needs masters that are all Redis".to_owned())
+        (alone && is_mixed).then(|| "it needs Redis masters only".to_owned())
     }
 
     /// The reason why the fault is not available on this machine, or `None` if it is.

@@ -262,7 +262,7 @@ fn holds_of_one_owner_share_a_token_and_two_owners_never_overlap() {
 }
 
 #[test]
-fn prize_given_twice_or_in_excess_is_reported() {
+fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
     let answered = |op, answer: &str, left| Event::Answered {
         op,
         answer: answer.to_owned(),

@@ -156,12 +156,12 @@ fn signal_ends_the_wait_and_leaves_no_keys() {
     assert_eq!(
         next.code,
         Some(0),
-        "nothing of the waiter is left: {next:?}"
+        "no lock key of the waiter is left: {next:?}"
     );
 }
 
 #[test]
-fn killed_quorate_ends_its_group_and_the_lock_expires() {
+fn processes_of_the_command_end_and_the_lock_expires_if_quorate_is_killed() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("sleep {mark} & sleep {mark}");

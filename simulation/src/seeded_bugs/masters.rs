@@ -1,5 +1,5 @@
-//! Seeded bugs of replacing masters: clients that count votes wrongly, masters that admit or refuse wrongly, and
-//! operators that take wrong steps.
+//! Seeded bugs in the replacement of masters: clients that count votes wrongly, masters that admit or refuse wrongly,
+//! and operators that take wrong steps.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::Flaw;
 use crate::change_plan::{ChangePlan, Named};
 
 impl Flaw {
-    /// The seeded bugs of replacing masters. Only scenarios in which masters are replaced show them.
+    /// The seeded bugs in the replacement of masters. Only scenarios in which masters are replaced show them.
     pub const OF_CHANGES: [Self; 22] = [
         Self::JointUnion,
         Self::JointOldOnly,

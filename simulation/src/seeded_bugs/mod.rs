@@ -291,7 +291,7 @@ impl Flaw {
         Self::CounterForADay,
     ];
 
-    /// The seeded bugs of stores. Only scenarios with stores show them.
+    /// The seeded bugs in stores. Only scenarios with stores show them.
     pub const OF_STORES: [Self; 7] = [
         Self::VersionsAgain,
         Self::SessionIsLease,

@@ -1,4 +1,4 @@
-//! Seeded bugs of notes: masters that handle notes wrongly.
+//! Seeded bugs in the handling of notes: masters that handle notes wrongly.
 
 use std::sync::Arc;
 use std::time::Duration;

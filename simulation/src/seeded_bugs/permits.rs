@@ -1,4 +1,4 @@
-//! Seeded bugs of semaphores: a master that only counts permits, a master that picks the slot itself, and a master
+//! Seeded bugs in semaphores: a master that only counts permits, a master that picks the slot itself, and a master
 //! without a queue.
 
 use std::collections::HashMap;

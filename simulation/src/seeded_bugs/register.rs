@@ -1,5 +1,5 @@
-//! Seeded bugs of values under locks: masters that read and write values wrongly, and a small client that counts the
-//! masters' replies wrongly. The correct variant of the client must break no rule.
+//! Seeded bugs in the handling of values under locks: masters that read and write values wrongly, and a small client
+//! that counts the masters' replies wrongly. The correct variant of the client must break no rule.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Seeded bugs of the scripts for several resources, readers, owners and semaphores.
+//! Seeded bugs in the scripts for several resources, readers, owners and semaphores.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

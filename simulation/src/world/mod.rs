@@ -105,8 +105,8 @@ impl Shared {
         now
     }
 
-    /// Preempts the task that is being polled for `lasts` nanoseconds. Meanwhile masters, network and drivers continue,
-    /// and other tasks wait. The preemption ends early at an event that the executor must handle.
+    /// Preempts the task that is being polled for `lasts` nanoseconds. During the preemption, masters, network and
+    /// drivers continue, and other tasks wait. The preemption ends early at an event that the executor must handle.
     pub(crate) fn preempt(&self, lasts: u64) {
         // Drivers deliver answers within an event, in which no task may be preempted.
         if !self.polled.swap(false, Ordering::Relaxed) {
@@ -372,7 +372,7 @@ pub(crate) struct World {
     /// have left a store's queues.
     released: HashSet<(usize, [u8; 32])>,
     left: HashSet<(usize, Arc<str>)>,
-    /// The nodes through which a lock can be force-released at the stores, each with its client and master.
+    /// The connections to stores through which the simulation can force-release locks, one for each client and store.
     breakers: Vec<Breaker>,
     pub(crate) links: Vec<Link>,
     conns: Vec<Conn>,

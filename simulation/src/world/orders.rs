@@ -20,7 +20,8 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The TTL of a fencing counter that is not ahead of the clock.
+/// The TTL of a fencing counter, if its number is not ahead of the master's clock. (If it is ahead, the TTL is longer
+/// by the difference.)
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master.

@@ -8,10 +8,11 @@ use super::{Shared, World};
 use crate::facts::{Fact, short};
 use crate::locker::{name, resource_of};
 
-/// The number of a client, the number of a master, and the client's node for this master.
+/// A client's connection to one store, through which the simulation can force-release (break) locks: the number of the
+/// client, the number of the store among the masters, and the client's `Node` for it.
 pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
 
-/// A force-release of one lock at all stores, through the nodes of one process.
+/// A force-release of one lock at all stores, which is sent through the connections of one client process.
 pub(super) struct Breaks {
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
@@ -103,8 +104,8 @@ impl World {
         }
     }
 
-    /// Replaces the store nodes of a process, and returns the previous ones. The caller drops those while the world is
-    /// unlocked.
+    /// Replaces the connections of one client process to all stores, and returns the previous connections. The caller
+    /// drops the previous connections while the world is unlocked.
     pub(crate) fn replace_breakers(&mut self, client: usize, new: Vec<Breaker>) -> Vec<Breaker> {
         let of = |breaker: &mut Breaker| breaker.0 == client;
         let old = self.breakers.extract_if(.., of).collect();

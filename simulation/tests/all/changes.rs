@@ -1,6 +1,7 @@
-//! Tests scenarios in which masters are replaced while clients take locks, and the seeded bugs of replacing masters.
+//! Tests scenarios in which masters are replaced while clients take locks. Also tests that the simulation catches every
+//! seeded bug (a version of the code that lacks one rule) that concerns the replacement of masters.
 //!
-//! `QUORATE_SEEDS` sets another number of seeds.
+//! The environment variable `QUORATE_SEEDS` sets how many seeds the tests run, instead of their usual number.
 
 use crate::support::{CHANGES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{ChangePlan, Flaw, Kind, Play, Scenario, Step, ValueStep, Worlds};
@@ -118,7 +119,7 @@ const SEEDED_BUGS: [(Flaw, u64); 22] = [
 ];
 
 #[test]
-fn every_seeded_bug_of_changes_is_caught_within_its_seeds() {
+fn seeded_bugs_in_replacing_masters_are_caught_within_their_number_of_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_CHANGES);
     for flaw in Flaw::OF_CHANGES {
         assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
@@ -130,7 +131,7 @@ fn every_seeded_bug_of_changes_is_caught_within_its_seeds() {
 
 #[test]
 #[ignore = "nightly"]
-fn every_rare_seeded_bug_of_changes_is_caught_within_its_seeds() {
+fn rare_seeded_bugs_in_replacing_masters_are_caught_within_their_number_of_seeds() {
     all_are_caught(|within| !is_short(within) && !cfg!(debug_assertions));
 }
 

@@ -1,7 +1,7 @@
 //! Checks every combination of a kind of masters, a kind of lock or value, and a happening: some rule must have been
 //! checked in it. `NEVER` lists the exceptions with their reasons.
 //!
-//! `QUORATE_SEEDS` sets another number of seeds.
+//! The environment variable `QUORATE_SEEDS` sets how many seeds the tests run, instead of their usual number.
 
 use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};

@@ -1,7 +1,7 @@
 //! Plays a fixed number of seeds under `cargo test`. Also tests the seeded bugs, and that a seed always gives the same
 //! run.
 //!
-//! `QUORATE_SEEDS` sets another number of seeds.
+//! The environment variable `QUORATE_SEEDS` sets how many seeds the tests run, instead of their usual number.
 
 use crate::support::{REDIS, is_caught, is_short, must_pass, sweep, threads};
 use quorate_simulation::{Flaw, Play, RULES, Scenario, Worlds, first_caught, run};
@@ -126,14 +126,14 @@ const SEEDED_BUGS: [(Flaw, u64); 57] = [
 ];
 
 #[test]
-fn every_seeded_bug_is_caught_within_its_seeds() {
+fn seeded_bugs_are_caught_within_their_number_of_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::ALL);
     all_are_caught(REDIS.short(), is_short);
 }
 
 #[test]
 #[ignore = "nightly"]
-fn every_rare_seeded_bug_is_caught_within_its_seeds() {
+fn rare_seeded_bugs_are_caught_within_their_number_of_seeds() {
     all_are_caught(REDIS.all(), |within| !is_short(within));
 }
 

@@ -1,6 +1,7 @@
-//! Tests scenarios in which some or all masters are stores, and the seeded bugs of stores.
+//! Tests scenarios in which some or all masters are stores. Also tests that the simulation catches every seeded bug (a
+//! version of the code that lacks one rule) that concerns stores.
 //!
-//! `QUORATE_SEEDS` sets another number of seeds.
+//! The environment variable `QUORATE_SEEDS` sets how many seeds the tests run, instead of their usual number.
 
 use crate::support::{STORES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{Flaw, Play, Scenario, Worlds};
@@ -50,7 +51,7 @@ const SEEDED_BUGS: [(Flaw, u64); 7] = [
 ];
 
 #[test]
-fn every_seeded_bug_of_stores_is_caught_within_its_seeds() {
+fn seeded_bugs_in_stores_are_caught_within_their_number_of_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_STORES);
     for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
         assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
@@ -60,7 +61,7 @@ fn every_seeded_bug_of_stores_is_caught_within_its_seeds() {
 
 #[test]
 #[ignore = "nightly"]
-fn every_rare_seeded_bug_of_stores_is_caught_within_its_seeds() {
+fn rare_seeded_bugs_in_stores_are_caught_within_their_number_of_seeds() {
     all_are_caught(|within| !is_short(within));
 }
 

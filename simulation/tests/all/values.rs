@@ -28,7 +28,7 @@ fn refuses(master: u8, from: u64, to: u64) -> Fault {
 }
 
 /// A partition between one client and some masters (bit n is master n), from `from` to `to` milliseconds. Messages that
-/// are sent meanwhile arrive right after the partition.
+/// are sent during the partition arrive right after it.
 fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     let kind = FaultKind::Partition {
         clients: 1 << client,

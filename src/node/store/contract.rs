@@ -21,7 +21,7 @@ use crate::node::{Fault, NodeName, ServerRun};
 ///   make a late effect harmless.
 /// - A read may return older content than answers to other sessions, for example from a follower that lags behind. It
 ///   never returns older content than the same session has read or changed.
-/// - While the server runs, it does not forget a change that it has answered. After a restart it may forget changes
+/// - While the server runs, it does not forget a change that it has acknowledged. After a restart it may forget changes
 ///   only as [`Greeting::uptime`] allows.
 pub trait Store: Send + Sync + 'static {
     /// A connection for reads and changes.
@@ -120,13 +120,13 @@ pub struct Greeting {
     /// address and after a restart.
     pub server: Option<String>,
     /// How long the server has been up, if it may have forgotten grants in its last restart. Its votes do not count
-    /// until every lease from before that restart has expired. `None` for a server that never loses a change that it
-    /// has answered.
+    /// until every lease from before that restart has expired. `None` for a server that never loses a change after it
+    /// has acknowledged this change.
     pub uptime: Option<Duration>,
 }
 
 impl Greeting {
-    /// Creates the greeting of a server that never loses a change that it has answered.
+    /// Creates the greeting of a server that never loses an acknowledged change.
     pub fn new(run: ServerRun) -> Self {
         Self {
             run,

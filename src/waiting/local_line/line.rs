@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 use crate::waiting::last_finding::LastFinding;
 
-/// The local queue of one resource. Most queues have a front only, so the waiters behind it are boxed: ten thousand
-/// held locks are ten thousand queues.
+/// The local queue of one resource. Each held lock has such a queue, so there may be ten thousand of them. Most queues
+/// have no waiter behind the first one, so only the first waiter is stored without a box.
 pub(super) struct LocalLine {
     /// The first waiter of the queue, which may ask the masters. `None` once the first waiter holds the lock.
     pub(super) front: Option<Arc<Turn>>,
@@ -46,7 +46,7 @@ impl LocalLine {
             .is_some_and(|front| Arc::ptr_eq(front, turn))
     }
 
-    /// The last finding of the front: why the lock is not available.
+    /// What the last attempt of the first waiter in this queue showed: why the lock is not available.
     pub(super) fn shared_finding(&self) -> Option<LastFinding> {
         match &self.front {
             None => Some(LastFinding::HERE),
@@ -54,8 +54,8 @@ impl LocalLine {
         }
     }
 
-    /// Removes the front. The next waiter becomes the front, and takes over the last finding of the old front. Returns
-    /// the new front; `None` if no waiter is left.
+    /// Removes the first waiter. The next waiter becomes the first one, and takes over its predecessor's last finding
+    /// (the reason why the lock is not available). Returns the new first waiter; `None` if no waiter is left.
     pub(super) fn advance(&mut self) -> Option<Arc<Turn>> {
         let behind = self.behind.as_mut()?;
         let next = behind.pop_front()?;
@@ -77,9 +77,10 @@ pub(super) struct Turn {
     pub(super) number: u64,
     /// The masters that have woken this waiter since its last attempt, as bits: the lock may be free there.
     pub(super) woken: AtomicU64,
-    /// Notified when the waiter becomes the front, or when a master wakes it.
+    /// Notified when the waiter becomes the first in its queue, or when a master wakes the waiter.
     pub(super) called: Notify,
-    /// The last finding of this waiter (why the lock is not available), once the waiter is the front.
+    /// Why the lock is not available, as the last attempt of this waiter, or of the first waiter before it, has shown.
+    /// `None` if no such attempt was made.
     pub(super) last_finding: Mutex<Option<LastFinding>>,
     /// The slots of a semaphore that other processes held at the waiter's last attempt, as bits.
     pub(super) elsewhere: AtomicU64,
@@ -97,7 +98,7 @@ impl Turn {
         self.elsewhere.store(elsewhere, Ordering::Release);
     }
 
-    /// Lock order: the mutex of the finding is taken after the mutex of the map of queues, never before.
+    /// Lock order: the mutex of `last_finding` is locked after the mutex of the map of queues, never before.
     pub(super) fn last_finding(&self) -> MutexGuard<'_, Option<LastFinding>> {
         self.last_finding
             .lock()

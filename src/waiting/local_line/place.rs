@@ -112,9 +112,10 @@ impl LocalLines {
         place
     }
 
-    /// Enters the queues for a single attempt, which does not wait. Returns a place if the queues are empty. If waiters
-    /// queue behind the front, returns the front's last finding as the error. Returns `None` if the masters have to be
-    /// asked: only a front exists, or the front has no finding yet.
+    /// Enters the local queues for a `try_acquire`, which does not wait. Returns a place if the queues are empty. If
+    /// other waiters queue behind the first waiter or the holder, returns the reason why they wait as the error.
+    /// Returns `None` if the caller has to ask the masters itself: no waiter queues behind the first waiter or the
+    /// holder, or the first waiter has not finished an attempt yet.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -126,8 +127,8 @@ impl LocalLines {
                 Some(line) => return line.shared_finding().map_or(Ok(None), Err),
             }
         }
-        // Another waiter may have entered since the check above. Then this place is not the front, and a single attempt
-        // must not wait.
+        // Another waiter may have entered since the check above. Then this place is not the first in its queue, and
+        // `try_acquire` must not wait.
         let place = self.enter(wanted);
         if place.is_front() {
             Ok(Some(place))
@@ -167,8 +168,8 @@ impl Place {
         self.stands = Stands::Aside;
     }
 
-    /// Returns to the queue, before all waiters that arrived later. If the front arrived later, it now waits behind
-    /// this waiter.
+    /// Returns to the queue, before all waiters that arrived later. If the first waiter of the queue arrived later, it
+    /// now waits behind this waiter.
     pub(crate) fn step_back(&mut self) {
         if self.stands != Stands::Aside {
             return;
@@ -259,7 +260,7 @@ impl Place {
         lines.map(before).max().unwrap_or_default()
     }
 
-    /// Waits until this waiter is the front of all its queues.
+    /// Waits until this waiter is the first in all its queues.
     pub(crate) async fn front(&self) {
         while !self.is_front() {
             // `Notify` keeps a notification that comes between the check and this line.
@@ -267,8 +268,8 @@ impl Place {
         }
     }
 
-    /// Makes the front the holder of the lock. The holder keeps its place until [`LocalLines::pass_on`], and is not
-    /// woken any more.
+    /// Makes this waiter, which must be the first in its queues, the holder of the lock. The holder keeps its place
+    /// until [`LocalLines::pass_on`], and is not woken any more.
     pub(crate) fn hold(self) -> Arc<LocalLines> {
         let mut map = self.lines.map();
         for key in self.keys.all() {
@@ -277,7 +278,7 @@ impl Place {
             }
         }
         drop(map);
-        // This place is no longer the front, so dropping it notifies no waiter.
+        // The queues no longer name this place as their first, so dropping it notifies no waiter.
         self.lines.clone()
     }
 
@@ -286,7 +287,8 @@ impl Place {
         *self.turn.last_finding() = last_finding;
     }
 
-    /// The last finding of the front of this waiter's queue, or its own finding if it is the front.
+    /// The last finding (the reason why the lock is not available) of the first waiter in this waiter's queue. That may
+    /// be this waiter itself.
     pub(crate) fn shared_finding(&self) -> Option<LastFinding> {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
@@ -336,7 +338,7 @@ impl Place {
 }
 
 impl Place {
-    /// Leaves each queue, and notifies the next waiter there if it has become the front.
+    /// Leaves each queue, and notifies the next waiter of a queue that has become its first waiter.
     fn leave(&self) {
         let turn = &self.turn;
         for key in self.keys.all() {

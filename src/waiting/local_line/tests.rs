@@ -170,7 +170,7 @@ fn finding_of_the_front_waiter_is_visible_to_all_waiters_and_passed_on() {
     assert_eq!(
         knows(&second),
         Some(Finding::Outage),
-        "the finding must be passed on"
+        "the new first waiter must take over the finding of the old one"
     );
     second.share_finding(Some(HELD));
     assert_eq!(knows(&third), Some(Finding::Held));
@@ -188,15 +188,18 @@ fn try_acquire_enters_an_empty_local_queue_and_does_not_wait_behind_others() {
     };
     let first = tries().expect("free").expect("a place");
     assert!(first.is_front());
-    // While the front has no finding, a single attempt must ask the masters, even if other waiters are behind the
-    // front.
+    // As long as the waiter at the front of the local queue has not finished an attempt, it has no result to share. A
+    // `try_acquire` must then ask the masters itself, even if other waiters are already queued.
     assert!(matches!(tries(), Ok(None)));
     let behind = lines.enter(&job());
     assert!(matches!(tries(), Ok(None)));
     first.share_finding(Some(outage()));
     assert!(matches!(tries(), Err(Finding::Outage)));
     drop(behind);
-    assert!(matches!(tries(), Ok(None)), "the front is alone again");
+    assert!(
+        matches!(tries(), Ok(None)),
+        "only one waiter is left in the queue"
+    );
     let holder = first.hold();
     assert!(matches!(tries(), Ok(None)));
     let _behind = lines.enter(&job());
@@ -217,7 +220,7 @@ fn place_in_several_queues_is_the_front_if_it_is_first_in_all() {
     assert_eq!(
         knows(&several),
         Some(Finding::Outage),
-        "the waiter must know the finding of the front waiter"
+        "the waiter must know the last finding of the first waiter"
     );
     drop(single);
     assert!(several.is_front());
@@ -244,7 +247,8 @@ fn reader_that_left_the_local_queue_lets_others_in_and_is_woken() {
     lines.woken(3, b"job");
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
-    // A waiter outside of the queues uses its own finding, not that of the queue.
+    // A waiter outside of the queues uses the result of its own last attempt, not that of the first waiter in the
+    // queue.
     writer.share_finding(Some(outage()));
     assert_eq!(knows(&reader), None);
     let owner = lines.ask_beside(&job());
@@ -282,7 +286,7 @@ fn waiter_that_got_no_slot_returns_before_later_waiters() {
     assert_eq!(
         knows(&fourth),
         Some(Finding::Outage),
-        "the finding must come from the present front waiter"
+        "the finding must come from the waiter that is first now"
     );
     third.step_back();
     assert_eq!((third.ahead(), fourth.ahead()), (1, 2));
@@ -390,7 +394,7 @@ fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
-    // No master was free at the last attempt, so masters 0 and 1 must both send a wake-up.
+    // The lock was free on no master at the last attempt, so masters 0 and 1 must both send a wake-up.
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
     lines.woken(0, b"other");
@@ -404,11 +408,11 @@ fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
     assert_eq!(
         poll(wait.as_mut()),
         None,
-        "two wake-ups of one master must not end the wait"
+        "two wake-ups from one master must not end the wait"
     );
     lines.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // Master 2 was free at the last attempt, so the wake-up of one other master is enough.
+    // The lock was free on master 2 at the last attempt, so a wake-up from one other master is enough.
     place.forget_wakes();
     let mut wait = pin!(place.woken(&clock, MasterSet::one(2), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
@@ -416,7 +420,7 @@ fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
     assert_eq!(
         poll(wait.as_mut()),
         None,
-        "a wake-up of the master that was free must not count"
+        "a wake-up from the master that was free must not count"
     );
     lines.woken(0, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
@@ -437,7 +441,7 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
-    // Without a wake-up the wait lasts until its deadline, however many masters were free.
+    // Without a wake-up the wait lasts until its deadline, however many masters showed the lock as free.
     let mut wait = pin!(place.woken(&clock, MasterSet::first(3), two(), Hand::at(50)));
     clock.set(49);
     assert_eq!(poll(wait.as_mut()), None);
