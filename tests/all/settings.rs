@@ -125,7 +125,7 @@ fn too_short_or_too_long_ttl_is_refused() {
         factor: 0.7,
         floor: ms(1),
     });
-    assert_duration(drifting, "ttl", &["two rounds", "raise it"]);
+    assert_duration(drifting, "ttl", &["two requests", "raise it"]);
 }
 
 #[test]
