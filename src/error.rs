@@ -317,7 +317,7 @@ pub enum ScopeError<T = ()> {
     /// The lock was not acquired; the body was not started.
     #[error(transparent)]
     NotAcquired(#[from] AcquireError),
-    /// The lock ended before the body did. Another client may have held the lock meanwhile.
+    /// The lock ended before the body did. Another client may have held the lock before the body ended.
     #[error("the lock was lost while the body ran: {cause}")]
     Lost {
         /// Why the lock ended.

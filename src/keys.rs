@@ -101,8 +101,8 @@ pub(crate) enum Family {
     Value,
     /// The lock key of a semaphore's slot. The slot's number follows the prefix.
     Slot,
-    /// The keys of a semaphore's slot other than its lock key, for example its fencing counter. Each slot is a lock by
-    /// itself.
+    /// The keys of a semaphore's slot other than its lock key, for example its fencing counter. Each slot of a
+    /// semaphore is a separate lock.
     OfSlot,
     /// The note of the lock's holder.
     Note,

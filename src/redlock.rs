@@ -299,9 +299,9 @@ impl Redlock {
     ///
     /// Many releases happen in the background: the lock of a guard that was dropped, the keys that a failed
     /// [`try_acquire`](Self::try_acquire) got from a minority, the queue entry of a wait that ended or was dropped. If
-    /// the runtime is dropped before they are sent, the keys stay until they expire and block other clients meanwhile.
-    /// One node timeout is enough for all masters that answer. `flush` does not wait for releases that are stored until
-    /// an unreachable master can be reached again.
+    /// the runtime is dropped before they are sent, the keys stay and block other clients until they expire. One node
+    /// timeout is enough for all masters that answer. `flush` does not wait for releases that are stored until an
+    /// unreachable master can be reached again.
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -11,7 +11,8 @@ pub enum Claim {
     Alone,
     /// Shares with other readers.
     Reader,
-    /// A permit of a semaphore: shares with the holders of the other slots. The field is the total number of slots.
+    /// A permit of a semaphore: shares with the holders of the other slots. The field is the number of permits of the
+    /// semaphore.
     Permit(usize),
     /// Shares with other holds of the owner with this name.
     Owner(String),

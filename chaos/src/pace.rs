@@ -1,5 +1,5 @@
-//! The progress of a run: how many locks were obtained, and how long none was obtained. Also how long a lock was free
-//! while a client waited for it, and which masters each client used.
+//! The progress of a run: how many locks the clients obtained, and for how long no client obtained a lock. Also how
+//! long a lock was free while a client waited for it, and which masters each client used.
 
 use std::collections::BTreeMap;
 

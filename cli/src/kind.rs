@@ -317,7 +317,7 @@ pub(crate) fn holder_words(key: &str) -> String {
 /// One lock that an ancestor process holds, parsed from [`HELD`].
 struct Hold<'a> {
     letter: u8,
-    /// The owner id, or the slot of a permit. Older versions of quorate wrote no slot.
+    /// The owner id, or the slot number of a semaphore's permit. Older versions of quorate wrote no slot number.
     which: Option<&'a [u8]>,
 }
 
@@ -327,7 +327,7 @@ impl Hold<'_> {
         String::from_utf8(unprintable(id)?).ok()
     }
 
-    /// Whether the slot of this permit may be below `permits`. `true` if the slot is unknown.
+    /// Whether the slot number of this permit may be below `permits`. `true` if the slot number is unknown.
     fn may_be_below(&self, permits: usize) -> bool {
         let slot = self
             .which

@@ -13,7 +13,7 @@ pub struct ChangePlan {
     /// The sets of masters (bit n is master n), in order. Each change replaces one set by the next set in the list.
     pub sets: Vec<u16>,
     /// The number in the masters' generation markers at the beginning of the run; `None` if the masters have no
-    /// markers. Only the masters of the change number `begins / 4` have markers.
+    /// markers. Only the masters of the change number `begins / 4` have generation markers.
     pub begins: Option<u64>,
     /// The number in the generation markers at which the operators have reached their goal.
     pub goal: u64,

@@ -72,7 +72,7 @@ pub(crate) trait Hold: Send + Sync {
     fn lost(&self) -> BoxFuture<()>;
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()>;
     fn release(self: Arc<Self>) -> BoxFuture<()>;
-    /// Downgrades the lock to a reader's lock; `None` if the lock was lost meanwhile.
+    /// Downgrades the lock to a reader's lock; `None` if the lock has been lost.
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>>;
     /// The library's guard of this lock; `None` if this implementation has no such guard.
     fn guard(&self) -> Option<&LockGuard> {

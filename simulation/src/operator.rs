@@ -193,7 +193,8 @@ impl Operator {
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
             if later && misses(&error, "of other masters") {
-                // A restarted master has a marker of the next change, so the operator continues with the next change.
+                // A restarted master has a generation marker of the next change, so the operator continues with the
+                // next change.
                 return true;
             }
         }

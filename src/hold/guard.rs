@@ -266,7 +266,7 @@ impl LockGuard {
     /// # async fn example(guard: quorate::LockGuard) {
     /// let released = guard.release().await;
     /// if !released.was_valid {
-    ///     println!("the lock had ended before: another client may have written meanwhile");
+    ///     println!("the lock had ended before the release: another client may have written since");
     /// }
     /// # }
     /// ```

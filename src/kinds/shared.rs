@@ -15,7 +15,7 @@ use crate::rounds::wanted::Wanted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DowngradeError {
-    /// The lock had ended before this method was called, or it ended before a majority answered. Nothing is held any
+    /// The lock ended before this method was called, or before a majority of the masters answered. Nothing is held any
     /// more; remaining keys are released in the background.
     #[error("the lock is lost ({0}) and cannot be downgraded: acquire it again with shared()")]
     Lost(LossCause),

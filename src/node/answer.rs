@@ -144,8 +144,8 @@ pub enum Answer {
     Released(bool),
     /// The result for each lock, in the order of the request.
     Extended(Vec<Extended>),
-    /// The state of the lock, as the answer to a look or a force-release. After a force-release this is the state
-    /// before the force-release.
+    /// The state of the lock, as the answer to a status request or a force-release. After a force-release this is the
+    /// state before the force-release.
     State(KeyState),
     /// The value under the lock was read, and the fencing counter now equals the requested number.
     Value {

@@ -57,7 +57,7 @@ pub struct Inspection {
     pub snapshots: Option<bool>,
     /// The server's clock minus this machine's clock, in milliseconds. The error is at most one round trip.
     pub clock_offset_ms: Option<i64>,
-    /// The rights that locks need and that the user of this client lacks.
+    /// The rights that locks need, but the user of this client does not have.
     pub missing: Vec<MissingRight>,
     /// Whether the server can wake waiters. Also false if the client does not use queues. Without wake-ups, waiters
     /// poll by timer.

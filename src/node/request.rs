@@ -89,8 +89,8 @@ pub enum Request {
         key: Arc<[u8]>,
     },
     /// Read the value that is stored under a held lock. Also set the lock's fencing counter to the claim's fencing
-    /// number, as [`Confirm`](Self::Confirm) does. Afterwards the master refuses writes with a smaller number, so that
-    /// no such write can replace the value that was read.
+    /// number, as [`Confirm`](Self::Confirm) does. From then on the master refuses writes with a smaller number, so no
+    /// such write can replace the value that was read.
     Read {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
@@ -186,16 +186,16 @@ impl Request {
         )
     }
 
-    /// Whether the restart guard withholds this request from a restarted master. Requests for votes and looks at locks
-    /// are withheld, because a master that may have lost a lock cannot report that the lock is free. A force-release is
-    /// not withheld, because it must reach every master that may have the key.
+    /// Whether the restart guard withholds this request from a restarted master. Requests for votes and requests for
+    /// the state of locks are withheld. A master that may have lost a lock in the restart cannot report that the lock
+    /// is free. A force-release is not withheld, because it must reach every master that may have the key.
     pub fn rests_on_memory(&self) -> bool {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
     }
 
-    /// Whether this request may be sent only to the current masters. This is so for votes, looks, force-releases and
-    /// writes of values. Replaced masters do not know what is locked now, and a value written there does not reach the
-    /// masters that replaced them. Releases are sent to replaced masters too.
+    /// Whether this request may be sent only to the current masters. This is so for requests for votes, for the state
+    /// of locks, for force-releases and for writes of values. Replaced masters do not know what is locked now, and a
+    /// value written there does not reach the masters that replaced them. Releases are sent to replaced masters too.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(
             self,

@@ -14,7 +14,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The expiry of a marker that was restored on a master which had lost it: ten years, so that it never expires in
+/// The lifetime of a marker that a client has restored on a master: ten years, so that the marker never expires in
 /// practice. The remaining expiry shows when the marker was restored (`restart::guarded_for`).
 pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 

@@ -7,7 +7,7 @@ use super::quorum::{MasterSet, Quorum};
 pub(crate) struct SlotsSeen<'a> {
     /// For each refusing master: its index, and its free slots as a bit mask.
     pub(crate) free: &'a [(usize, u64)],
-    /// The masters that granted the slot that was asked for.
+    /// The masters that granted the requested slot.
     pub(crate) granted: MasterSet,
     pub(crate) asked: u8,
     /// The masters that have not answered yet.

@@ -118,8 +118,8 @@ impl Quorum {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
-    /// Whether these masters include a majority of at least one set. Refusals by that many masters are final. A client
-    /// that knows only one set can hold a lock with the grants of that many masters.
+    /// Whether these masters include a majority of at least one set. If these masters refuse a claim, the refusal is
+    /// final. If they grant it, a client that knows only one of the sets can hold the lock.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }

@@ -208,9 +208,9 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
     such.map(|(node, _)| node).collect()
 }
 
-/// Whether a value that is copied to the next masters has arrived on a majority of the next masters and on a majority
-/// of the old masters. `written` are the masters that stored the value in the same run of their server process in which
-/// they answered the read. `open` are the next masters that are open to clients already.
+/// Whether a copied value has arrived on a majority of the old masters and on a majority of the next masters, which
+/// replace them. `written` are the masters that stored the value and have not restarted since they answered the read.
+/// `open` are the next masters that already vote for clients which know only the next masters.
 ///
 /// A master counts if it showed the value in the read and is in `written`. A master that had no value also counts as a
 /// next master, if it is in `written` but neither an old master nor open. Only clients that know both sets write there,

@@ -113,7 +113,7 @@ impl Coordinator {
         for asked in 0..CONFIRM_ROUNDS {
             if asked > 0 {
                 // Give the other holds time to finish their requests. Keep the pause short, because our own grants
-                // block the other holds meanwhile.
+                // block the other holds during the pause.
                 let pause = delays.next().unwrap_or_default();
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;

@@ -52,8 +52,7 @@ pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
 pub(crate) struct Votes {
     ballot: Ballot,
     quorum: Quorum,
-    /// For each key, the masters that reported that this client does not hold the key. Empty for a lock with a single
-    /// key.
+    /// For each key, the masters that reported the key as not held by this client. Empty for a lock with a single key.
     denied: Box<[MasterSet]>,
 }
 

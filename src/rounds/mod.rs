@@ -1,6 +1,6 @@
 //! Requests to all masters at once: the fan-out, and one file per kind of request.
 //!
-//! [`attempt`] is the only place that decides that a lock is held.
+//! Only [`attempt`] decides whether a lock is held.
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;

@@ -67,8 +67,8 @@ pub enum OnceOutcome<T> {
     /// [`at_least_once`](Once::at_least_once) returns this.
     NotRecorded(T, ValueError),
     /// The body ran to its end, but the lock had ended before the body did. So another client may have begun the next
-    /// period before the body ended. This period is recorded as done. Only [`at_most_once`](Once::at_most_once) returns
-    /// this.
+    /// period before the body ended. The body's own period is recorded as done. Only
+    /// [`at_most_once`](Once::at_most_once) returns this.
     Outlived(T, LossCause),
     /// The work of this period was already done, so the body did not run.
     AlreadyDone {

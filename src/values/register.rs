@@ -219,8 +219,8 @@ impl Known<'_> {
             asked,
             ..
         } = self;
-        // Also use the answers to the read that have come in meanwhile, because one of the faster masters may have
-        // failed.
+        // Also use the answers to the read that have arrived since a majority answered, because one of the faster
+        // masters may have failed.
         let read = asked.with_later(read);
         let asked = register.send(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;

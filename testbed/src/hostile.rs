@@ -359,8 +359,8 @@ impl Talk {
         }
     }
 
-    /// Sends the same bytes without an end. Reads the client's commands meanwhile, because a client that cannot send
-    /// would behave differently.
+    /// Sends the same bytes without an end. At the same time reads the client's commands, because a client that cannot
+    /// send would behave differently.
     async fn flood(&mut self, what: &[u8]) -> io::Result<()> {
         let wave = what.repeat((WAVE / what.len().max(1)).max(1));
         let (mut from, mut to) = self.client.split();

@@ -24,7 +24,7 @@ impl Masters {
     ///
     /// # Errors
     ///
-    /// The first error of a [`Server::start`]. The servers that did start are killed in that case.
+    /// The first error of a [`Server::start`]. In that case, the servers that have already started are killed.
     pub fn start(n: usize) -> Result<Self, Error> {
         Self::start_with(n, |_| ServerOptions::new())
     }

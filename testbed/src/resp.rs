@@ -1,6 +1,6 @@
 //! A minimal RESP2 client, with which tests send commands to a server.
 //!
-//! It sends one request and reads one reply, and blocks meanwhile, with a time limit for each read and write. It
+//! It sends one request and blocks until it has read the reply, with a time limit for each read and write. It
 //! deliberately has no pipelines, pub/sub, RESP3 or reconnects.
 
 use std::borrow::Cow;

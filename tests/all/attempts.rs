@@ -222,7 +222,7 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_m
     assert!(nodes.iter().all(|node| line(node) == 0));
 }
 
-/// Tests that a wait ends at its limit, however late the next look, retry or heartbeat is due.
+/// Tests that a wait ends at its limit, however late the next poll, retry or heartbeat is due.
 #[tokio::test]
 async fn unsuccessful_wait_ends_at_its_limit() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };

@@ -134,7 +134,7 @@ async fn leaving_the_queue_of_silent_masters_ends_with_the_wait() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
-    // The waiter is queued by now. Then two masters fail, so the waiter's next look finds an outage.
+    // The waiter is queued by now. Then two masters fail, so the waiter's next request finds an outage.
     tokio::time::sleep(ms(200)).await;
     nodes[0].change(fails(&down()));
     nodes[1].change(fails(&down()));

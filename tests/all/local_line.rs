@@ -176,7 +176,8 @@ async fn callers_behind_a_local_front_waiter_send_no_request() {
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
-    // The front waiter was queued by its second attempt. It looks again only when it is woken.
+    // The first waiter of the queue was queued on the masters by its second attempt. It asks the masters again only
+    // when it is woken.
     eventually("the waiter is queued", || world.asked() == 6).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     tokio::time::sleep(ms(200)).await;
@@ -269,7 +270,7 @@ async fn wake_up_goes_to_the_current_front_waiter() {
     gets_it(second).await.release().await;
 }
 
-/// Tests that each wake-up causes only one look at the lock. Otherwise a woken waiter could look again and again.
+/// Tests that a woken waiter asks the masters only once for each wake-up, and not again and again.
 #[tokio::test]
 async fn spurious_wake_up_makes_a_waiter_check_the_lock_once() {
     let world = World::new();
@@ -282,7 +283,7 @@ async fn spurious_wake_up_makes_a_waiter_check_the_lock_once() {
     for node in &world.nodes {
         node.clone().holding("job");
     }
-    eventually("the woken waiter looks at the lock", || world.asked() == 12).await;
+    eventually("the woken waiter asks for the lock", || world.asked() == 12).await;
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), 12);
     leaves(waiter).await;

@@ -101,7 +101,7 @@ impl World {
     }
 }
 
-/// The time at which the validity of a lease ends that was requested at `asked` with this TTL.
+/// The end of the validity of a lease with this TTL that was requested at `asked`.
 fn valid_from(asked: Instant, ttl: Duration) -> Instant {
     asked + ttl.saturating_sub(Drift::default().of(ttl))
 }

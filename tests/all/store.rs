@@ -99,7 +99,7 @@ async fn waiter_at_stores_is_woken_by_the_release() {
             .await
             .expect("no panic")
             .expect("the waiter gets its turn");
-        // Without a wake-up the waiter would look at the lock after a third of a heartbeat, which is more than three
+        // Without a wake-up the waiter would ask for the lock after a third of a heartbeat, which is more than three
         // seconds.
         assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
         guard.release().await;
@@ -286,7 +286,7 @@ async fn waiters_poll_if_no_quorum_can_wake_them() {
         .await
         .expect("no panic")
         .expect("the waiter gets its turn");
-    // Without a wake-up the waiter would look at the lock after a third of a heartbeat, which is five seconds.
+    // Without a wake-up the waiter would ask for the lock after a third of a heartbeat, which is five seconds.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
     guard.release().await;
 }

@@ -242,8 +242,8 @@ const EVENTS: [(&str, Event); 7] = [
     ("it goes on", |m| m[4].cont().expect("goes on")),
 ];
 
-/// Measures the longest time in which a client that acquires locks continuously gets none, while masters die and
-/// return.
+/// Measures the longest time without a grant for a client that tries to acquire locks without a pause, while masters
+/// die and return.
 fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     let masters = Arc::new(Masters::start(MASTERS).expect("masters"));
     let mut seen = vec![Vec::new(); EVENTS.len()];

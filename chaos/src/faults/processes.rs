@@ -168,7 +168,7 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
     })
 }
 
-/// Restarts a server with so much data that loading takes time. Meanwhile the server refuses requests.
+/// Restarts a server with so much data that loading takes time. While it loads, the server refuses requests.
 fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     /// The number of keys to load, at about a third of a millisecond each.
     const KEYS: u32 = 900;

@@ -1,6 +1,6 @@
 //! The drawing of the attempts on the timeline page. The lane of a client has a row for every workload. A lock that
-//! several clients may hold at the same time has a lane of its own. That lane has a row for each reader, writer, slot,
-//! owner or account.
+//! several clients may hold at the same time has a lane of its own. That lane has a row for each reader, writer, slot
+//! of a semaphore, owner or account.
 
 use std::collections::BTreeMap;
 

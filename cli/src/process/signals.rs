@@ -91,8 +91,8 @@ impl Signals {
         self.end
     }
 
-    /// For the time in which no command runs: waits for the next signal that asks this process to end. SIGTSTP stops
-    /// the process meanwhile, as it does by default.
+    /// For the time in which no command runs: waits for the next signal that asks this process to end. While this
+    /// function waits, SIGTSTP stops the process, as it does by default.
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {

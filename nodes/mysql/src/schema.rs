@@ -271,7 +271,7 @@ async fn make_tables(
 
 /// Creates the table of records. If an earlier table was dropped, all earlier grants are forgotten, so the restart
 /// guard must see a new run of the server. The new run is written before the table is created, with a start in the
-/// future, so that no session votes in between. Afterwards the run is written again with its real start.
+/// future, so that no session votes in between. When the table exists, the run is written again with its real start.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;

@@ -156,7 +156,7 @@ pub enum Flaw {
     MgetWrongtype,
     /// Masters only count the permits of a semaphore, instead of identifying them by their slots.
     CountToK,
-    /// Each master offers only its own lowest free slot.
+    /// Each master offers only its own lowest free slot of a semaphore.
     MasterPicksSlot,
     /// Semaphores have no queue.
     NoSemaphoreLine,

@@ -61,7 +61,8 @@ impl Looks {
 }
 
 impl Looks {
-    /// For a seeded bug: whether this marker closes the masters, and the check admits the marker that opens them next.
+    /// For a seeded bug: whether `mark` is a generation marker that closes the old masters, and this check would admit
+    /// a client at the following number, which opens the next masters.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;

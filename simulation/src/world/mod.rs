@@ -389,8 +389,8 @@ pub(crate) struct World {
     /// For each master that came back with an older generation marker: the generation number before the restart, and
     /// the true time until which the restart guard keeps the master from voting.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For seeded bugs: the time at which the master died that is replaced without an operator. `counted`: the counters
-    /// that were read too early.
+    /// For seeded bugs. `died`: the time at which a master died that is then replaced without an operator. `counted`:
+    /// the fencing counters that `open` read too early.
     died: Option<u64>,
     counted: Vec<Option<Vec<orders::Counter>>>,
     /// The spawned tasks that the executor has not taken yet.
@@ -625,7 +625,7 @@ impl World {
         None
     }
 
-    /// Kills all processes for `down` nanoseconds, and lets the clocks jump meanwhile.
+    /// Kills all processes, lets the clocks jump, and starts the processes again after `down` nanoseconds.
     fn leave_alone(&mut self, fault: usize, down: u64) {
         for client in 0..self.processes.len() {
             self.kill_process(client as u8, down);

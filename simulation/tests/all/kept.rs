@@ -37,8 +37,9 @@ fn renewal_task_continues_after_a_fixed_lease_has_expired() {
     assert_eq!(outcome.coverage.acquired, 3);
 }
 
-/// A woken waiter asked for the slot that it had wanted before, and the reply named another slot as free. The waiter
-/// asked for the free slot at once only in its first few attempts. Later it waited for another wake-up or a timer.
+/// A waiter for a semaphore was woken, and asked for the same slot as before. The reply named another slot as free. The
+/// waiter asked for the free slot at once only in its first few attempts. Later it waited for another wake-up or a
+/// timer.
 #[test]
 fn waiter_woken_for_another_slot_asks_for_it_at_once() {
     for seed in 0..40 {
@@ -147,9 +148,9 @@ fn fencing_counter_that_expired_while_a_clock_was_ahead_may_be_gone() {
     passes(&scenario);
 }
 
-/// A removal had ended on all masters, but its caller returned only after another client had created the value again.
-/// The rule `stock` assumed that the writes had happened in the order of the returns, and took the new value for the
-/// removed value.
+/// A value had been removed on all masters. But the call that removed it returned only after another client had created
+/// the value again. The rule `stock` assumed that the writes had happened in the order of the returns, and took the new
+/// value for the removed value.
 #[test]
 fn late_copy_of_a_removal_does_not_remove_a_value_created_after_it() {
     let value = |think, verb| Step {

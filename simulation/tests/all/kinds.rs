@@ -133,7 +133,7 @@ fn seeded_bug_that_only_counts_permits_grants_three_of_two_permits() {
 }
 
 /// One client has a permit on two of three masters, and one of these two dies. The remaining masters then have
-/// different free slots.
+/// different free slots of the semaphore.
 fn one_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
     let takes = |think, wait, hold| Step {

@@ -57,7 +57,8 @@ impl Scripts {
         }
     }
 
-    /// Writes a look or a force-release. For the slot of a semaphore, the command also names the semaphore's queue.
+    /// Writes the request for the state of a lock (the script LOOK), or a force-release. For the slot of a semaphore,
+    /// the command also names the semaphore's queue.
     fn look(&self, script: Script, key: &[u8], out: &mut Vec<u8>) {
         match keys::line_of(key) {
             Cow::Borrowed(_) => self.call(script, 1, 0, out).arg(key),

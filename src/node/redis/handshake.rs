@@ -256,9 +256,9 @@ impl Handshake {
         }
     }
 
-    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client whose step
-    /// is later than the marker is not refused here. The scripts refuse it, because the marker may be raised while the
-    /// connection lasts.
+    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). This check does not
+    /// refuse a client whose step is later than the marker. The scripts refuse it, because the marker may be raised
+    /// while the connection lasts.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {

@@ -27,9 +27,9 @@ use crate::protocol::instant::Instant;
 /// The time for which a link still tries to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a request of a burst may wait in this process before it is sent, as a multiple of the node timeout.
-/// Meanwhile the master executes earlier requests. A request that waits here does not time out at the master, and is
-/// not sent twice (`more_requests_than_a_master_can_process_wait_without_timeouts`).
+/// How long a request of a burst may wait in this process before it is sent, as a multiple of the node timeout. In this
+/// time the master executes earlier requests. A request that waits in this process does not time out at the master, and
+/// is not sent twice (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 const BURST_TIMEOUTS: u32 = 10;
 
 /// The fault of requests whose runtime was shut down.

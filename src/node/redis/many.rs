@@ -226,7 +226,7 @@ mod tests {
         }
         runs.close(&mut placed);
         assert_eq!(placed[0].along, 1);
-        // Meanwhile another thread writes the note of the holder.
+        // At the same time another thread writes the note of the holder.
         claims[0].take_note();
         let mut out = Vec::new();
         Scripts::default().encode_many(&placed, &mut out);

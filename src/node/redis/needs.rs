@@ -69,7 +69,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Elections, "UNSUBSCRIBE {leader}"),
     (Purpose::Elections, "PUBLISH {leader} x"),
     (Purpose::Reconnecting, "CLIENT ID"),
-    // No connection has this id. The id 0 is not used here, because for Redis 6.2 it means every connection.
+    // No connection has this id. The id 0 would not do, because for Redis 6.2 it means every connection.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
     (
         Purpose::Operating,

@@ -62,7 +62,7 @@ pub(super) struct Online {
     /// executes.
     runs: Runs<Queued>,
     placed: Vec<Placed<Queued>>,
-    /// The requests that are answered by the reply that is being handled.
+    /// The requests that the current reply answers.
     answered: Vec<Queued>,
     each: Vec<Each>,
     /// Whether this connection has asked the master to load the scripts that execute many requests in one call.

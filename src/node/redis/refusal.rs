@@ -18,8 +18,8 @@ pub(super) fn is_noscript(value: &Value<'_>) -> bool {
     matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
 }
 
-/// Converts an error of the stream into a fault that says that no request was sent. Requests that are outstanding when
-/// a connection breaks are answered with [`Fault::Disconnected`] instead.
+/// Converts an error of the stream into a fault. The fault says that no request was sent. Requests that are outstanding
+/// when a connection breaks are answered with [`Fault::Disconnected`] instead.
 pub(super) fn down(error: std::io::Error) -> Fault {
     Fault::Down(brief(&error.to_string()))
 }

@@ -25,7 +25,8 @@ pub(super) enum What {
     Ping,
     /// The command that restores the generation marker on a master that has none.
     Marker,
-    /// The command that reads the remaining expiry of a generation marker that was missing at the handshake.
+    /// The command that reads the remaining lifetime of a generation marker. It is sent if the marker was missing at
+    /// the handshake.
     MarkerLifetime,
     /// The trial of the server's built-in command for releases.
     Trial,

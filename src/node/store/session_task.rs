@@ -225,8 +225,8 @@ impl<S: Store> SessionTask<S> {
         })
     }
 
-    /// Runs the future `what` until the time `until`, while there is no session. Meanwhile refuses new requests that
-    /// may not wait any longer.
+    /// Runs the future `what` until the time `until`, while there is no session. While it waits, refuses new requests
+    /// that may not wait any longer.
     async fn wait_apart<T>(&mut self, until: Instant, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let shared = self.shared.clone();

@@ -9,7 +9,7 @@ use crate::node::memory::Dates;
 const RATE: u64 = 10;
 
 /// How long a date from the store is used: 12 hours, in microseconds. That is half of the time for which a fencing
-/// counter is kept. The store's clock may be corrected meanwhile. Even a client that still uses a date from before the
+/// counter is kept. The store's clock may be corrected in between. Even a client that still uses a date from before the
 /// correction finds every counter that was written since.
 const DATED: u64 = 43_200_000_000;
 

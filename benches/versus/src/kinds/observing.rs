@@ -131,7 +131,7 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
         )
         .in_unit("ms"),
         Figure::stated(
-            "the same without wake-ups, which looks every 333 ms: p99",
+            "the same without wake-ups, by asking every 333 ms: p99",
             "ms",
             without,
         ),
