@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 ///
 /// let retry = quorate::Retry::new(Duration::from_millis(10), Duration::from_millis(80)).seed(7);
 /// let delays: Vec<Duration> = retry.delays(0).take(6).collect();
-/// assert_eq!(delays, retry.delays(0).take(6).collect::<Vec<_>>(), "the same seed, the same delays");
+/// assert_eq!(delays, retry.delays(0).take(6).collect::<Vec<_>>(), "the same seed must give the same delays");
 /// assert!(delays.iter().all(|delay| *delay <= Duration::from_millis(80)));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +105,7 @@ mod tests {
             let whole = Duration::from_secs_f64(step / 1000.0);
             assert!(
                 *delay >= whole / 2 && *delay <= whole,
-                "{delay:?} of {whole:?}"
+                "the delay {delay:?} must be from half of {whole:?} to {whole:?}"
             );
         }
         assert!(delays(2.0).iter().all(|delay| *delay <= MOST));

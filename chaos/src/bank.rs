@@ -91,7 +91,11 @@ mod tests {
         assert_eq!(bank.look(&["b", "c"], 7), Ok(vec![100, 100]));
         let stale = Err(("b".to_owned(), 7));
         assert_eq!(bank.book(&balances(90, 110), 5), stale);
-        assert_eq!(bank.look(&["a"], 5), Ok(vec![100]), "not even half of it");
+        assert_eq!(
+            bank.look(&["a"], 5),
+            Ok(vec![100]),
+            "the rejected transfer must change no balance"
+        );
         assert_eq!(bank.book(&balances(80, 120), 8), Ok(()));
         assert_eq!(bank.look(&["b", "a"], 8), Ok(vec![120, 80]));
     }

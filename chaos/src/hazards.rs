@@ -240,7 +240,7 @@ mod tests {
         assert!(BETWEEN.contains(&fault.kind.name()), "{fault:?}");
         assert!(
             hazards.on_masters(Moment::Closed, &sets).is_none(),
-            "one of three at a time"
+            "only one of three masters may be affected at a time"
         );
     }
 

@@ -234,7 +234,9 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
     out.push_str(&by_workload(cells));
     out.push('\n');
     out.push_str(&by_fault(cells));
-    out.push_str("\nRuns whose verdict is not \"valid\", or in which the scenario allowed violations:\n\n");
+    out.push_str(
+        "\nRuns whose verdict is not \"valid\", or in which the scenario allowed violations:\n\n",
+    );
     out.push_str("| workload | fault | masters | order | exclusion | landed | acquisitions | violations | allowed | verdict |\n");
     out.push_str("|---|---|---|---|---|---|---|---|---|---|\n");
     for cell in cells.iter().filter(|cell| !cell.is_plainly_valid()) {
@@ -417,7 +419,9 @@ mod tests {
         assert_eq!(text.matches("| kill | 3 | fair |").count(), 2, "{text}");
         assert!(text.contains("| kinds | kill | 3 | fair | | | | | | unavailable: no |"));
         assert!(text.contains("| kinds | kill | 3 | fair | holds | 0 | 23 | 0 | 0 | unknown |"));
-        let (_, only) = text.split_once("the scenario allowed violations:").expect("that list");
+        let (_, only) = text
+            .split_once("the scenario allowed violations:")
+            .expect("that list");
         assert!(!only.contains("| lock |"), "{text}");
     }
 }

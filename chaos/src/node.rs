@@ -141,7 +141,11 @@ mod tests {
         for kind in NodeKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
             let json = serde_json::to_string(&kind).expect("it is written");
-            assert_eq!(json, format!("\"{kind}\""), "one spelling everywhere");
+            assert_eq!(
+                json,
+                format!("\"{kind}\""),
+                "JSON must use the same name as the text form"
+            );
         }
         let why = "etcd".parse::<NodeKind>().expect_err("none of ours");
         assert!(why.contains("redis, mysql"), "{why}");

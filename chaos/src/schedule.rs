@@ -223,7 +223,10 @@ mod tests {
         };
         let plan = schedule(&scenario);
         let last = plan.last().expect("some").at;
-        assert!(last > Duration::from_secs(100), "it ends at {last:?}");
+        assert!(
+            last > Duration::from_secs(100),
+            "the schedule must last longer, but ends at {last:?}"
+        );
         for planned in &plan {
             let fault = &planned.fault;
             let nodes = fault.masters.iter().map(|index| mix[*index]);

@@ -138,7 +138,10 @@ mod tests {
             for step in STEPS {
                 let taken = tasks.iter().any(|task| task.name() == step);
                 let nobody = clients == 1 && step == "clients of both";
-                assert!(taken || nobody, "{step} with {clients}");
+                assert!(
+                    taken || nobody,
+                    "no client does the step {step} in a run with {clients} clients"
+                );
             }
         }
         let place = |tasks: &[Task], what: &Task| tasks.iter().position(|task| task == what);

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(
             plan.decide(ms(201), None),
             Action::KeepRunning(ms(1)),
-            "still inside"
+            "1 ms before the margin begins, the command must keep running"
         );
         assert_eq!(plan.decide(ms(200), None), Action::Kill);
     }

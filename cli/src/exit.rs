@@ -178,7 +178,11 @@ mod tests {
             let brief = words.split([':', ',']).next().expect("words");
             assert!(row.contains(brief), "{code}: {brief:?} is not in {row:?}");
         }
-        assert_eq!(rows.len(), run_codes().count() + 1, "and the command's own");
+        assert_eq!(
+            rows.len(),
+            run_codes().count() + 1,
+            "the table must list every code, and the command's own exit code"
+        );
         let readme = page("README.md");
         let (_, codes) = readme.split_once("Exit codes:").expect("the codes");
         let codes = codes.split("\n## ").next().expect("its text");

@@ -232,7 +232,7 @@ mod tests {
             for part in parts {
                 assert!(
                     error.contains(part),
-                    "{text:?} gave {error:?} without {part:?}"
+                    "the error for {text:?} must contain {part:?}: {error:?}"
                 );
             }
         }

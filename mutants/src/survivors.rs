@@ -63,9 +63,18 @@ mod tests {
         let names: BTreeSet<String> = code.mutants.iter().map(Mutant::name).collect();
         let mut once = BTreeSet::new();
         for Survivor { name, reason } in &list {
-            assert!(names.contains(name), "not in the code any more: {name}");
-            assert!(reason.len() > 20, "no reason: {name}");
-            assert!(once.insert(name), "twice: {name}");
+            assert!(
+                names.contains(name),
+                "the list names a mutant that no longer exists: {name}"
+            );
+            assert!(
+                reason.len() > 20,
+                "the list must give a reason for this mutant: {name}"
+            );
+            assert!(
+                once.insert(name),
+                "the list names this mutant twice: {name}"
+            );
         }
     }
 
@@ -73,7 +82,7 @@ mod tests {
     fn list_of_surviving_mutants_does_not_grow() {
         assert!(
             read().expect("the list").len() <= MOST,
-            "write tests that notice them instead"
+            "the list is full: write tests that notice these mutants instead"
         );
     }
 }

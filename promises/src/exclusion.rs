@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(
             exclusion.begins("a", belief(3, 20, 40)),
             [],
-            "one after the other"
+            "holds one after the other must not count as an overlap"
         );
         let both = |other, from, to| Overlap { other, from, to };
         assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);

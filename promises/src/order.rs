@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(line.passed(100), None);
         line.stands(1, 10);
         line.stands(2, 20);
-        assert_eq!(line.passed(10), None, "begun by then");
+        assert_eq!(line.passed(10), None, "the attempt had already begun");
         assert_eq!(line.passed(15), Some(&1));
         assert_eq!(line.first_of(|one| *one != 1), Some((20, &2)));
         line.leaves(&1);

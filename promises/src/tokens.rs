@@ -112,9 +112,21 @@ mod tests {
             )
         };
         assert_eq!(give("a", (0, 10), 7), None);
-        assert_eq!(give("b", (0, 10), 7), None, "another resource");
-        assert_eq!(give("a", (9, 12), 5), None, "begun before the other had it");
-        assert_eq!(give("a", (10, 13), 6), None, "at the very moment");
+        assert_eq!(
+            give("b", (0, 10), 7),
+            None,
+            "a smaller token for another resource is allowed"
+        );
+        assert_eq!(
+            give("a", (9, 12), 5),
+            None,
+            "an attempt that began before the earlier lock was obtained may get a smaller token"
+        );
+        assert_eq!(
+            give("a", (10, 13), 6),
+            None,
+            "an attempt that began when the earlier lock was obtained may get a smaller token"
+        );
         let smaller = give("a", (13, 14), 4);
         assert!(matches!(
             smaller,
@@ -142,7 +154,11 @@ mod tests {
             tokens.obtained_beside("a", new, |other| other % 2 == who % 2)
         };
         assert_eq!(give(2, (0, 10), 7), None);
-        assert_eq!(give(4, (11, 12), 7), None, "beside it");
+        assert_eq!(
+            give(4, (11, 12), 7),
+            None,
+            "overlapping attempts may get tokens in any order"
+        );
         let twice = give(5, (11, 13), 7);
         assert!(matches!(
             twice,

@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(look(b"a", ms(2_000)), ms(100));
         // The iterator of retry pauses has ended, so only the observed time determines the pause.
         assert_eq!(look(b"a", ms(2_100)), ms(105));
-        assert_eq!(look(b"b", ms(9_000)), STAGGER, "another one");
+        assert_eq!(look(b"b", ms(9_000)), STAGGER, "the holder has changed");
         assert_eq!(look(b"b", ms(9_000)), ms(50));
     }
 }

@@ -447,7 +447,7 @@ mod tests {
         assert!(of(read, &[0, 1, 3, 4], none));
         assert!(
             !of(read, &[0, 1, 4], none),
-            "a minority of the next masters"
+            "a minority of the next masters must not be enough"
         );
         assert!(
             !of(read, &[0, 2, 3, 4], none),
@@ -455,7 +455,7 @@ mod tests {
         );
         assert!(
             !of(read, &[0, 1, 2, 3], none),
-            "also for a master in both sets"
+            "a master of both sets that did not show the value must not count"
         );
         assert!(
             !of(read, &[0, 1, 3, 4], MasterSet::one(4)),
@@ -479,6 +479,9 @@ mod tests {
             !of(&[0, 1, 2, 4]),
             "a master that showed the value still has it"
         );
-        assert!(!of(&[0, 1, 3]) && !of(&[2, 3, 4]), "a minority of one set");
+        assert!(
+            !of(&[0, 1, 3]) && !of(&[2, 3, 4]),
+            "a minority of one set must not be enough"
+        );
     }
 }

@@ -532,7 +532,11 @@ mod tests {
         guard.release().await;
         assert!(matches!(waits.await, Ok(OnceOutcome::AlreadyDone { .. })));
         let next = once.at_most_once(async |_| ()).await;
-        assert_eq!(next, Ok(OnceOutcome::Done(())), "the next period");
+        assert_eq!(
+            next,
+            Ok(OnceOutcome::Done(())),
+            "the job must run again in the next period"
+        );
     }
 
     #[tokio::test]
@@ -567,7 +571,11 @@ mod tests {
         assert_eq!((record.last(), record.note()), (Some(day.start), "ended"));
         guard.release().await;
         assert_eq!(once.drop_record().await, Ok(true));
-        assert_eq!(once.drop_record().await, Ok(false), "nothing is left");
+        assert_eq!(
+            once.drop_record().await,
+            Ok(false),
+            "a second removal must find no record"
+        );
     }
 
     #[test]

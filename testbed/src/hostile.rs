@@ -603,7 +603,10 @@ mod tests {
     fn incomplete_command_is_not_parsed() {
         let whole = b"*2\r\n$4\r\nECHO\r\n$3\r\na\r\n\r\n";
         for cut in 0..whole.len() {
-            assert!(parse(&whole[..cut]).unwrap().is_none(), "{cut} bytes");
+            assert!(
+                parse(&whole[..cut]).unwrap().is_none(),
+                "the first {cut} bytes are not a whole command"
+            );
         }
         let two = [&whole[..], b"*1\r\n$4\r\nPING\r\n"].concat();
         let (command, len) = parse(&two).unwrap().expect("a command");

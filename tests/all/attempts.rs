@@ -189,7 +189,10 @@ async fn next_attempt_waits_until_the_previous_one_is_undone() {
         let released = released.lock().expect("no panic").clone();
         for (undo, next) in released.iter().zip(&asked[1..]) {
             let after = next.saturating_since(*undo);
-            assert!(after >= undone_after, "{after:?} in order {order}");
+            assert!(
+                after >= undone_after,
+                "the next attempt came only {after:?} after the release (in order: {order})"
+            );
         }
     }
 }

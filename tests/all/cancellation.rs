@@ -361,7 +361,11 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
         for polls in 1..=ENOUGH {
             let done = polled(verb(real.redlock.clone()), polls).await;
             real.flushed().await;
-            assert_eq!(real.left(), 0, "{name} after {polls} polls");
+            assert_eq!(
+                real.left(),
+                0,
+                "{name}, dropped after {polls} polls, has leaked keys"
+            );
             if done {
                 break;
             }
@@ -370,7 +374,11 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
         for after in (0..24).map(|n| Duration::from_micros(500 * n)) {
             let _ = tokio::time::timeout(after, verb(real.redlock.clone())).await;
             real.flushed().await;
-            assert_eq!(real.left(), 0, "{name} after {after:?}");
+            assert_eq!(
+                real.left(),
+                0,
+                "{name}, dropped after {after:?}, has leaked keys"
+            );
         }
     }
 }

@@ -20,7 +20,10 @@ async fn met(redlock: &Redlock) {
         if status.nodes.iter().all(|node| node.state.is_ok()) {
             return;
         }
-        assert!(began.elapsed() < PATIENCE, "not all masters answer");
+        assert!(
+            began.elapsed() < PATIENCE,
+            "timed out waiting until all masters answer"
+        );
     }
 }
 

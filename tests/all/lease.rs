@@ -188,7 +188,10 @@ async fn renewal_refused_by_a_majority_is_a_loss_at_once() {
     let cause = end(&guard).await;
     assert_eq!(cause, LossCause::TakenAway);
     let early = guard.valid_until().saturating_since(Instant::now());
-    assert!(early > secs(3), "reported {early:?} before the deadline");
+    assert!(
+        early > secs(3),
+        "the loss must be reported more than 3 s before the deadline, not {early:?}"
+    );
     eventually("the third master has released the lock", || {
         !has_key(&masters[2], "job")
     })
@@ -524,7 +527,10 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
         let started = Instant::now();
         while !met().await {
             let waited = Instant::now().saturating_since(started);
-            assert!(waited < PATIENCE, "not all masters answer");
+            assert!(
+                waited < PATIENCE,
+                "timed out waiting until all masters answer"
+            );
         }
     }
     let guard = take_in_time(&first, "job").await;

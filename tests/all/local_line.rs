@@ -168,7 +168,11 @@ async fn callers_behind_a_local_holder_send_no_request() {
     assert_eq!(world.asked(), before);
     drop(guard);
     all_get_it(behind).await;
-    assert_eq!(world.asked(), before + 6, "one attempt each");
+    assert_eq!(
+        world.asked(),
+        before + 6,
+        "each waiter must have made one attempt"
+    );
 }
 
 #[tokio::test]

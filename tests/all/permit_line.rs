@@ -182,7 +182,11 @@ async fn process_requests_as_many_slots_at_once_as_there_are_permits() {
                 asked, 5,
                 "no request has been answered yet; in order: {fair}"
             );
-            assert_eq!(world.attempts(), before + 5, "one attempt each");
+            assert_eq!(
+                world.attempts(),
+                before + 5,
+                "each acquire must have made one attempt"
+            );
             for permit in all {
                 permit.release().await;
             }

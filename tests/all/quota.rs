@@ -299,11 +299,11 @@ async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
             }
             assert!(
                 taken <= PIECES,
-                "{distances:?} after {polls} polls: {taken}"
+                "{taken} units were taken (distances {distances:?}, dropped after {polls} polls)"
             );
             assert!(
                 taken + 1 >= PIECES,
-                "{distances:?} after {polls} polls: {taken}"
+                "{taken} units were taken (distances {distances:?}, dropped after {polls} polls)"
             );
             wasted += PIECES - taken;
             if done.is_some() {
@@ -363,7 +363,10 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
             break left;
         }
     };
-    assert!(taken + left <= PIECES, "{taken} taken, {left} left");
+    assert!(
+        taken + left <= PIECES,
+        "{taken} units were taken and {left} are left, more than were created"
+    );
     // Finally, all masters but one restart without data at the same time, so no majority has the value.
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");

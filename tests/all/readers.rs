@@ -195,7 +195,10 @@ async fn readers_are_renewed_separately_and_exclude_plain_clients() {
         .await
         .expect("free");
     tokio::time::sleep(secs(4)).await;
-    assert!(short.is_valid() && long.is_valid(), "renewed");
+    assert!(
+        short.is_valid() && long.is_valid(),
+        "both locks must have been renewed"
+    );
     let plain = ask_server(
         masters.iter().next().expect("three"),
         &["SET", "doc", "x", "NX"],

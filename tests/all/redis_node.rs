@@ -202,7 +202,10 @@ async fn shows(redlock: &Redlock, wanted: &Fault) {
             NodeOutcome::Yes | NodeOutcome::Fault(Fault::Timeout(_) | Fault::Stalled) => {}
             other => panic!("{other:?}"),
         }
-        assert!(started.elapsed() < PATIENCE, "never {wanted:?}");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "timed out waiting for the fault {wanted:?}"
+        );
         tokio::time::sleep(ms(5)).await;
     }
 }

@@ -69,7 +69,11 @@ fn redlock_serves_many_short_lived_runtimes_on_several_threads() {
             .map(|thread| thread.join().expect("no panic"));
         all.flatten().collect()
     });
-    assert!(failed.is_empty(), "{} of 400: {failed:#?}", failed.len());
+    assert!(
+        failed.is_empty(),
+        "{} of 400 calls failed: {failed:#?}",
+        failed.len()
+    );
 }
 
 #[test]
@@ -96,7 +100,10 @@ fn lock_is_acquired_and_renewed_without_a_tokio_runtime() {
     });
     let until = std::time::Instant::now() + PATIENCE;
     while holders(&masters, "job") > 0 {
-        assert!(std::time::Instant::now() < until, "the lock was released");
+        assert!(
+            std::time::Instant::now() < until,
+            "timed out waiting for the release of the lock"
+        );
         thread::sleep(ms(5));
     }
 }

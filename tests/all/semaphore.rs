@@ -114,7 +114,7 @@ async fn permit_is_renewed_and_its_release_wakes_a_waiter() {
     let permit = here.semaphore("api", 1).ttl(secs(2)).acquire().await;
     let permit = permit.expect("free");
     tokio::time::sleep(secs(3)).await;
-    assert!(permit.is_valid(), "renewed");
+    assert!(permit.is_valid(), "the permit must have been renewed");
     let waiting = tokio::spawn(async move { there.semaphore("api", 1).acquire().await });
     let line = || {
         let master = masters.iter().next().expect("three");
@@ -207,7 +207,11 @@ async fn process_requests_no_slot_that_it_holds() {
         held.remove(at % 3).release().await;
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
     }
-    assert_eq!(node.1.load(Ordering::Relaxed), 16, "one attempt each");
+    assert_eq!(
+        node.1.load(Ordering::Relaxed),
+        16,
+        "each acquire must have made one attempt"
+    );
     // The masters are asked even if this process holds all slots of the semaphore.
     let more = redlock.semaphore("api", 8).try_acquire().await;
     assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");

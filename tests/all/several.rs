@@ -96,7 +96,11 @@ async fn locks_on_several_resources_never_deadlock() {
                     .await
                     .unwrap_or_else(|error| panic!("task {task}, round {round}: {error}"));
                 for at in &wanted {
-                    assert_eq!(inside[*at].fetch_add(1, Ordering::SeqCst), 0, "alone");
+                    assert_eq!(
+                        inside[*at].fetch_add(1, Ordering::SeqCst),
+                        0,
+                        "two clients hold the same resource"
+                    );
                 }
                 tokio::time::sleep(ms(2)).await;
                 for at in &wanted {

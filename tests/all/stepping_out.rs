@@ -198,7 +198,7 @@ async fn grant_that_follows_its_own_release_is_undone() {
         assert_eq!(
             status.verdict(),
             StatusVerdict::Free,
-            "cut short: {cut_short}"
+            "the lock must be free at the end (waits cut short: {cut_short})"
         );
     }
 }

@@ -75,7 +75,10 @@ async fn writer_waits_for_a_reader_that_joined_just_before_another_reader_expire
         tokio::time::sleep(Duration::from_millis(350)).await;
         let write = writer.try_acquire("page").await.expect("no fault");
         let writes = write.acquired().is_some();
-        assert!(!(writes && reads.is_valid()), "clocked: {clocked}");
+        assert!(
+            !(writes && reads.is_valid()),
+            "a reader and a writer hold the lock at the same time (store with a clock: {clocked})"
+        );
     }
 }
 

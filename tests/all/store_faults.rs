@@ -222,7 +222,11 @@ async fn extension_at_a_slow_store_lasts_as_reported() {
     let guard = guard.expect("free");
     guard.extend(secs(4)).await.expect("the lock is still held");
     let _next = seize(&other, "nightly").await;
-    assert!(!guard.is_valid(), "{:?} are left", guard.remaining());
+    assert!(
+        !guard.is_valid(),
+        "the guard claims {:?} of validity although the lock is lost",
+        guard.remaining()
+    );
 }
 
 #[tokio::test]
@@ -243,7 +247,7 @@ async fn records_are_read_again_after_a_restart_of_the_store() {
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
-        "{:?} are left",
+        "the guard claims {:?} of validity although the lock is lost",
         guard.remaining()
     );
     assert!(

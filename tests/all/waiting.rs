@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     let began = Instant::now();
     while !seen() {
-        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
+        assert!(began.elapsed() < limit, "timed out after {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -162,7 +162,10 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
     for master in &masters {
         let left = master.command(&["PTTL", "quorate:ticket:many"]);
         let left = left.expect("the server is alive").int().expect("a number");
-        assert!(left == -2 || (0..=8_000).contains(&left), "{left} ms");
+        assert!(
+            left == -2 || (0..=8_000).contains(&left),
+            "the ticket key must be gone or expire within 8 s, not in {left} ms"
+        );
     }
 }
 

@@ -83,7 +83,11 @@ pub(crate) async fn withdrawn_lock_in_an_extension_of_many_is_not_extended(arm: 
         ]))
     );
     assert_about(arm.ttl(b"b"), SHORT);
-    assert_eq!(arm.read(b"c"), None, "an extension behind a release");
+    assert_eq!(
+        arm.read(b"c"),
+        None,
+        "an extension that arrives after the release must not restore the key"
+    );
 }
 
 pub(crate) async fn an_extension_of_withdrawn_locks_only_is_not_sent(arm: &Arm) {

@@ -77,7 +77,7 @@ pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
         let queue = arm.ttl(&[b"quorate:queue:", &line[..]].concat());
         assert!(
             ends >= queue,
-            "{kind}: the queue outlives its ticket key: {ends:?} {queue:?}"
+            "{kind}: the ticket key must live as long as the queue: {ends:?} {queue:?}"
         );
     }
 }

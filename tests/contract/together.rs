@@ -422,7 +422,7 @@ impl Pair {
             let [mut a, mut b] = self.heard.each_ref().map(Heard::take);
             a.sort();
             b.sort();
-            prop_assert_eq!(a, b, "wake-ups");
+            prop_assert_eq!(a, b, "both masters must send the same wake-ups");
         }
         Ok(())
     }
@@ -468,7 +468,11 @@ impl Pair {
             let both = a >= 0 && b >= 0;
             a == b || both && a.abs_diff(b) < BLUR.as_millis() as u64
         });
-        prop_assert!(near, "{}: {a:?} and {b:?} left", key.escape_ascii());
+        prop_assert!(
+            near,
+            "{}: the remaining times {a:?} and {b:?} differ",
+            key.escape_ascii()
+        );
         Ok(())
     }
 }
@@ -509,7 +513,7 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     );
     assert!(
         4 * many < 3 * alone,
-        "the burst needed {many} calls, and the single requests {alone}"
+        "the burst must need fewer calls ({many}) than the single requests ({alone})"
     );
     assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
     Ok(())

@@ -272,7 +272,7 @@ impl Hold {
         child.wait().expect("ends");
         assert_eq!(
             seen.acquired, self.count,
-            "{:?} could not take all",
+            "the contenders must acquire all locks, but {:?} failed",
             self.name
         );
         Row {

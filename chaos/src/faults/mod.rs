@@ -88,7 +88,11 @@ mod tests {
         for kind in &all {
             assert_eq!(kind.name().parse(), Ok(*kind));
             let json = serde_json::to_string(kind).unwrap();
-            assert_eq!(json, format!("\"{kind}\""), "one spelling everywhere");
+            assert_eq!(
+                json,
+                format!("\"{kind}\""),
+                "JSON must use the same name as the text form"
+            );
             assert_eq!(serde_json::from_str::<Kind>(&json).unwrap(), *kind);
             assert!(!kind.what.is_empty(), "{kind} is explained");
         }

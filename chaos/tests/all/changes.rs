@@ -116,7 +116,11 @@ fn lock_left_free_too_long_while_a_client_waits_is_reported() {
             .verdict_of_change()
     };
     assert_eq!(tale(150), (Verdict::Invalid, 1));
-    assert_eq!(tale(3_900), (Verdict::Valid, 0), "nobody wanted it before");
+    assert_eq!(
+        tale(3_900),
+        (Verdict::Valid, 0),
+        "no client wanted the lock before"
+    );
 }
 
 /// Whether the `quorate` program, which takes the steps of a change, was built.

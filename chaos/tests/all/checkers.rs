@@ -187,9 +187,21 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
             .verdict("notified", &[])
     };
     assert_eq!(starved(1_000, 1_900, 700), (Verdict::Valid, 0));
-    assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
-    assert_eq!(starved(100, 1_000, 800), (Verdict::Invalid, 1), "before");
-    assert_eq!(starved(1_000, 1_900, 300), (Verdict::Invalid, 1), "little");
+    assert_eq!(
+        starved(1_850, 2_400, 700),
+        (Verdict::Invalid, 1),
+        "the machine was busy mainly after the notification"
+    );
+    assert_eq!(
+        starved(100, 1_000, 800),
+        (Verdict::Invalid, 1),
+        "the machine was busy before the deadline"
+    );
+    assert_eq!(
+        starved(1_000, 1_900, 300),
+        (Verdict::Invalid, 1),
+        "the machine was busy for too short a time"
+    );
     // The entry about the earlier wait is recorded last.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
@@ -280,19 +292,23 @@ fn leftover_keys_are_reported() {
     assert_eq!(tale(&[], &[], &[]), Verdict::Valid);
     let note = "quorate:note:quorate:hold:ab:file";
     assert_eq!(tale(&[note], &[], &[]), Verdict::Invalid);
-    assert_eq!(tale(&[], &[note], &[]), Verdict::Valid, "of who has died");
+    assert_eq!(
+        tale(&[], &[note], &[]),
+        Verdict::Valid,
+        "the note of a dead client may still exist"
+    );
     assert_eq!(all(&[], &[note], &[note], &[]), Verdict::Invalid);
     assert_eq!(tale(&["file"], &[], &[]), Verdict::Invalid);
     assert_eq!(tale(&[], &["file"], &[]), Verdict::Invalid);
     assert_eq!(
         tale(&[], &[], &["quorate:fence:file"]),
         Verdict::Invalid,
-        "counters expire, too"
+        "fencing counters must expire, too"
     );
     assert_eq!(
         Tale::default().verdict("leftovers", &[]).0,
         Verdict::Unknown,
-        "nobody looked"
+        "the keys were never listed"
     );
 }
 

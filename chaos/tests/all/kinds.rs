@@ -109,7 +109,7 @@ fn created_or_lost_money_and_stale_bookings_are_reported() {
     assert_eq!(
         ledger(Tale::default()),
         (Unknown, 0),
-        "nobody moved anything"
+        "there was no transfer"
     );
 }
 
@@ -126,7 +126,11 @@ fn readers_may_overlap_each_other_but_not_a_writer() {
     // Readers may share a token, but no writer shares it with them.
     let fencing = |tale: Tale| tale.verdict_for(Workload::Readers, "fencing");
     assert_eq!(fencing(tale(Claim::Reader, 5)), (Valid, 0));
-    assert_eq!(fencing(tale(Claim::Reader, 4)), (Invalid, 1), "began later");
+    assert_eq!(
+        fencing(tale(Claim::Reader, 4)),
+        (Invalid, 1),
+        "the reader's attempt began after the earlier hold"
+    );
     assert_eq!(fencing(tale(Claim::Alone, 5)), (Invalid, 1));
 }
 
@@ -175,8 +179,12 @@ fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupt
         since: 14 * MS,
     };
     let paused = tale(15).at(25, "c1", stalled).at(30, "c2", changed);
-    assert_eq!(views(paused), (Valid, 1), "a late write of a paused writer");
-    assert_eq!(views(tale(15)), (Unknown, 0), "nobody looked");
+    assert_eq!(
+        views(paused),
+        (Valid, 1),
+        "a late write of a paused writer is allowed"
+    );
+    assert_eq!(views(tale(15)), (Unknown, 0), "nobody read the files");
 }
 
 #[test]
@@ -242,7 +250,11 @@ fn holds_of_one_owner_share_a_token_and_two_owners_never_overlap() {
     assert_eq!(exclusion(tale("order-1", 5)), (Valid, 0));
     assert_eq!(owners(tale("order-1", 6)), (Invalid, 1));
     assert_eq!(exclusion(tale("order-2", 6)), (Invalid, 1));
-    assert_eq!(owners(tale("order-2", 6)), (Unknown, 0), "nobody joined");
+    assert_eq!(
+        owners(tale("order-2", 6)),
+        (Unknown, 0),
+        "no client joined another hold"
+    );
     // While two owners wrongly hold the lock at once, a hold that joins one of them gets the token of that owner's
     // lock. Once that lock has ended, its token is outdated.
     let joins = |until| {
@@ -297,7 +309,7 @@ fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
     assert_eq!(
         prizes(&[first, (10, 12, "taken", 0)]),
         (Valid, 0),
-        "side by side"
+        "overlapping requests may be answered in any order"
     );
     assert_eq!(
         prizes(&[(10, 13, "taken", 1), (10, 12, "taken", 0)]),
@@ -306,30 +318,30 @@ fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
     assert_eq!(
         prizes(&[first, (10, 13, "taken", 1)]),
         (Invalid, 1),
-        "twice"
+        "the same unit was handed out twice"
     );
     assert_eq!(
         prizes(&[first, (10, 13, "taken", 2)]),
         (Invalid, 1),
-        "one more"
+        "no unit was removed from the two that were created"
     );
     assert_eq!(
         prizes(&[second, (14, 15, "taken", 1)]),
         (Invalid, 1),
-        "rises"
+        "the number of units left has risen"
     );
     let over = (11, 12, "sold_out", 0);
     assert_eq!(
         prizes(&[first, over, (14, 15, "taken", 0)]),
         (Invalid, 1),
-        "over"
+        "a unit was handed out after the quota was sold out"
     );
     assert_eq!(
         prizes(&[first, (14, 15, "sold_out", 1)]),
         (Invalid, 1),
-        "kept"
+        "the quota was sold out, but a unit is left"
     );
-    assert_eq!(prizes(&[over]), (Unknown, 0), "nobody got one");
+    assert_eq!(prizes(&[over]), (Unknown, 0), "no client got a prize");
 }
 
 #[test]
@@ -356,19 +368,23 @@ fn falling_term_or_term_with_two_leaders_is_reported() {
     assert_eq!(
         leaders(tale().at(50, "c1", followed(5, "c1#1"))),
         (Invalid, 1),
-        "falls"
+        "the term has fallen"
     );
     assert_eq!(
         leaders(tale().at(50, "c2", followed(7, "c3#9"))),
         (Invalid, 1),
-        "two"
+        "one term has two leaders"
     );
     assert_eq!(
         leaders(tale().at(50, "c2", followed(8, "c2#1"))),
         (Invalid, 1),
-        "another"
+        "this leader had another term"
     );
-    assert_eq!(leaders(Tale::default()), (Unknown, 0), "nobody followed");
+    assert_eq!(
+        leaders(Tale::default()),
+        (Unknown, 0),
+        "no observer followed the election"
+    );
 }
 
 #[test]

@@ -188,14 +188,17 @@ async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills
     let (mut taken, mut unknown, mut while_dying) = (0, 0, 0);
     for run in 0..runs {
         let mut drawn = draw(&lottery, &players, run).await;
-        assert_eq!(drawn.lost, 0, "run {run}: {drawn:?}");
+        assert_eq!(drawn.lost, 0, "units were lost in run {run}: {drawn:?}");
         drawn.left.sort_unstable();
         let twice = drawn.left.windows(2).any(|pair| pair[0] == pair[1]);
         assert!(!twice, "a prize was given twice in run {run}: {drawn:?}");
         assert!(drawn.left.iter().all(|left| *left < 10), "{drawn:?}");
         // Only the requests whose result is unknown can have taken the missing units.
         let missing = 10 - drawn.left.len();
-        assert!(missing <= drawn.unknown, "run {run}: {drawn:?}");
+        assert!(
+            missing <= drawn.unknown,
+            "units were lost in run {run}: {drawn:?}"
+        );
         taken += drawn.left.len();
         unknown += drawn.unknown;
         while_dying += usize::from(drawn.unknown > 0);

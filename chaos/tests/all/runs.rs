@@ -50,7 +50,7 @@ fn look_at(page: &Path, least: usize) {
     assert!(!dom.contains("data-error="), "the page's script failed");
     let drawn = dom.split("data-drawn=\"").nth(1);
     let drawn = drawn.and_then(|rest| rest.split('"').next()?.parse::<usize>().ok());
-    assert!(drawn > Some(least), "drawn: {drawn:?}");
+    assert!(drawn > Some(least), "too few marks were drawn: {drawn:?}");
     assert!(dom.contains("0 violations</h2>"), "the list has its title");
 }
 

@@ -20,7 +20,7 @@ fn refused(options: &[&str], parts: &[&str]) {
     for part in parts {
         assert!(
             run.err.contains(part),
-            "{options:?} says no {part:?}: {run:?}"
+            "the error for {options:?} must contain {part:?}: {run:?}"
         );
     }
     assert_eq!(run.out, "");

@@ -49,7 +49,10 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
     let page = std::fs::read_to_string(out.path().join("report.html")).expect("a report");
     assert_eq!(page.matches("<svg").count(), 4);
     for foreign in ["http:", "https:", "<script", "url(", "NaN"] {
-        assert!(!page.contains(foreign), "{foreign} in the report");
+        assert!(
+            !page.contains(foreign),
+            "the report must not contain {foreign}"
+        );
     }
     for name in ["latency", "throughput", "cost", "wide"] {
         let file = out.path().join(format!("{name}.svg"));
@@ -281,7 +284,11 @@ fn interrupted_bench_has_released_its_locks_when_it_exits() {
         signal(&child, "TERM");
         let run = end(child);
         assert_eq!((run.code, run.died_of), (Some(143), Some(15)), "{run:?}");
-        assert_eq!(left(&masters), [] as [String; 0], "{tasks} tasks: {run:?}");
+        assert_eq!(
+            left(&masters),
+            [] as [String; 0],
+            "the benchmark with {tasks} tasks has leaked keys: {run:?}"
+        );
     }
 }
 

@@ -46,7 +46,10 @@ fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
         numbers.push(line.trim().parse::<u64>().expect("a number"));
         until_held(&masters, "r");
         std::thread::sleep(Duration::from_millis(300));
-        assert!(child.try_wait().expect("ours").is_none(), "it holds");
+        assert!(
+            child.try_wait().expect("ours").is_none(),
+            "`quorate hold` must still be running"
+        );
         assert!(!is_free(&masters, "r"));
         drop(child.stdin.take());
         let over = end(child);
@@ -66,7 +69,10 @@ fn hold_ends_on_a_signal_and_not_on_dev_null() {
             .expect("starts");
         number(&mut child);
         std::thread::sleep(Duration::from_millis(300));
-        assert!(child.try_wait().expect("ours").is_none(), "it holds");
+        assert!(
+            child.try_wait().expect("ours").is_none(),
+            "`quorate hold` must still be running"
+        );
         signal(&child, name);
         let over = end(child);
         assert_eq!(over.died_of, Some(number_of), "{over:?}");
@@ -84,7 +90,10 @@ fn hold_keeps_the_lock_if_nobody_reads_its_output() {
     drop(child.stdout.take());
     until_held(&masters, "r");
     std::thread::sleep(Duration::from_millis(600));
-    assert!(child.try_wait().expect("ours").is_none(), "it holds");
+    assert!(
+        child.try_wait().expect("ours").is_none(),
+        "`quorate hold` must still be running"
+    );
     drop(child.stdin.take());
     assert_eq!(end(child).code, Some(0));
 }
@@ -107,7 +116,7 @@ fn hold_exits_with_74_when_the_lock_is_lost() {
     assert!(taken.err.contains("the lock on 'r' was lost"), "{taken:?}");
     assert!(
         taken.err.contains("warning: lock lost"),
-        "of the library: {taken:?}"
+        "the library's warning must be printed: {taken:?}"
     );
     let mut cut_off = hold(&masters, &["-q", "--ttl", "2s", "s"]);
     let mut cut_off = cut_off.stdin(Stdio::piped()).spawn().expect("starts");
@@ -140,7 +149,11 @@ fn hold_reports_a_lock_that_expired_while_it_was_stopped_as_lost() {
         }
         signal(&child, "CONT");
         let over = end(child);
-        assert_eq!(over.code, Some(74), "by signal: {by_signal}: {over:?}");
+        assert_eq!(
+            over.code,
+            Some(74),
+            "wrong exit code (ended by a signal: {by_signal}): {over:?}"
+        );
     }
 }
 

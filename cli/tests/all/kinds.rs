@@ -108,7 +108,10 @@ fn nested_run_is_refused_the_lock_of_its_ancestor_unless_it_joins_the_owner() {
     assert_eq!(joined.code, Some(0), "{joined:?}");
     let numbers: Vec<&str> = joined.out.split_whitespace().collect();
     assert_eq!(numbers.len(), 2, "{joined:?}");
-    assert_eq!(numbers[0], numbers[1], "one owner, one number");
+    assert_eq!(
+        numbers[0], numbers[1],
+        "both holds of the owner must have the same fencing token"
+    );
     let nobody = done(&mut run(&masters, &["--reenter", "job"], &["true"]));
     assert_eq!(nobody.code, Some(64), "{nobody:?}");
 }

@@ -124,7 +124,7 @@ fn status_waiters_and_errors_name_the_holder() {
     );
     assert!(
         !page.out.contains("sleep"),
-        "never the command line: {page:?}"
+        "the status must not show the command line: {page:?}"
     );
     let refused = done(&mut run(&masters, &["--wait", "100ms", "r"], &["true"]));
     assert_eq!(refused.code, Some(75), "{refused:?}");
@@ -181,7 +181,11 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
         .spawn()
         .expect("starts");
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(alive(&marks[1]), 0, "one at a time");
+    assert_eq!(
+        alive(&marks[1]),
+        0,
+        "only one leader may run the command at a time"
+    );
     // Kill the first leader with SIGKILL. Its command must be killed, too.
     signal(&first, "KILL");
     end(first);

@@ -99,7 +99,11 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
     let scene = Scene(masters(5));
     let mut steps = Vec::new();
     let all = |scene: &Scene| [scene.old(), scene.both(), scene.next()];
-    assert_eq!(all(&scene), [Some(0), Some(0), Some(78)], "before");
+    assert_eq!(
+        all(&scene),
+        [Some(0), Some(0), Some(78)],
+        "the exit codes before the first step are wrong"
+    );
     for command in walk() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let step = words[1];
@@ -122,7 +126,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
             "finish" => [Some(78), Some(78), Some(0)],
             step => panic!("a step of the page that is not tried: {step}"),
         };
-        assert_eq!(all(&scene), codes, "after {step}");
+        assert_eq!(all(&scene), codes, "the exit codes after {step} are wrong");
         steps.push(step.to_owned());
     }
     assert_eq!(steps, ["prepare", "status", "close", "open", "finish"]);

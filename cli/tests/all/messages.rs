@@ -57,7 +57,11 @@ fn quiet_wait_that_reaches_no_majority_warns_once() {
     ));
     assert_eq!(waited.code, Some(69), "{waited:?}");
     let lines: Vec<&str> = waited.err.lines().collect();
-    assert_eq!(lines.len(), 2, "a warning and the error: {waited:?}");
+    assert_eq!(
+        lines.len(),
+        2,
+        "exactly a warning and an error must be printed: {waited:?}"
+    );
     assert!(
         lines[0].starts_with("quorate: warning: waiting for 'r', no vote from 2 of 3 masters"),
         "{waited:?}"

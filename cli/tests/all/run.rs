@@ -22,7 +22,7 @@ fn command_runs_under_the_lock_with_its_variables() {
     assert_eq!(run.err, "");
     for master in &masters {
         let left = master.command(&["EXISTS", "a b{c}"]).expect("alive");
-        assert_eq!(left.int(), Some(0), "released");
+        assert_eq!(left.int(), Some(0), "the lock key must have been deleted");
     }
 }
 
@@ -256,7 +256,11 @@ fn guard_ends_the_command_of_a_stopped_holder_in_time() {
     // start earlier.
     let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
     assert_eq!(next.code, Some(0), "{next:?}");
-    assert_eq!(alive(&mark), 0, "nothing of the group outlived the lock");
+    assert_eq!(
+        alive(&mark),
+        0,
+        "no process of the group may outlive the lock"
+    );
     signal(&holder, "CONT");
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");

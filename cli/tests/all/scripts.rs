@@ -70,7 +70,11 @@ fn conflict_exit_code_replaces_75() {
         &masters,
         &["run", "-E", "9", "free", "--", "sh", "-c", "exit 75"],
     );
-    assert_eq!(own.code, Some(75), "the command's own: {own:?}");
+    assert_eq!(
+        own.code,
+        Some(75),
+        "the exit code must be the command's own: {own:?}"
+    );
     let wrong = typed(&masters, &["run", "-E", "256", "r", "--", "true"]);
     assert_eq!(wrong.code, Some(64), "{wrong:?}");
     assert!(wrong.err.contains("--conflict-exit-code"), "{wrong:?}");

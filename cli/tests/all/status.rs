@@ -51,7 +51,7 @@ fn status_reports_held_free_and_unknown() {
     );
     assert!(
         !text.out.contains('\u{1b}'),
-        "no colour in a pipe: {text:?}"
+        "output to a pipe must contain no colours: {text:?}"
     );
 
     masters[1].kill().expect("killed");

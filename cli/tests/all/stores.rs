@@ -71,7 +71,7 @@ fn says(lines: &[String], start: &str, words: &[&str]) {
         |line: &&String| line.starts_with(start) && words.iter().all(|word| line.contains(word));
     assert!(
         lines.iter().any(|line| is_it(&line)),
-        "{start} {words:?} not in {lines:#?}"
+        "no line begins with {start:?} and contains {words:?}: {lines:#?}"
     );
 }
 

@@ -87,7 +87,10 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
         return;
     };
     assert!(seen.contains("in-23"), "{seen}");
-    assert!(seen.matches("two").count() >= 2, "typed and echoed: {seen}");
+    assert!(
+        seen.matches("two").count() >= 2,
+        "the terminal must show the typed line and the line that the command prints: {seen}"
+    );
     assert!(seen.contains("code=0"), "{seen}");
 }
 

@@ -225,7 +225,10 @@ fn once_that_waits_beyond_the_end_of_its_period_does_not_run_in_the_next_period(
     let said = [end(first), end(second)];
     assert_eq!((&*said[0].out, &*said[1].out), ("ran\n", ""), "{said:?}");
     let third = end(start("echo ran"));
-    assert_eq!(third.out, "ran\n", "the next period: {third:?} {said:?}");
+    assert_eq!(
+        third.out, "ran\n",
+        "the command must run again in the next period: {third:?} {said:?}"
+    );
 }
 
 #[test]

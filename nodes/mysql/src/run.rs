@@ -237,7 +237,11 @@ mod tests {
         assert_eq!(name("a", "first run"), "a");
         assert_eq!(name("b", "first run"), "a");
         assert_eq!(name("c", "another server"), "c");
-        assert_eq!(name("b", "second run"), "a", "also where it comes first");
+        assert_eq!(
+            name("b", "second run"),
+            "a",
+            "the server must keep the name `a`, even if the new run is first seen at `b`"
+        );
         assert_eq!(name("a", "second run"), "a");
     }
 }

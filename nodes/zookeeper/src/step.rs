@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(
             version(LIFE, i32::MIN),
             version(LIFE, i32::MAX) + 1,
-            "it goes on rising"
+            "the version must continue to rise"
         );
     }
 

@@ -37,7 +37,10 @@ fn every_seed_passes(seeds: u64) {
     ];
     let never = never.map(|(what, count)| (count == 0).then_some(what));
     let never: Vec<&str> = never.into_iter().flatten().collect();
-    assert!(!once || never.is_empty(), "never happened: {never:?}");
+    assert!(
+        !once || never.is_empty(),
+        "no seed has covered these events: {never:?}"
+    );
 }
 
 #[test]
@@ -122,7 +125,11 @@ const SEEDED_BUGS: [(Flaw, u64); 22] = [
 fn seeded_bugs_in_replacing_masters_are_caught_within_their_number_of_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_CHANGES);
     for flaw in Flaw::OF_CHANGES {
-        assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
+        assert_eq!(
+            Flaw::by_name(flaw.name()),
+            Some(flaw),
+            "each seeded bug must have a name of its own"
+        );
     }
     // A build without optimizations plays too few seeds for the rare bugs.
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };

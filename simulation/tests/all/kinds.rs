@@ -47,7 +47,11 @@ fn fencing_token_confirmed_by_one_of_several_resources_is_caught() {
         let violation = |scenario: Scenario| play(&scenario, flaw).violation;
         one_of_two_is_broken().find_map(violation)
     };
-    assert_eq!(caught(None), None, "the library");
+    assert_eq!(
+        caught(None),
+        None,
+        "the unchanged library must break no rule"
+    );
     assert!(caught(Some(Flaw::ConfirmAnyKey)).is_some());
 }
 

@@ -26,12 +26,16 @@ fn every_seed_passes(seeds: u64) {
     println!("{seeds} seeds in {:.1} s", summary.took.as_secs_f64());
     must_pass(&summary, "");
     // Even in the few seeds of a debug run, the rules for calm scenarios must have judged some cases.
-    assert_eq!(summary.idle_rules(), Vec::<&str>::new(), "judged nothing");
+    assert_eq!(
+        summary.idle_rules(),
+        Vec::<&str>::new(),
+        "these rules have judged nothing"
+    );
     if seeds >= 2_000 {
         assert_eq!(
             summary.coverage.missing(),
             Vec::<&str>::new(),
-            "never happened"
+            "no seed has covered these events"
         );
     }
 }

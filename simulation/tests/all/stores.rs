@@ -21,9 +21,17 @@ fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Stores, seeds);
     must_pass(&summary, " --stores");
     if seeds >= 2_000 {
-        assert_eq!(summary.idle_rules(), Vec::<&str>::new(), "judged nothing");
+        assert_eq!(
+            summary.idle_rules(),
+            Vec::<&str>::new(),
+            "these rules have judged nothing"
+        );
         let missing = summary.coverage.missing();
-        assert_eq!(missing, Vec::<&str>::new(), "never happened");
+        assert_eq!(
+            missing,
+            Vec::<&str>::new(),
+            "no seed has covered these events"
+        );
     }
 }
 
@@ -54,7 +62,11 @@ const SEEDED_BUGS: [(Flaw, u64); 7] = [
 fn seeded_bugs_in_stores_are_caught_within_their_number_of_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_STORES);
     for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
-        assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
+        assert_eq!(
+            Flaw::by_name(flaw.name()),
+            Some(flaw),
+            "each seeded bug must have a name of its own"
+        );
     }
     all_are_caught(is_short);
 }

@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(
             cache.obsolete((999, None), since, 9),
             [],
-            "the item lives until then"
+            "a record must be kept until its item has expired"
         );
         assert_eq!(cache.obsolete((2_000, None), since + 1, 9).len(), 2);
     }

@@ -34,7 +34,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         assert!(
             started.elapsed() < Duration::from_secs(20),
-            "not seen: {what}"
+            "timed out waiting for: {what}"
         );
         thread::sleep(Duration::from_millis(1));
     }

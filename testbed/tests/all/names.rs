@@ -62,12 +62,15 @@ fn listed_host_names_resolve_as_set_and_others_as_usual() {
     names.set(NAME, Leads::ToSilence).unwrap();
     let mut asker = ask(&names, NAME);
     std::thread::sleep(SHORT);
-    assert!(asker.try_wait().unwrap().is_none(), "still waiting");
+    assert!(
+        asker.try_wait().unwrap().is_none(),
+        "the lookup must not have been answered yet"
+    );
     let healed = Instant::now();
     names.set(NAME, Leads::To(home)).unwrap();
     assert!(said(asker).contains("127.0.0.1:7"));
     assert!(
         healed.elapsed() < LONG,
-        "an answer, and no time that ran out"
+        "the lookup must end with an answer, not with a timeout"
     );
 }

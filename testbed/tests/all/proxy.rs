@@ -69,13 +69,13 @@ fn is_over(stream: &mut TcpStream) -> bool {
 fn expect(stream: &mut TcpStream, bytes: &[u8]) {
     let mut got = vec![0; bytes.len()];
     stream.read_exact(&mut got).unwrap();
-    assert!(got == bytes, "other bytes came out");
+    assert!(got == bytes, "the proxy must pass the bytes on unchanged");
 }
 
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
-        assert!(started.elapsed() < LONG, "not seen: {what}");
+        assert!(started.elapsed() < LONG, "timed out waiting for: {what}");
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -471,12 +471,20 @@ fn detour_fault_leads_new_connections_to_another_server_until_healed() {
     let mut old = dial(&proxy);
     let detour = Fault::Detour(wrong.addr()).inject(&proxy);
     assert_eq!(who(&mut dial(&proxy)), "wrong".into());
-    assert_eq!(who(&mut old), "right".into(), "an old one is left alone");
+    assert_eq!(
+        who(&mut old),
+        "right".into(),
+        "an existing connection must not be affected"
+    );
     proxy.reset_all();
     assert!(old.command(&["PING"]).is_err());
     let mut astray = dial(&proxy);
     assert_eq!(who(&mut astray), "wrong".into());
     detour.heal();
     assert_eq!(who(&mut dial(&proxy)), "right".into());
-    assert_eq!(who(&mut astray), "wrong".into(), "also after the heal");
+    assert_eq!(
+        who(&mut astray),
+        "wrong".into(),
+        "the connection must still lead to the wrong server after the fault is healed"
+    );
 }

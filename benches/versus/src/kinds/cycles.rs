@@ -200,7 +200,10 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
         }
         local.push(bench.local_hold().await);
     }
-    assert!(bench.held.is_valid(), "held all the while");
+    assert!(
+        bench.held.is_valid(),
+        "the lock must be held during the whole measurement"
+    );
     figures(&seen, local, local_sent)
 }
 

@@ -63,9 +63,16 @@ async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
         tasks.push(tokio::spawn(async move {
             for _ in 0..turns {
                 let guard = redlock.acquire("turns").await.expect("the lock");
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                assert_eq!(
+                    inside.fetch_add(1, Ordering::SeqCst),
+                    0,
+                    "two clients hold the lock at the same time"
+                );
                 let token = guard.fencing_token().expect("a token");
-                assert!(highest.swap(token, Ordering::SeqCst) < token, "tokens rise");
+                assert!(
+                    highest.swap(token, Ordering::SeqCst) < token,
+                    "fencing tokens must rise"
+                );
                 inside.fetch_sub(1, Ordering::SeqCst);
                 guard.release().await;
             }

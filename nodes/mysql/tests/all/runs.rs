@@ -109,7 +109,7 @@ async fn server_counts_as_restarted_when_its_records_are_recreated() {
     let least = greeting.uptime.expect("may forget");
     assert!(
         least <= began.elapsed(),
-        "{least:?} of {:?}",
+        "the reported uptime {least:?} must not exceed the real uptime {:?}",
         began.elapsed()
     );
     assert_ne!(greeting.run, first.run, "values of before have no vote");

@@ -145,7 +145,7 @@ async fn version_is_never_reused_even_after_the_row_was_removed() {
         assert!(seen.insert(version));
         for _ in 0..3 {
             version = put(&mut session, "a", version, "s").await;
-            assert!(seen.insert(version), "{version} came again");
+            assert!(seen.insert(version), "the version {version} was used twice");
         }
         server.sql("DELETE FROM locks.quorate_record").unwrap();
     }
@@ -195,7 +195,11 @@ async fn late_commit_of_a_lost_session_is_refused_because_the_version_has_change
         Committed::Stale => assert_eq!(record.state, b"late"),
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(get(&mut next, "a").await, record, "nothing came late");
+    assert_eq!(
+        get(&mut next, "a").await,
+        record,
+        "the late change must have no effect"
+    );
 }
 
 #[tokio::test]
@@ -228,7 +232,7 @@ async fn transaction_of_a_dropped_session_is_rolled_back() {
         let asking = async { tokio::time::timeout(Duration::from_millis(200), asking).await };
         let asked =
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(asking));
-        assert!(asked.is_err(), "the row was held");
+        assert!(asked.is_err(), "the commit must wait for the locked row");
         drop(one);
         console.join().unwrap().unwrap();
     });
@@ -262,7 +266,7 @@ async fn dropped_session_closes_its_socket_even_if_the_server_hangs() {
     while open_sockets(&server) > 0 {
         assert!(
             began.elapsed() < Duration::from_secs(10),
-            "sockets are left"
+            "the sockets of dropped sessions must be closed"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -383,7 +387,11 @@ async fn acknowledged_commit_is_applied_under_any_global_setting() {
     let said = one.commit(&batch).await.expect("answered");
     assert!(!said.what.contains(&Committed::Stale));
     put(&mut one, "c", 0, "c").await;
-    assert_eq!(get(&mut other, "c").await.state, b"c", "not committed");
+    assert_eq!(
+        get(&mut other, "c").await.state,
+        b"c",
+        "the acknowledged change must be visible to other sessions"
+    );
     let all = ["a", "b", "c"];
     let said = other.load(&all.map(name)).await.expect("answered");
     let said: Vec<_> = said.what.into_iter().map(|record| record.state).collect();
@@ -563,7 +571,7 @@ async fn listener_receives_its_wake_ups_once() {
     session.commit(&[told.clone(), fresh, told]).await.unwrap();
     assert_eq!(listener.next().await.unwrap(), [b"three"]);
     let waits = tokio::time::timeout(Duration::from_millis(300), listener.next()).await;
-    assert!(waits.is_err(), "nothing more was said");
+    assert!(waits.is_err(), "no further wake-up may arrive");
     let left = server.sql("SELECT DISTINCT process FROM locks.quorate_woken");
     assert_eq!(
         left.unwrap(),
@@ -603,6 +611,6 @@ async fn restart_begins_another_run_of_the_same_server() {
     assert_eq!(
         get(&mut session, "a").await.version,
         version,
-        "nothing is forgotten"
+        "the record must still have its version"
     );
 }

@@ -44,14 +44,21 @@ async fn concurrent_prepares_create_the_schema_once() {
         return;
     };
     let url = server.url("locks");
-    assert_eq!(fault_of(&url).await.kind(), "unprepared", "no database");
+    assert_eq!(
+        fault_of(&url).await.kind(),
+        "unprepared",
+        "the database does not exist"
+    );
     server.sql("CREATE DATABASE locks").unwrap();
     let fault = fault_of(&url).await;
-    assert_eq!(fault.kind(), "unprepared", "no tables");
+    assert_eq!(fault.kind(), "unprepared", "the tables do not exist");
     assert!(fault.to_string().contains("quorate prepare"), "{fault}");
     let (one, other) = tokio::join!(prepare(&url), prepare(&url));
     let (one, other) = (one.unwrap(), other.unwrap());
-    assert!(one.made != other.made, "one of them found it made");
+    assert!(
+        one.made != other.made,
+        "exactly one of both must have created the tables"
+    );
     let again = prepare(&url).await.unwrap();
     assert!(!again.made && again.version == 1);
     let store = MySql::open(&url).unwrap();
@@ -121,9 +128,17 @@ async fn refused_login_is_reported_without_the_password() {
         return;
     };
     let url = user(&server, &[]);
-    assert_eq!(fault_of(&url).await.kind(), "denied", "no rights");
+    assert_eq!(
+        fault_of(&url).await.kind(),
+        "denied",
+        "the user has no rights"
+    );
     let wrong = url.replace(SECRET, "hunter2wrong");
-    assert_eq!(fault_of(&wrong).await.kind(), "denied", "a wrong password");
+    assert_eq!(
+        fault_of(&wrong).await.kind(),
+        "denied",
+        "the password is wrong"
+    );
     let refused = prepare(&wrong).await.unwrap_err().to_string();
     assert!(
         refused.contains("denied") && !refused.contains(SECRET),
@@ -162,7 +177,10 @@ async fn statement_based_binary_log_is_named_in_the_refusal() {
     let Err(fault) = store.connect().await else {
         panic!("it connected");
     };
-    assert!(!fault.passes_by_itself(), "nobody waits for that: {fault}");
+    assert!(
+        !fault.passes_by_itself(),
+        "clients must not wait for this fault to pass: {fault}"
+    );
     assert!(fault.to_string().contains("binlog_format"), "{fault}");
     let found = store.inspect().await;
     assert_eq!(found.fault, Some(fault));
@@ -293,7 +311,10 @@ async fn inspection_reports_version_role_settings_and_clock() {
     assert_eq!(found.run_id.as_deref(), Some(greeting.run.as_str()));
     assert!(found.uptime.is_some() && found.wake_ups);
     let offset = found.clock_offset_ms.expect("a clock");
-    assert!(offset.abs() < 5_000, "the same clock: {offset} ms");
+    assert!(
+        offset.abs() < 5_000,
+        "both clocks must agree, but differ by {offset} ms"
+    );
     assert!(found.round_trip < found.connecting);
 }
 
@@ -309,7 +330,11 @@ async fn check_refusal_and_repair(server: &MariaDb, statement: &str, said: &[&st
         assert!(fault.to_string().contains(said), "{statement}: {fault}");
     }
     let found = MySql::open(&patient).unwrap().inspect().await;
-    assert_eq!(found.fault, Some(fault), "doctor says the same");
+    assert_eq!(
+        found.fault,
+        Some(fault),
+        "`doctor` must report the same fault"
+    );
     let report = prepare(&url).await;
     let report = report.unwrap_or_else(|error| panic!("{statement}: {error}"));
     assert!(report.made, "{statement}");

@@ -143,7 +143,7 @@ test!(
                     Committed::Done(versions) => version = versions[0],
                     // A request of a lost session is sent when the client reconnects, or it is never sent.
                     Committed::Stale => {
-                        assert_eq!(load(&mut session, "a").await.0, version + 1, "nobody else writes");
+                        assert_eq!(load(&mut session, "a").await.0, version + 1, "no other client may write the record");
                         version += 1;
                         continue;
                     }
@@ -157,7 +157,7 @@ test!(
             let (now, _) = load(&mut session, "a").await;
             match unknown {
                 Ok(said) => assert_eq!(said.what, [Committed::Done(vec![now])]),
-                Err(_) => assert!(now == version || now == version + 1, "{now} after {version}"),
+                Err(_) => assert!(now == version || now == version + 1, "the version is {now}, but was {version} before one uncertain change"),
             }
             version = now;
             let zookeeper = &server.zookeeper;
@@ -167,7 +167,7 @@ test!(
         // All acknowledged changes were applied, and in each round at most one unacknowledged change.
         let (last, _) = load(&mut session, "a").await;
         let last = times_written(last);
-        assert!((done..=done + 3).contains(&last), "{last} after {done}");
+        assert!((done..=done + 3).contains(&last), "{last} changes were applied, but {done} were acknowledged");
         assert_eq!((before.run, before.server), (after.run, after.server));
         let seen = store.inspect().await;
         assert!(matches!(seen.role.as_deref(), Some("leader" | "follower")), "{seen:?}");

@@ -76,7 +76,10 @@ async fn forty(clients: Vec<Redlock>) -> Duration {
                         "two clients hold the lock at the same time"
                     );
                     let token = guard.fencing_token().expect("fenced");
-                    assert!(last.swap(token, Ordering::SeqCst) < token, "tokens rise");
+                    assert!(
+                        last.swap(token, Ordering::SeqCst) < token,
+                        "fencing tokens must rise"
+                    );
                     inside.store(false, Ordering::SeqCst);
                     guard.release().await;
                 }

@@ -111,12 +111,12 @@ test!(record_created_again_after_its_removal_never_has_an_earlier_version, serve
         let mut version = 0;
         for _ in 0..3 {
             version = put(&mut first, "a", version, &[round]).await;
-            assert!(seen.insert(version), "{version} came again");
+            assert!(seen.insert(version), "the version {version} was used twice");
         }
         assert_eq!(load(&mut second, "a").await, (version, vec![round]));
         let removed = [(name("a"), version - 1), (name("b"), version), (name("a"), 0)];
         first.remove(&removed).await.unwrap();
-        assert_eq!(load(&mut first, "a").await.0, version, "it has another version");
+        assert_eq!(load(&mut first, "a").await.0, version, "the record has another version, so it must not be removed");
         first.remove(&[(name("a"), version)]).await.unwrap();
         assert_eq!(load(&mut second, "a").await, (0, vec![]));
         assert!(first.page(0, 10).await.unwrap().what.is_empty());
@@ -263,7 +263,7 @@ test!(listener_receives_every_word_for_its_process_and_no_other, server => {
     }
     idle(&mut other).await;
     idle(&mut mine).await;
-    assert_eq!(server.watches_fired() - fired, 20, "one watch a wake-up");
+    assert_eq!(server.watches_fired() - fired, 20, "each wake-up must fire exactly one watch");
 });
 
 test!(several_words_of_one_commit_arrive_as_one_wake_up, server => {
@@ -301,7 +301,7 @@ test!(overwritten_wake_ups_are_reported_as_an_unspecified_one, server => {
         let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", word)] };
         session.commit(&[told]).await.unwrap();
     }
-    assert_eq!(next(&mut mine).await, Vec::<Vec<u8>>::new(), "something, nobody knows what");
+    assert_eq!(next(&mut mine).await, Vec::<Vec<u8>>::new(), "the listener must report that wake-ups may have been lost");
     idle(&mut mine).await;
     let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "four")] };
     session.commit(&[told]).await.unwrap();
@@ -363,7 +363,7 @@ test!(killed_server_is_noticed_at_once_and_keeps_its_records, server => {
         assert_eq!(load(&mut session, &format!("r{i}")).await, (version, vec![i]));
     }
     assert_eq!((before.run, before.server), (after.run, after.server));
-    assert!(after.uptime.is_none(), "it loses nothing");
+    assert!(after.uptime.is_none(), "a server that loses nothing must report no uptime");
 });
 
 test!(session_knows_the_date_of_its_last_change_from_the_start, server => {

@@ -395,7 +395,11 @@ fn stalled_master_is_sent_nothing_until_it_answers() {
     bench.pass(72, 121);
     assert_eq!(bench.told.kinds(), ["timeout"]);
     bench.pass(122, 620);
-    assert_eq!(bench.link.stage(), Stage::Talk, "still the same connection");
+    assert_eq!(
+        bench.link.stage(),
+        Stage::Talk,
+        "the link must keep the same connection"
+    );
     bench.pass(621, 622);
     assert_ne!(
         bench.link.stage(),

@@ -161,7 +161,11 @@ fn every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_scrip
             .lines()
             .filter(|line| line.contains("call('"))
         {
-            assert_eq!(line.matches("call('").count(), 1, "one call a line: {line}");
+            assert_eq!(
+                line.matches("call('").count(),
+                1,
+                "each line may contain only one call: {line}"
+            );
             let call = Call::read(line).expect("a call");
             let name = call.command.to_ascii_lowercase();
             let listed = needs(script.row().purposes.iter().copied());
