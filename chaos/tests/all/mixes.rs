@@ -188,7 +188,7 @@ async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills
     let (mut taken, mut unknown, mut while_dying) = (0, 0, 0);
     for run in 0..runs {
         let mut drawn = draw(&lottery, &players, run).await;
-        assert_eq!(drawn.lost, 0, "units were lost in run {run}: {drawn:?}");
+        assert_eq!(drawn.lost, 0, "the quota was lost in run {run}: {drawn:?}");
         drawn.left.sort_unstable();
         let twice = drawn.left.windows(2).any(|pair| pair[0] == pair[1]);
         assert!(!twice, "a prize was given twice in run {run}: {drawn:?}");
@@ -197,7 +197,7 @@ async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills
         let missing = 10 - drawn.left.len();
         assert!(
             missing <= drawn.unknown,
-            "units were lost in run {run}: {drawn:?}"
+            "more units are missing than requests have an unknown result, in run {run}: {drawn:?}"
         );
         taken += drawn.left.len();
         unknown += drawn.unknown;
