@@ -63,7 +63,7 @@ impl History {
     }
 
     /// The time at which all faults were healed and the fault-free period at the end began, or `None` if the run ended
-    /// before.
+    /// before that time.
     pub fn calm(&self) -> Option<u64> {
         self.lines
             .iter()

@@ -182,7 +182,7 @@ impl Walker {
         Ok(Now::Goes)
     }
 
-    /// Notes that the fault was injected that the walker has requested.
+    /// Records that the fault which the walker has requested was injected.
     pub fn went_wrong(&mut self) {
         self.tasks.pop_front();
     }

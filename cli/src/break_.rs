@@ -1,4 +1,5 @@
-//! `quorate break`: deletes a lock on all masters, whoever holds it, and prints the state that the lock had before.
+//! `quorate break`: deletes a lock on all masters, whichever client holds it, and prints the state of the lock before
+//! the deletion.
 //!
 //! This is the operator's last resort, so it requires `--yes`. The JSON output is one object with the fields of
 //! `quorate status`, and describes the lock before it was deleted.

@@ -124,7 +124,7 @@ async fn hold(
     }
 }
 
-/// The result of `hold` when a signal or the end of standard input ends it. Fails if the lock was lost before.
+/// The result of `hold` when a signal or the end of standard input ends it. Fails if the lock was lost before that.
 fn still_held(
     guard: &LockGuard,
     lock: &Lock,

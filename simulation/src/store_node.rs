@@ -59,7 +59,7 @@ impl SimSession {
     }
 }
 
-/// The error for an answer to another question. It occurs with a seeded bug that uses a session again.
+/// The error for an answer that belongs to another request. It occurs with a seeded bug that uses a lost session again.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server("the answer to another question".into()))
 }

@@ -44,7 +44,7 @@ pub enum Worlds {
 }
 
 impl Worlds {
-    /// Draws the scenario of this seed from the family.
+    /// Draws this seed's scenario for these masters.
     pub fn draw(self, seed: u64) -> Scenario {
         match self {
             Self::Redis => Scenario::draw(seed),

@@ -40,7 +40,7 @@ impl Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether the master wakes waiters. If fewer than a majority of the masters do so, waiters poll.
+    /// Whether the master wakes waiters. If fewer than a majority of the masters wake waiters, the waiters poll.
     pub wakes: bool,
     /// The answer timeout of this kind of master. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,

@@ -66,7 +66,7 @@ impl Redlock {
     /// resource, this token is larger than those of all earlier holders. At most 16 resources, none twice.
     ///
     /// Clients that name the same resources in different orders cannot deadlock. While the lock waits for one resource,
-    /// no other client gets the remaining ones.
+    /// no other client gets the other resources.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {

@@ -145,7 +145,8 @@ impl ValueAnswers {
         before
     }
 
-    /// Whether every master has answered the read, and thereby named the current run of its server process.
+    /// Whether every master has answered the read. The answer also names the current run of the master's server
+    /// process.
     pub(crate) fn all_read(&self) -> bool {
         (0..self.said.len()).all(|node| self.run(node).is_some())
     }

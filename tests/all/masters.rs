@@ -127,8 +127,8 @@ async fn number(redlock: &Redlock) -> u64 {
     number
 }
 
-/// Acquires the lock with each client in turn, and checks that each token exceeds the one before. Returns the last
-/// token.
+/// Acquires the lock with each client in turn, and checks that each fencing token exceeds the preceding token. Returns
+/// the last token.
 async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
     for redlock in redlocks {
         let number = number(redlock).await;

@@ -738,8 +738,9 @@ fn redlock_continues_to_work_in_another_runtime() {
     }
 }
 
-/// Tests that a master itself refuses a TTL above `max_ttl`, although the builder refuses such a TTL as well. A
-/// restarted master relies on the longest TTL that each client reported to it before. So no client may exceed that TTL.
+/// Tests that a master itself refuses a TTL above `max_ttl`, although the builder refuses such a TTL as well. The
+/// restart guard of a master relies on the longest TTL that each client has reported to it. So no client may use a
+/// longer TTL.
 #[tokio::test]
 async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let masters = masters(1);

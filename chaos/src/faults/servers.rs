@@ -95,8 +95,7 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
 ];
 
-/// Takes a right from the clients' user. Depending on the draw, clients notice it on existing connections or on new
-/// ones.
+/// Takes a right from the clients' user. Depending on the draw, clients notice it on existing or on new connections.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];

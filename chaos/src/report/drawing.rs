@@ -43,7 +43,8 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Draws all marks. If there are too many, it keeps the latest ones and those near violations and faults.
+    /// Draws all marks. If there are too many marks, it keeps the latest marks, and the marks near violations and
+    /// faults.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],

@@ -360,8 +360,8 @@ impl Watch {
         })
     }
 
-    /// If the guard process has signalled the group, records that `SIGTERM` was sent. The guard does so if this process
-    /// was stopped or got no processor time.
+    /// If the guard process has signalled the group, records that `SIGTERM` was sent. The guard process signals the
+    /// group if this process was stopped or got no processor time.
     fn check_the_guard(&mut self) {
         if self.terminated.is_none() && self.guard.acted() {
             self.terminated = Some(Instant::now());

@@ -1,8 +1,9 @@
 //! Receives wake-ups for one process.
 //!
-//! Each process has one ephemeral znode, and watches only this znode. A client that wakes the process writes the words
-//! of the wake-up into the znode, which fires the watch. If the znode is written twice before the process reads it, the
-//! first words are lost. The version of the znode shows this, and the listener then reports a wake-up without words.
+//! Each process has one ephemeral znode, and watches only this znode. A client that wakes the process writes the
+//! messages of the wake-up (its words) into the znode, which fires the watch. If the znode is written twice before the
+//! process reads it, the words of the first wake-up are lost. The version of the znode shows this, and the listener
+//! then reports a wake-up without words.
 
 use std::sync::Arc;
 
@@ -27,9 +28,9 @@ pub struct ZooKeeperListener {
     client: Client,
     address: Arc<Address>,
     path: String,
-    /// The version that the znode had when its words were last reported.
+    /// The version of the znode whose wake-ups were reported last.
     seen_version: i32,
-    /// The operation in progress. It is stored here, so that dropping a future of the caller loses nothing.
+    /// The operation in progress. It is stored in the listener, so that nothing is lost if the caller drops a future.
     next: Next,
 }
 
@@ -40,7 +41,8 @@ enum Next {
     Watch(BoxFuture<'static, ()>),
     /// The listener reads the znode and sets a new watch.
     Read(BoxFuture<'static, Seen>),
-    /// No operation is in progress. All words were reported, and the next step is to read the znode.
+    /// No operation is in progress. All wake-ups that were read have been reported, and the next step is to read the
+    /// znode.
     Look,
 }
 
@@ -86,8 +88,8 @@ impl ZooKeeperListener {
         async move { client.get_and_watch_data(&path).await }.boxed()
     }
 
-    /// The words that other clients have written since the last read. `None` if there are none; empty if some words
-    /// were lost.
+    /// The wake-ups (their words) that other clients have written since the last read. `None` if there are none; empty
+    /// if some words were lost.
     fn new_words(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
         let since = version.wrapping_sub(self.seen_version);
         self.seen_version = version;

@@ -63,7 +63,7 @@ enum Outcome {
     ReaderGone(usize),
 }
 
-/// The name of a process, and all words that one commit sends to it.
+/// The name of a process, and the words of all wake-ups that one commit sends to this process.
 type Message = (Arc<str>, Vec<u8>);
 
 impl ZooKeeperSession {

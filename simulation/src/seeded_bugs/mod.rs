@@ -32,7 +32,7 @@ pub(crate) use scripts::WrongScripts;
 /// A seeded bug. The comment of each variant says what the faulty client or master does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// The small client has no flaw. This is the control.
+    /// The small client without a flaw. The other small clients are compared with it.
     Sound,
     /// Half of the masters are taken for a majority.
     HalfQuorum,
@@ -131,7 +131,7 @@ pub enum Flaw {
     /// At each read, an observer of an election believes a single master, and a different one each time. The terms that
     /// it sees can then decrease.
     TermOfOne,
-    /// The small client of values has no flaw. This is the control.
+    /// The small client of values without a flaw. The other small clients of values are compared with it.
     SoundRegister,
     /// A master accepts a write of a value although its counter is above the writer's fencing token.
     BlindWrite,
@@ -387,7 +387,7 @@ impl Flaw {
         }
     }
 
-    /// The name of a bug of stores.
+    /// The name of a seeded bug in stores.
     fn name_at_stores(self) -> &'static str {
         match self {
             Self::VersionsAgain => "versions-again",

@@ -49,7 +49,7 @@ pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8
 }
 
 impl SlotsTaken {
-    /// Returns the reply of a master with this flaw; `None` if the correct master shall reply.
+    /// Returns the reply of a master with this flaw; `None` if the flaw does not change the reply.
     pub(super) fn execute(&mut self, flaw: Flaw, turn: &mut Turn<'_>) -> Option<Outcome> {
         match (flaw, turn.request) {
             (

@@ -16,7 +16,7 @@ use crate::locker::name;
 /// The content of the record before any period is done.
 const NEVER: &[u8] = b"once never";
 
-/// Returns the reply of a faulty master to a request about a value; `None` if the correct master shall reply.
+/// Returns the reply of a faulty master to a request about a value; `None` if the flaw does not change the reply.
 pub(crate) fn wrong_value(
     flaw: Flaw,
     memory: &mut Master,
@@ -159,8 +159,8 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Records as done the period that began at `began_us` (microseconds). Returns `None` if the period was done
-    /// before, `Some(true)` if a majority has written the record, and `Some(false)` if not.
+    /// Records as done the period that began at `began_us` (microseconds). Returns `None` if the period was already
+    /// recorded as done, `Some(true)` if a majority has written the record, and `Some(false)` if not.
     pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
         let began = began_us / 1_000;
         let last = self.bytes.strip_prefix(b"once ")?;

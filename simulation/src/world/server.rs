@@ -252,7 +252,7 @@ impl World {
         many::reply(requests, &each, out);
     }
 
-    /// Executes one request. It came alone, or as part of a command that carries many.
+    /// Executes one request, which arrived alone or as part of a command with many requests.
     fn one(&mut self, (conn, looks): (usize, usize), request: &Request, out: &mut String) {
         let (master, now) = (self.conns[conn].master, self.now);
         let first = self.conns[conn].served == 0;

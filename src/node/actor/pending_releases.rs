@@ -78,8 +78,9 @@ impl PendingReleases {
 
     /// Keeps a release that was not sent or not answered as a pending release. Other requests are ignored.
     pub(in crate::node) fn keep(&mut self, queued: &Queued) {
-        // If there is no room for all releases, keep the first ones. They belong to requests that were outstanding when
-        // the connection broke. Later requests were not sent, so the master has nothing to release for them.
+        // If there is no room for all releases, keep the earliest releases. They belong to requests that were
+        // outstanding when the connection broke. Later requests were not sent, so the master has nothing to release for
+        // them.
         if self.queue.len() < MOST {
             self.queue.extend(Release::of(queued));
         }

@@ -60,8 +60,8 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     }
 }
 
-/// Sorts the addresses so that IPv4 and IPv6 alternate, and otherwise keeps the resolver's order. If one of the two
-/// protocols does not work, the second address to be tried uses the other one.
+/// Sorts the addresses so that IPv4 and IPv6 alternate, and otherwise keeps the resolver's order. So if one of the two
+/// protocols does not work, the second address that is tried uses the other protocol.
 fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses

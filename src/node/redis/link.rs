@@ -274,7 +274,7 @@ impl Link {
                     return self.lose(fault, now);
                 }
                 if online.is_stalled() {
-                    // Refuse the queued requests and all new ones until the master answers again.
+                    // Refuse the queued requests and all new requests until the master answers again.
                     self.refuse_all(&Fault::Stalled);
                 }
                 let limit = BURST_TIMEOUTS * self.shared.options.node_timeout;

@@ -317,7 +317,7 @@ impl Online {
             }
             batch.append(&mut self.again);
         }
-        // Send these requests before all later ones, for example before a release of the same claim.
+        // Send these requests before all later requests, for example before a release of the same claim.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
         // Pending releases are sent first. They get at most half of the room, so that other requests are sent too

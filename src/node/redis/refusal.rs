@@ -73,8 +73,8 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 /// Why a master with this generation marker does not admit this client, and what to do about it. `None` if the master
 /// admits the client.
 pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
-    // A marker of 4g means that the masters of generation g are the current ones. Markers of 4g + 1 to 4g + 3 mean that
-    // these masters are being replaced by those of generation g + 1.
+    // The marker number 4g means that the masters of generation g are the current masters. Markers of 4g + 1 to 4g + 3
+    // mean that these masters are being replaced by those of generation g + 1.
     let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
         Some((generation, 0)) => format!("{generation} on this master"),
         Some((generation, _)) => format!(

@@ -19,8 +19,8 @@ pub(super) struct Row {
     /// The Lua source, in which shared parts and the names of keys are not inserted yet.
     pub(super) source: &'static str,
     pub(super) set: Set,
-    /// Whether the script checks the generation marker first. Scripts whose reply is a vote do so, and also the script
-    /// that writes a value.
+    /// Whether the script checks the generation marker first. True for scripts whose reply is a vote, and for the
+    /// script that writes a value.
     pub(super) checks_marker: bool,
     /// The purposes for which the script calls commands. The user needs the rights for all of them to run the script.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the tests of the rights"))]

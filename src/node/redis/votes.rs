@@ -78,9 +78,9 @@ impl Votes {
         if marker.is_some() {
             self.unmarked = None;
         }
-        // Clients must not write the first marker on the masters that replace the present ones; only the operator who
-        // prepares the replacement does. Otherwise a client with wrong masters in its configuration would shut out the
-        // users of those masters.
+        // On the masters that replace the present masters, only the operator who prepares the replacement may write the
+        // first marker. Otherwise a client with wrong masters in its configuration would shut out the users of those
+        // masters.
         let may_restore = |marker: &Marker| {
             let prepared = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
@@ -91,8 +91,8 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // If this client counts the master's votes again, all other clients may do so too. The marker then needs no
-            // expiry.
+            // If this client counts the master's votes again, all other clients may count them as well. The marker then
+            // needs no expiry.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);

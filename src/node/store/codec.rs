@@ -99,8 +99,8 @@ fn whole(kind: Kind, until: u64) -> u64 {
 }
 
 impl StoredItem {
-    /// Decodes a record that was read at `now`. `known` are its items as this client knew them before. Returns `None`
-    /// if the record was not written by this library, or is damaged.
+    /// Decodes a record that was read at `now`. `known` are the record's items as this client has read them last.
+    /// Returns `None` if the record was not written by this library, or is damaged.
     pub(super) fn read(state: &[u8], known: &[Self], now: u64) -> Option<Vec<Self>> {
         let mut rest = match state.split_first() {
             None => return Some(Vec::new()),
