@@ -76,12 +76,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .renewal(false)
         .acquire()
         .await?;
-    let stale = paused.fencing_token().unwrap_or_default();
+    let stale = paused.fencing_token().ok_or("fencing is off")?;
     println!("first holder:  token {stale}; it is paused beyond its lease");
     println!("first holder:  {}", paused.lost().await);
 
     let later = redlock.acquire("register").await?;
-    let token = later.fencing_token().unwrap_or_default();
+    let token = later.fencing_token().ok_or("fencing is off")?;
     println!(
         "second holder: token {token}, writes: {:?}",
         file.write(token, "second")?

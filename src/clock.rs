@@ -1,6 +1,6 @@
 //! The clock that measures leases: monotonic, and on Linux it also advances while the machine is suspended.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::protocol::instant::Instant;
 
@@ -9,6 +9,43 @@ impl Instant {
     /// machine is suspended.
     pub fn now() -> Self {
         monotonic()
+    }
+}
+
+/// Converts by the time that is left or has passed at the moment of the conversion. The clock of std stops while the
+/// machine is suspended, so a converted deadline is too late by the length of a suspend that comes after.
+impl From<Instant> for std::time::Instant {
+    fn from(at: Instant) -> Self {
+        let (now, std) = (Instant::now(), Self::now());
+        let left = at.saturating_since(now);
+        let passed = now.saturating_since(at);
+        // `Instant::NEVER` is too far away for some clocks; 100 years are enough.
+        let far = || std + Duration::from_secs(100 * 365 * 24 * 3_600);
+        let later = std.checked_add(left).unwrap_or_else(far);
+        later.checked_sub(passed).unwrap_or(std)
+    }
+}
+
+/// Converts by the time that is left or has passed at the moment of the conversion.
+impl From<std::time::Instant> for Instant {
+    fn from(at: std::time::Instant) -> Self {
+        let (now, std) = (Self::now(), std::time::Instant::now());
+        let passed = std.saturating_duration_since(at);
+        let later = now + at.saturating_duration_since(std);
+        let passed = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        Self::from_nanos(later.as_nanos().saturating_sub(passed))
+    }
+}
+
+impl From<Instant> for tokio::time::Instant {
+    fn from(at: Instant) -> Self {
+        std::time::Instant::from(at).into()
+    }
+}
+
+impl From<tokio::time::Instant> for Instant {
+    fn from(at: tokio::time::Instant) -> Self {
+        at.into_std().into()
     }
 }
 
@@ -99,4 +136,22 @@ pub(crate) fn wall_micros() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instant_keeps_its_distance_when_it_is_converted_to_std_and_back() {
+        let minute = Duration::from_secs(60);
+        let later = Instant::now() + minute;
+        let back = Instant::from(std::time::Instant::from(later));
+        let off = back.saturating_since(later) + later.saturating_since(back);
+        assert!(off < Duration::from_secs(5), "{off:?}");
+        let left = std::time::Instant::from(later).elapsed();
+        assert!(left.is_zero());
+        let never = std::time::Instant::from(Instant::NEVER);
+        assert!(never > std::time::Instant::now() + minute);
+    }
 }

@@ -304,7 +304,7 @@ mod tests {
         for (text, says) in [
             ("tll = '4s'", "unknown field `tll`"),
             ("ttl = 'ten'", "'ten' is no duration"),
-            ("ttl = 4", "string"),
+            ("ttl = 4", "a duration with its unit"),
             ("restart_guard = 'half'", "after-first-contact"),
         ] {
             let error = read(text).expect_err(text).to_string();

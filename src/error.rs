@@ -165,9 +165,8 @@ impl Missed {
         self.majority.possible_without(lasting)
     }
 
-    /// Writes why there is no quorum, for example "no quorum for .. : 2 of 5 masters can vote, 3 are needed". The text
-    /// of [`write_rest`](Self::write_rest) follows.
-    fn write_no_quorum(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Writes why there is no quorum, for example "no quorum for .. : 2 of 5 masters can vote, 3 are needed".
+    fn write_no_quorum(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let can_vote = self
             .reports
             .iter()
@@ -189,22 +188,18 @@ impl Missed {
         if !self.passes_by_itself() {
             f.write_str(", and waiting does not help")?;
         }
-        self.write_rest(f)
+        Ok(())
     }
 
-    /// Writes the end of the message: how long the acquire waited, that nothing is held, and what each master replied.
-    fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Writes the end of the message: how long the acquire waited, and that nothing is held.
+    fn write_rest(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let waited = Duration::from_millis(self.waited.as_millis() as u64);
         let waited = humantime::format_duration(waited);
         write!(f, " (waited {waited}, attempts: {})", self.attempts)?;
         if !self.held_here {
             f.write_str("; nothing is held")?;
         }
-        let line = OneLine(&self.reports).to_string();
-        if line.is_empty() {
-            return Ok(());
-        }
-        write!(f, " [{line}]")
+        Ok(())
     }
 
     /// Whether this client cannot get a majority because too many masters have another generation.
@@ -232,12 +227,35 @@ impl AcquireError {
     }
 }
 
-impl fmt::Display for AcquireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl AcquireError {
+    /// The full text for operators: the error's text, the lock's holder (its note, host and process), and the reply of
+    /// each master with its address. The `Display` text has none of these, so a service may show it to its users.
+    ///
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # let redlock = quorate::Redlock::in_memory(3);
+    /// let guard = redlock.acquire("job").await.expect("free");
+    /// let error = redlock.lock("job").wait(quorate::Wait::None).await.expect_err("held");
+    /// eprintln!("for the log: {}", error.details());
+    /// println!("for the user: {error}");
+    /// # drop(guard);
+    /// # }
+    /// # #[cfg(not(feature = "testing"))]
+    /// # fn main() {}
+    /// ```
+    pub fn details(&self) -> String {
+        let mut text = String::new();
+        let _ = self.write(&mut text, true);
+        with_replies(text, self.reports())
+    }
+
+    fn write(&self, f: &mut dyn fmt::Write, names_holder: bool) -> fmt::Result {
         let (missed, what) = match self {
             Self::HeldByOther(missed) if missed.held_here => (
                 missed,
-                "is held by this process itself, and a lock is not re-entrant",
+                "is already held in this process, by another task or by the caller itself",
             ),
             Self::HeldByOther(missed) => (missed, "is held by another"),
             Self::NotJoinable(missed) => (
@@ -250,32 +268,43 @@ impl fmt::Display for AcquireError {
                 "cannot be acquired: the masters refuse this configuration; correct masters and \
                  masters_generation, because waiting does not help",
             ),
-            Self::NoQuorum(missed) => return missed.write_no_quorum(f),
+            Self::NoQuorum(missed) => {
+                missed.write_no_quorum(f)?;
+                return missed.write_rest(f);
+            }
             Self::TooLate(missed) => (missed, "was granted too slowly: no validity was left"),
-            Self::InvalidResource(why) => return why.fmt(f),
-            Self::InvalidOptions(why) => return why.fmt(f),
+            Self::InvalidResource(why) => return write!(f, "{why}"),
+            Self::InvalidOptions(why) => return write!(f, "{why}"),
             #[cfg(feature = "blocking")]
-            Self::CannotBlock(why) => return why.fmt(f),
+            Self::CannotBlock(why) => return write!(f, "{why}"),
         };
-        let named = matches!(self, Self::HeldByOther(missed) if !missed.held_here);
-        let holder = missed.note.as_ref().filter(|_| named);
-        let holder = holder.map_or_else(String::new, |note| format!(", {note}"));
-        write!(f, "lock {:?} {what}{holder}", missed.resource)?;
+        write!(f, "lock {:?} {what}", missed.resource)?;
+        let held = names_holder && matches!(self, Self::HeldByOther(_)) && !missed.held_here;
+        if let Some(holder) = missed.note.as_ref().filter(|_| held) {
+            write!(f, ", {holder}")?;
+        }
         missed.write_rest(f)
     }
 }
 
-impl std::error::Error for AcquireError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::InvalidResource(why) => Some(why),
-            Self::InvalidOptions(why) => Some(why),
-            #[cfg(feature = "blocking")]
-            Self::CannotBlock(why) => Some(why),
-            _ => None,
-        }
+/// Appends the replies of the masters, in brackets.
+pub(crate) fn with_replies(text: String, reports: &[NodeReport]) -> String {
+    let replies = OneLine(reports).to_string();
+    if replies.is_empty() {
+        return text;
+    }
+    format!("{text} [{replies}]")
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, false)
     }
 }
+
+// The text of an inner error is part of this error's text, so no error is returned as the source: otherwise a report
+// would print it twice.
+impl std::error::Error for AcquireError {}
 
 impl From<InvalidResource> for AcquireError {
     fn from(why: InvalidResource) -> Self {
@@ -298,7 +327,9 @@ pub enum ExtendError {
     Lost(LossCause),
     /// No majority answered in time, so the validity was not extended. The lock is still held until its present
     /// validity ends.
-    #[error("the lock was not extended: too few masters answered; it is held until its old validity ends [{}]", OneLine(.0))]
+    #[error(
+        "the lock was not extended: too few masters answered; it is held until its old validity ends"
+    )]
     NoQuorum(Vec<NodeReport>),
     /// The requested ttl is invalid. Nothing was sent.
     #[error(transparent)]
@@ -308,6 +339,17 @@ pub enum ExtendError {
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
     #[error(transparent)]
     CannotBlock(CannotBlock),
+}
+
+impl ExtendError {
+    /// The full text for operators: the error's text and the reply of each master with its address.
+    pub fn details(&self) -> String {
+        let replies: &[NodeReport] = match self {
+            Self::NoQuorum(replies) => replies,
+            _ => &[],
+        };
+        with_replies(self.to_string(), replies)
+    }
 }
 
 /// The body of a [`scope`](crate::Redlock::scope) did not run, or did not end while the lock was held.
@@ -328,6 +370,14 @@ pub enum ScopeError<T = ()> {
 }
 
 impl<T> ScopeError<T> {
+    /// The full text for operators; see [`AcquireError::details`].
+    pub fn details(&self) -> String {
+        match self {
+            Self::NotAcquired(error) => error.details(),
+            lost @ Self::Lost { .. } => lost.to_string(),
+        }
+    }
+
     /// The value of a body that ran to its end after the lock had ended; `None` if there is no such value.
     pub fn into_value(self) -> Option<T> {
         match self {

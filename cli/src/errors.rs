@@ -13,7 +13,7 @@ pub(crate) fn not_acquired(error: AcquireError) -> Failure {
         AcquireError::InvalidOptions(BuildError::NeedsFencing(what)) => {
             Failure::new(code, needs_fencing(what))
         }
-        error => Failure::new(code, error),
+        error => Failure::new(code, error.details()),
     };
     if is_usual { failure.usual() } else { failure }
 }
@@ -56,7 +56,7 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
             )
         }
         ValueError::NoFencing => Failure::new(code, needs_fencing("quotas and records")),
-        error => Failure::new(code, error),
+        error => Failure::new(code, error.details()),
     }
 }
 

@@ -153,7 +153,7 @@ fn note(
         Ok(Carried::Undecided(shown)) => left.push(format!(
             "{name:?}: not copied: too few masters could store it ({shown}): run this step again"
         )),
-        Err(error) => left.push(format!("{name:?}: not copied: {error}")),
+        Err(error) => left.push(format!("{name:?}: not copied: {}", error.details())),
     }
 }
 

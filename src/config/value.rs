@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 #[cfg(feature = "serde")]
 use std::fmt;
+#[cfg(feature = "serde")]
+use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,9 +34,39 @@ pub(super) trait Value: Sized {
     /// Deserializes the value; by default from text.
     #[cfg(feature = "serde")]
     fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = <String as serde::Deserialize>::deserialize(from)?;
-        Self::parse(&text).map_err(Error::custom)
+        from.deserialize_any(Text(PhantomData))
     }
+
+    /// The expected format, for the error about a value that is no text, such as a number or null.
+    #[cfg(feature = "serde")]
+    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+}
+
+/// Deserializes a value from text.
+#[cfg(feature = "serde")]
+struct Text<T>(PhantomData<T>);
+
+#[cfg(feature = "serde")]
+impl<T: Value> Visitor<'_> for Text<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        T::format(f)
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        T::parse(text).map_err(E::custom)
+    }
+}
+
+/// Writes the words that a setting accepts.
+#[cfg(feature = "serde")]
+fn write_choices(f: &mut fmt::Formatter<'_>, choices: &[Choice]) -> fmt::Result {
+    let words: Vec<_> = choices
+        .iter()
+        .map(|(word, _)| format!("{word:?}"))
+        .collect();
+    f.write_str(&words.join(" or "))
 }
 
 /// A field of [`Settings`](super::list::Settings), which is empty until the setting is set.
@@ -100,11 +132,21 @@ impl Value for Duration {
     fn parse(text: &str) -> Result<Self, String> {
         text::duration(text)
     }
+
+    #[cfg(feature = "serde")]
+    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration with its unit, such as \"250ms\" or \"10s\"")
+    }
 }
 
 impl Value for Wait {
     fn parse(text: &str) -> Result<Self, String> {
         text::wait(text)
+    }
+
+    #[cfg(feature = "serde")]
+    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration with its unit, such as \"10s\", or \"forever\" or \"none\"")
     }
 }
 
@@ -167,6 +209,11 @@ impl Value for Order {
             other => Err(format!("'{other}' is no order; write fair or unordered")),
         }
     }
+
+    #[cfg(feature = "serde")]
+    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_choices(f, Self::CHOICES)
+    }
 }
 
 impl Value for RestartGuard {
@@ -192,6 +239,11 @@ impl Value for RestartGuard {
             "off" => Ok(Self::Off),
             other => Err(format!("'{other}': write on, after-first-contact or off")),
         }
+    }
+
+    #[cfg(feature = "serde")]
+    fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_choices(f, Self::CHOICES)
     }
 }
 

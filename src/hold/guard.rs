@@ -113,12 +113,13 @@ impl LockGuard {
     /// resource. It stays the same through renewals. `None` with `fencing(false)`.
     ///
     /// ```no_run
-    /// # async fn example(guard: quorate::LockGuard) {
-    /// let fence = guard.fencing_token().unwrap_or_default();
+    /// # fn example(guard: quorate::LockGuard) -> Result<(), &'static str> {
+    /// // Never replace a missing token by 0: the database would then check nothing.
+    /// let fence = guard.fencing_token().ok_or("turn fencing on")?;
     /// // The database rejects every write whose token is smaller than the largest token that it has seen.
     /// let statement = format!("UPDATE report SET text = $1, fence = {fence} WHERE fence <= {fence}");
     /// # drop(statement);
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn fencing_token(&self) -> Option<u64> {
         self.held.fencing.map(NonZero::get)

@@ -1,5 +1,7 @@
 //! Counting votes: how many masters are enough, and when the result is certain.
 
+use std::fmt;
+
 /// A set of masters, one bit for each by its index in the builder: at most 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MasterSet(u64);
@@ -58,9 +60,21 @@ impl FromIterator<usize> for MasterSet {
 /// While masters are replaced there are two sets, and a quorum is a majority of **each** set. A majority of the union,
 /// or of one set alone, could let two clients win (`docs/protocol.md`, "Replacing masters"). A master in both sets is
 /// asked once, has one vote, and counts in both. If no replacement is in progress, both sets are the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quorum {
     sets: [MasterSet; 2],
+}
+
+/// Shows the numbers of masters, for example "3 of 5".
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [old, next] = self.sets.map(MasterSet::len);
+        write!(f, "{} of {old}", old / 2 + 1)?;
+        if self.is_joint() {
+            write!(f, " and {} of {next}", next / 2 + 1)?;
+        }
+        Ok(())
+    }
 }
 
 impl Quorum {

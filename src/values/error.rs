@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::AcquireError;
+use crate::error::{AcquireError, with_replies};
 use crate::outcome::LossCause;
-use crate::report::{NodeOutcome, NodeReport, OneLine};
+use crate::report::{NodeOutcome, NodeReport};
 
 /// A value under a lock ([`Quota`](crate::Quota), [`Once`](crate::Once)) was not read, or not written.
 ///
@@ -138,11 +138,22 @@ impl ValueError {
     }
 }
 
+impl ValueError {
+    /// The full text for operators: the error's text, and the masters that caused the error, with their addresses and
+    /// replies. The `Display` text names no masters, so a service may show it to its users.
+    pub fn details(&self) -> String {
+        match self {
+            Self::NotAcquired(error) => error.details(),
+            Self::Exists(trouble) => format!("{self}, on {}", trouble.that_have_one()),
+            _ => with_replies(self.to_string(), self.reports()),
+        }
+    }
+}
+
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((trouble, what)) = self.what() {
-            write!(f, "the value of {:?} {what}", trouble.name)?;
-            return trouble.write_masters(f, matches!(self, Self::Exists(_)));
+            return write!(f, "the value of {:?} {what}", trouble.name);
         }
         match self {
             Self::NotAcquired(error) => error.fmt(f),
@@ -203,32 +214,18 @@ fn write_ahead(
 }
 
 impl ValueTrouble {
-    /// Writes which masters caused the error. If `that_have_one` is true, these are the masters that have a value.
-    /// Otherwise these are the masters that did not execute the request.
-    fn write_masters(&self, f: &mut fmt::Formatter<'_>, that_have_one: bool) -> fmt::Result {
-        if that_have_one {
-            let has = |said: &&NodeReport| {
-                matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::OldValue)
-            };
-            let names = self.reports.iter().filter(has);
-            let names: Vec<_> = names.map(|said| said.node.as_str()).collect();
-            return write!(f, ", on {}", names.join(", "));
-        }
-        match OneLine(&self.reports).to_string() {
-            line if line.is_empty() => Ok(()),
-            line => write!(f, " [{line}]"),
-        }
+    /// The names of the masters that have a value.
+    fn that_have_one(&self) -> String {
+        let has =
+            |said: &&NodeReport| matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::OldValue);
+        let names = self.reports.iter().filter(has);
+        let names: Vec<_> = names.map(|said| said.node.as_str()).collect();
+        names.join(", ")
     }
 }
 
-impl std::error::Error for ValueError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::NotAcquired(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+// The text of an inner error is part of this error's text, so it is not returned as the source.
+impl std::error::Error for ValueError {}
 
 impl From<AcquireError> for ValueError {
     fn from(error: AcquireError) -> Self {
@@ -262,7 +259,7 @@ mod tests {
     fn value_error_states_what_happened_to_the_value() {
         let none = || trouble(&[]);
         let says = |error: ValueError, what: &str| {
-            let text = error.to_string();
+            let text = error.details();
             assert!(text.contains("\"prizes\"") && text.contains(what), "{text}");
         };
         says(
@@ -299,9 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn value_error_has_the_acquire_error_as_its_only_source() {
+    fn value_error_contains_the_text_of_the_acquire_error_once() {
         let error = AcquireError::from(BuildError::NeedsFencing("values"));
-        assert!(ValueError::from(error).source().is_some());
-        assert!(ValueError::NoFencing.source().is_none());
+        let inner = error.to_string();
+        let error = ValueError::from(error);
+        assert!(error.source().is_none());
+        assert_eq!(error.to_string(), inner);
     }
 }

@@ -116,7 +116,7 @@ async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
         .create(10)
         .await
         .expect_err("one master is away")
-        .to_string();
+        .details();
     let line = "the value of \"prizes\" needs an answer of every master to be created or dropped: try again when \
                 all masters answer (a value that some masters have dropped stays dropped there)";
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
@@ -137,7 +137,7 @@ async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
         .create(7)
         .await
         .expect_err("the value exists already")
-        .to_string();
+        .details();
     assert_eq!(
         error,
         "the value of \"prizes\" was not created: there is one already, on m0, m1, m2"

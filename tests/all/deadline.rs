@@ -208,7 +208,7 @@ async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
             let (first, second) = tokio::join!(redlock.acquire("x"), redlock.acquire("x"));
             for error in [first, second].map(|outcome| outcome.map(drop).expect_err("no quorum")) {
                 assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-                let said = error.to_string();
+                let said = error.details();
                 assert!(said.contains("dead: down (switched off)"), "{said}");
                 assert!(said.contains("flapping: no answer within"), "{said}");
             }

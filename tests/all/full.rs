@@ -184,7 +184,7 @@ async fn full_masters_refuse_attempts_and_accept_releases() {
         let error = found
             .map(|_| ())
             .expect_err("the full masters refuse the attempt");
-        assert!(error.to_string().contains("OOM"), "{error}");
+        assert!(error.details().contains("OOM"), "{error}");
     }
     let releases = guards.into_iter().map(LockGuard::release);
     for released in futures::future::join_all(releases).await {

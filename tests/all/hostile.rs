@@ -153,7 +153,7 @@ impl Scene {
             Ok(TryAcquire::Held(refusal)) => {
                 self.tally().told_of_a_holder = Some(format!("{call}: {refusal:?}"));
             }
-            Err(error) => self.tally().in_vain.push(error.to_string()),
+            Err(error) => self.tally().in_vain.push(error.details()),
         }
         None
     }
@@ -170,9 +170,9 @@ impl Scene {
                 return Some(guard);
             }
             Err(error @ AcquireError::HeldByOther(_)) => {
-                tally.told_of_a_holder = Some(error.to_string());
+                tally.told_of_a_holder = Some(error.details());
             }
-            Err(error) => tally.in_vain.push(error.to_string()),
+            Err(error) => tally.in_vain.push(error.details()),
         }
         None
     }
@@ -183,7 +183,7 @@ impl Scene {
         let extended = self
             .timed("extend", NODE_TIMEOUT, guard.extend(secs(30)))
             .await;
-        let refused = extended.err().map(|error| error.to_string());
+        let refused = extended.err().map(|error| error.details());
         self.tally().in_vain.extend(refused);
         self.look(&resource).await;
         self.timed("release", NODE_TIMEOUT, guard.release()).await;
@@ -506,7 +506,7 @@ async fn password_quoted_by_a_server_is_not_shown() {
         let redlock = settings_for([url]).build().expect("good settings");
         let error = redlock.try_acquire("job").await.expect_err("no lock");
         let status = redlock.status("job").await;
-        let shown = format!("{error} {error:?} {status:?} {}", heard.heard());
+        let shown = format!("{} {error:?} {status:?} {}", error.details(), heard.heard());
         assert!(!shown.contains(SECRET), "{shown}");
     }
 }

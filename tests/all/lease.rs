@@ -352,7 +352,7 @@ async fn an_extension_without_a_majority_leaves_the_old_validity() {
         panic!("{error:?}")
     };
     assert_eq!(reports[2].outcome, NodeOutcome::Yes);
-    assert!(error.to_string().contains("old validity"), "{error}");
+    assert!(error.details().contains("old validity"), "{error}");
     assert_eq!(guard.valid_until(), before);
     assert!(guard.is_valid());
     masters[0].cont().expect("continued");
@@ -563,7 +563,7 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
                 let after = Instant::now().saturating_since(restarted);
                 assert!(after < PATIENCE, "{error}");
                 if quarantined(&error) == 2 {
-                    assert!(error.to_string().contains("restart guard"), "{error}");
+                    assert!(error.details().contains("restart guard"), "{error}");
                     was_quarantined = true;
                 }
             }

@@ -514,7 +514,7 @@ async fn inspection_names_rights_of_features_in_use() {
         grant(&masters, None);
         let database = settings(&masters, "/1").build().expect("good settings");
         let error = database.try_acquire("job").await.expect_err("denied");
-        assert!(error.to_string().contains("select"), "{error}");
+        assert!(error.details().contains("select"), "{error}");
         let unguarded = settings(&masters, "").restart_guard(RestartGuard::Off);
         let unguarded = unguarded.build().expect("good settings");
         for (redlock, right) in [(&database, "+select"), (&unguarded, "+config|get")] {

@@ -271,9 +271,11 @@ async fn waiter_and_refused_caller_learn_the_holder() {
     let waits = waits.waiting(move |waiting| drop(sender.send(waiting.note.clone())));
     let error = waits.acquire().await.expect_err("held");
     assert!(matches!(&error, AcquireError::HeldByOther(missed) if missed.note.is_some()));
-    let text = error.to_string();
+    let text = error.details();
     let pid = format!("pid {}", std::process::id());
     assert!(text.contains("by hand") && text.contains(&pid), "{text}");
+    let text = error.to_string();
+    assert!(!text.contains("by hand") && !text.contains(&pid), "{text}");
     let first = seen.recv().await.expect("a notification");
     assert_eq!(first.and_then(|note| note.text).as_deref(), Some("by hand"));
     guard.release().await;

@@ -145,7 +145,7 @@ async fn lost_lock_drops_the_body_and_reports_whether_the_period_counts() {
             });
             done.await.expect_err("lost")
         };
-        let said = error.to_string();
+        let said = error.details();
         match error {
             ValueError::Stopped { recorded: told, .. } => assert_eq!(told, recorded, "{said}"),
             other => panic!("{other}"),

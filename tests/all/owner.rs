@@ -162,7 +162,7 @@ async fn owner_that_cannot_join_now_is_not_reported_as_held_by_another() {
         other => panic!("{other:?}"),
     };
     assert!(matches!(error, AcquireError::NotJoinable(_)), "{error:?}");
-    let text = error.to_string();
+    let text = error.details();
     for part in ["held by its owner", "cannot join now", "nothing is held"] {
         assert!(text.contains(part), "{text}");
     }

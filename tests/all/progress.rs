@@ -50,7 +50,7 @@ async fn progress_counts_all_healthy_masters() {
         assert_eq!((waiting.answering, waiting.masters), (5, 5), "{waiting:?}");
         assert!(waiting.trouble.is_empty(), "{waiting:?}");
     }
-    assert!(!error.to_string().contains("no answer yet"), "{error}");
+    assert!(!error.details().contains("no answer yet"), "{error}");
     let TryAcquire::Held(_) = holder.try_acquire("x").await.expect("a quorum") else {
         panic!("the lock must be reported as held");
     };
@@ -74,7 +74,7 @@ async fn error_names_failed_masters_with_the_most_relevant_first() {
         ["b: restart guard: can vote in 28s", "a: not answering"]
     );
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-    assert!(error.to_string().contains("can vote in 28s"), "{error}");
+    assert!(error.details().contains("can vote in 28s"), "{error}");
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_look() {
             let redlock = settings.wait(Wait::Forever).build().expect("good settings");
             let outcome = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
             let error = outcome.expect("ends").map(drop).expect_err("refused");
-            let said = error.to_string();
+            let said = error.details();
             assert!(said.contains("waiting does not help"), "{said}");
             assert!(said.contains(&format!("a, b: {fault}")), "{said}");
             let AcquireError::NoQuorum(missed) = error else {
@@ -148,8 +148,49 @@ async fn user_refused_by_real_masters_ends_an_unlimited_wait() {
     let outcome = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
     let error = outcome.expect("ends").map(drop).expect_err("refused");
     assert!(matches!(&error, AcquireError::NoQuorum(missed) if !missed.passes_by_itself()));
-    assert!(error.to_string().contains("access denied"), "{error}");
-    assert!(!error.to_string().contains("wrong"), "{error}");
+    assert!(error.details().contains("access denied"), "{error}");
+    assert!(!error.details().contains("wrong"), "{error}");
+}
+
+#[tokio::test]
+async fn database_that_no_master_has_ends_an_unlimited_wait() {
+    let masters = masters(3);
+    let urls = masters.iter().map(|master| format!("{}/99", master.url()));
+    let redlock = support::settings(urls).wait(Wait::Forever).build();
+    let acquire = tokio::time::timeout(PATIENCE, async {
+        redlock.expect("good").acquire("x").await
+    });
+    let error = acquire.await.expect("ended").expect_err("no such database");
+    assert!(
+        error.details().contains("out of range"),
+        "{}",
+        error.details()
+    );
+    assert!(matches!(&error, AcquireError::NoQuorum(missed) if !missed.passes_by_itself()));
+}
+
+#[tokio::test]
+async fn text_of_an_error_names_no_master_but_its_details_do() {
+    let nodes = ["master-0", "master-1", "master-2"].map(Stubborn::honest);
+    let redlock = || {
+        over(&nodes)
+            .wait(Wait::None)
+            .build()
+            .expect("good settings")
+    };
+    let _guard = support::take(&redlock(), "x").await;
+    let held = redlock().acquire("x").await;
+    for node in &nodes[..2] {
+        node.change(fails(Fault::Down("switched off".into())));
+    }
+    let down = redlock().acquire("x").await;
+    for (error, details) in [(held, "held by another"), (down, "master-0")] {
+        let error = error.expect_err("held, or no quorum");
+        let text = error.to_string();
+        assert!(error.details().contains(details), "{}", error.details());
+        assert!(!text.contains("master-"), "{text}");
+        assert!(std::error::Error::source(&error).is_none());
+    }
 }
 
 #[tokio::test]
@@ -166,9 +207,8 @@ async fn error_says_that_this_process_holds_the_lock() {
         let (seen, error) = in_vain(&redlock).await;
         assert!(seen.iter().all(|waiting| waiting.held_here), "{seen:?}");
         assert!(!seen.is_empty());
-        let said = error.to_string();
-        assert!(said.contains("held by this process itself"), "{said}");
-        assert!(said.contains("not re-entrant"), "{said}");
+        let said = error.details();
+        assert!(said.contains("already held in this process"), "{said}");
         let AcquireError::HeldByOther(missed) = error else {
             panic!("{said}");
         };
@@ -204,10 +244,7 @@ async fn lock_of_another_process_is_not_reported_as_held_here() {
             assert!(seen.iter().all(|waiting| !waiting.held_here), "{seen:?}");
             let held = matches!(&error, AcquireError::HeldByOther(missed) if !missed.held_here);
             assert!(held, "{error}");
-            assert!(
-                error.to_string().contains("is held by another ("),
-                "{error}"
-            );
+            assert!(error.details().contains("is held by another ("), "{error}");
         }
     }
 }

@@ -293,3 +293,17 @@ async fn retry_pauses_of_any_length_are_accepted() {
         assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     }
 }
+
+/// A number has no unit, and null has no value.
+#[cfg(feature = "serde")]
+#[test]
+fn setting_that_is_no_text_is_refused_with_the_expected_format() {
+    for (file, format) in [
+        ("ttl = 10", "such as \"250ms\" or \"10s\""),
+        ("wait = true", "\"forever\""),
+        ("order = 1", "\"fair\" or \"unordered\""),
+    ] {
+        let error = toml::from_str::<quorate::Settings>(file).expect_err(file);
+        assert_says(&error, &[format]);
+    }
+}

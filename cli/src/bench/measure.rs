@@ -56,9 +56,12 @@ pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure
         }
         Err(error @ AcquireError::HeldByOther(_)) => Err(Failure::new(
             exit::HELD,
-            format!("another benchmark is running on these masters: {error}"),
+            format!(
+                "another benchmark is running on these masters: {}",
+                error.details()
+            ),
         )),
-        Err(error) => Err(Failure::new(exit::UNAVAILABLE, error)),
+        Err(error) => Err(Failure::new(exit::UNAVAILABLE, error.details())),
     }
 }
 

@@ -173,10 +173,10 @@ async fn work(
             Ok(guard) => guard,
             // A master was slow, or no worker got a majority of the votes. Try again, as real clients do.
             Err(error @ (AcquireError::NoQuorum(_) | AcquireError::TooLate(_))) => {
-                progress.line(&shop.stamp(&format!("worker {worker}: {error}")));
+                progress.line(&shop.stamp(&format!("worker {worker}: {}", error.details())));
                 continue;
             }
-            Err(error) => return Err(Failure::internal(error)),
+            Err(error) => return Err(Failure::internal(error.details())),
         };
         let more = shop.sell(worker, &guard, progress).await;
         shop.gap.lock().await.0 = Some(Instant::now());

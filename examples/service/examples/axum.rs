@@ -41,6 +41,8 @@ impl From<ScopeError> for Failure {
             // work.
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
+        // Operators need the masters' addresses and the holder's host; users must not see them.
+        eprintln!("{}", error.details());
         Self(status, error.to_string())
     }
 }
@@ -54,7 +56,7 @@ async fn invoice(
     let lock = service.redlock.lock(format!("invoice:{customer}"));
     let lock = lock.wait(Wait::For(Duration::from_millis(300)));
     lock.try_scope(async |guard| {
-        let fence = guard.fencing_token().unwrap_or_default();
+        let fence = guard.fencing_token().expect("fencing is on by default");
         tokio::time::sleep(Duration::from_millis(20)).await;
         if customer == 0 {
             return Err(Failure(

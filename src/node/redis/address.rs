@@ -19,7 +19,11 @@ pub(crate) struct BadAddress {
     pub(crate) why: String,
 }
 
-const SCHEMES: &str = "expected redis://host:port, rediss://host:port (TLS) or unix:///path";
+const SCHEMES: &str =
+    "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]";
+
+/// The parameters that the URL of a Unix socket may have. Other URLs have none.
+const SOCKET_PARAMETERS: [&str; 3] = ["db", "user", "pass"];
 
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, BadAddress> {
@@ -31,10 +35,11 @@ impl Address {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(bad(format!("no scheme: {SCHEMES}")));
         };
-        let tls = match scheme {
-            "redis" | "unix" | "redis+unix" => false,
-            "rediss" if cfg!(feature = "tls-rustls") => true,
-            "rediss" => {
+        let scheme = scheme.to_ascii_lowercase();
+        let tls = match &*scheme {
+            "redis" | "valkey" | "unix" | "redis+unix" => false,
+            "rediss" | "valkeys" if cfg!(feature = "tls-rustls") => true,
+            "rediss" | "valkeys" => {
                 let why = "TLS is not built in: turn on the feature \"tls-rustls\"";
                 return Err(bad(why.to_owned()));
             }
@@ -47,18 +52,23 @@ impl Address {
         if rest.is_empty() || rest.starts_with('?') {
             return Err(bad(format!("no address after the scheme: {SCHEMES}")));
         }
+        let socket = scheme.ends_with("unix");
+        if let Some(name) = unknown_parameter(rest, socket) {
+            let known = if socket { ": use db, user or pass" } else { "" };
+            return Err(bad(format!("unknown parameter {name:?}{known}")));
+        }
         // Give the URL to the parser of the `redis` crate without TLS, because this library makes the TLS stream
         // itself.
-        let plain = if tls {
-            format!("redis://{rest}")
+        let plain = if socket {
+            format!("unix://{rest}")
         } else {
-            url.to_owned()
+            format!("redis://{rest}")
         };
         // Do not show the message of the parser: it may quote the URL, including the password.
         let unclear = || {
             bad(match port_out_of_range(rest) {
                 Some(port) => format!("port {port} is out of range: use 1 to 65535"),
-                None => format!("not a valid URL: {SCHEMES}[/db]"),
+                None => format!("not a valid URL: {SCHEMES}"),
             })
         };
         let info = plain.into_connection_info().map_err(|_| unclear())?;
@@ -187,6 +197,18 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// The name of the first parameter of an address that is not known. Never the value of a parameter, because that may be
+/// a password.
+fn unknown_parameter(rest: &str, socket: bool) -> Option<&str> {
+    let address = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let (_, query) = address.split_once('?')?;
+    let names = query
+        .split('&')
+        .map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+    let known = |name: &&str| socket && SOCKET_PARAMETERS.contains(name);
+    names.into_iter().find(|name| !known(name))
+}
+
 /// The number after the host of an address, if it is too large to be a port.
 fn port_out_of_range(rest: &str) -> Option<&str> {
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
@@ -265,6 +287,37 @@ mod tests {
                 .unwrap_or_else(|| panic!("{url:?} was accepted"));
             assert!(bad.why.contains("redis://host:port"), "{url:?}: {bad:?}");
             assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
+        }
+    }
+
+    #[test]
+    fn schemes_of_valkey_and_schemes_in_capital_letters_are_accepted() {
+        for url in [
+            "REDIS://host:7000",
+            "valkey://host:7000",
+            "Valkey://host:7000/3",
+        ] {
+            assert_eq!(named(url), "host:7000", "{url}");
+        }
+        assert_eq!(named("UNIX:///run/redis.sock?db=2"), "/run/redis.sock");
+    }
+
+    #[test]
+    fn unknown_parameter_is_refused_by_its_name_and_without_its_value() {
+        for (url, why) in [
+            (
+                "redis://host?timeout=5s3cret",
+                "unknown parameter \"timeout\"",
+            ),
+            ("redis://host/2?db=3", "unknown parameter \"db\""),
+            (
+                "unix:///run/redis.sock?db=2&password=s3cret",
+                "unknown parameter \"password\": use db, user or pass",
+            ),
+        ] {
+            let bad = Address::parse(url).err().expect("refused");
+            assert_eq!(bad.why, why);
+            assert!(!format!("{bad:?}").contains("s3cret"), "{bad:?}");
         }
     }
 

@@ -36,6 +36,12 @@ pub(super) fn is_denied_key(error: &[u8]) -> bool {
     text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key
 }
 
+/// The beginnings of the errors about a database that the server does not have.
+const NO_DATABASE: [&str; 2] = [
+    "DB index is out of range",
+    "SELECT is not allowed in cluster mode",
+];
+
 /// Converts an error reply into a fault. `script` is the script that the command ran; `None` for a plain command.
 pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
     let text = String::from_utf8_lossy(error);
@@ -63,6 +69,10 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
         "MISCONF" => Fault::Misconf,
         "BUSY" => Fault::Busy,
         "NOAUTH" | "WRONGPASS" | "NOPERM" => Fault::Denied(brief(raised.text)),
+        // Only SELECT is answered so: the server does not have the database of the URL.
+        "ERR" if NO_DATABASE.iter().any(|why| rest.starts_with(why)) => {
+            Fault::Unsupported(brief(&format!("the database of the URL: {rest}")))
+        }
         _ => match raised.denied(source) {
             Some(why) => Fault::Denied(brief(&why)),
             None => Fault::Server(brief(text)),
