@@ -12,8 +12,9 @@ impl Instant {
     }
 }
 
-/// Converts by the time that is left or has passed at the moment of the conversion. The clock of std stops while the
-/// machine is suspended, so a converted deadline is too late by the length of a suspend that comes after.
+/// Converts by the time that is left until this instant, or has passed since. The clock of std stops while the machine
+/// is suspended. So if the machine is suspended after the conversion, a converted deadline is too late by the length of
+/// the suspend.
 impl From<Instant> for std::time::Instant {
     fn from(at: Instant) -> Self {
         let (now, std) = (Instant::now(), Self::now());

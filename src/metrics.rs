@@ -180,7 +180,7 @@ mod enabled {
     }
 
     // Each list below contains all variants that a label can show. The matches have no wildcard, so a new variant does
-    // not compile until it is listed here.
+    // not compile until these functions handle it.
 
     fn failures() -> impl Iterator<Item = Failure> {
         successors(Some(Failure::Contention), |failure| match failure {

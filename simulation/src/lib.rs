@@ -1,6 +1,6 @@
 //! Deterministic simulation of quorate. It plays millions of schedules, and every schedule can be replayed.
 //!
-//! The **real** library runs here, down to the bytes that its Redis driver writes and reads
+//! The **real** library runs in the simulation, down to the bytes that its Redis driver writes and reads
 //! (`quorate::testing::Driver`). The network, the servers and the clocks are simulated. One seed decides everything:
 //! [`Scenario::draw`] turns the seed into plain data, [`run`] plays this scenario, and the checkers look at the state
 //! after every event. The same seed gives the same run on every machine.

@@ -22,8 +22,8 @@ pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
     replies: Replies,
-    /// The lock that was won in this round; `None` until then. From then on this lock stores the masters' replies,
-    /// including later ones.
+    /// The lock that was won in this round; `None` until the round is won. After that, this lock stores the masters'
+    /// replies, including replies that arrive later.
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,

@@ -50,7 +50,7 @@ impl Dice {
     }
 }
 
-/// The clock, timers and random numbers that the library uses here, in tokio's time.
+/// The clock, timers and random numbers that the library uses in these tests, in tokio's time.
 #[derive(Clone)]
 struct World {
     began: tokio::time::Instant,

@@ -17,7 +17,7 @@ use quorate::{Inspection, Instant, Redlock, Take};
 
 use crate::support::secs;
 
-/// The clock, timers and random numbers that the library uses here, in tokio's time.
+/// The clock, timers and random numbers that the library uses in these tests, in tokio's time.
 struct World {
     began: tokio::time::Instant,
     /// The wall clock at the start, in microseconds. The clocks of the stores show the same time.
@@ -131,7 +131,7 @@ async fn active_clients_remove_unneeded_records_only() {
 #[tokio::test(start_paused = true)]
 async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
     let world = Arc::new(World::new());
-    // A store without a clock uses the clients' time, which is paused here.
+    // A store without a clock uses the clients' time, which is paused in this test.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));

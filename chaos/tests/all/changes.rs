@@ -1,5 +1,5 @@
 //! Changes of masters under load: tests of the checker of these runs, and real runs with a careful operator and with
-//! known-bad ones.
+//! known-bad operators.
 
 use std::path::Path;
 

@@ -2,10 +2,10 @@
 //!
 //! `mysql_async` has two properties that a lock cannot accept:
 //!
-//! - After a future is dropped, the connection answers the next query with the previous result. Here the connection is
-//!   marked as used before anything is sent, and is used again only after its result was read to the end.
+//! - After a future is dropped, the connection answers the next query with the previous result. This type marks the
+//!   connection as used before anything is sent, and uses it again only after its result was read to the end.
 //! - A dropped connection first reads the remaining results and sends a quit command, in a task without a time limit.
-//!   Here the connection is dropped on a thread without a runtime, which only closes the socket.
+//!   This type drops the connection on a thread without a runtime, which only closes the socket.
 
 use std::future::Future;
 use std::pin::Pin;

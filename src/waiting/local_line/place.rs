@@ -33,8 +33,8 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stands {
     InLine,
-    /// The waiter has left the queues, but asks the masters: together with other readers, or as an owner, which need
-    /// not queue.
+    /// The waiter is not in the queues, but asks the masters. It is a reader that asks together with other readers, or
+    /// an owner, which need not queue.
     Beside,
     /// The waiter has left the queue while it asks for a slot of a semaphore.
     Aside,
