@@ -122,6 +122,7 @@ mod options;
 mod outcome;
 mod protocol;
 mod redlock;
+mod repeats;
 mod report;
 mod resource;
 mod retry;

@@ -1,12 +1,13 @@
 //! Shows the progress of a wait for a lock: a spinner on a terminal, otherwise a line from time to time.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{IsTerminal, stderr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use quorate::Waiting;
 
 use crate::kind::holder_words;
@@ -49,13 +50,21 @@ pub(crate) struct WaitDisplay {
     last: Mutex<Option<(Duration, String)>>,
 }
 
+/// Writes how long the wait has lasted; nothing in the first second.
+fn write_waited(state: &ProgressState, f: &mut dyn fmt::Write) {
+    let waited = Duration::from_secs(state.elapsed().as_secs());
+    if !waited.is_zero() {
+        let _ = write!(f, ", waited {}", human(waited));
+    }
+}
+
 impl WaitDisplay {
     /// Starts to show a wait. Prints nothing yet.
     pub(crate) fn new(resource: &[u8]) -> Self {
         let bar = (stderr().is_terminal() && !output::is_quiet()).then(|| {
             let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, waited {elapsed}") {
-                bar.set_style(style);
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}{waited}") {
+                bar.set_style(style.with_key("waited", write_waited));
             }
             bar
         });

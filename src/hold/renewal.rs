@@ -22,6 +22,7 @@ use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Extension, Terms, retry_at};
+use crate::repeats::warn_seldom;
 use crate::report::Replies;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
@@ -356,7 +357,13 @@ fn conclude(
         }
         Extension::Unknown => {
             let said = held.trouble(coordinator.names());
-            tracing::warn!(resource = %resource(), said, "no majority for a renewal, trying again");
+            let resource = resource();
+            warn_seldom!(
+                (renewal.repeats, &resource, now),
+                %resource,
+                said,
+                "no majority for a renewal, trying again"
+            );
             let again = retry_at(now, lock.ttl).min(held.valid_until());
             if renewal.schedule().hasten(lock.id, again) {
                 renewal.sooner.notify_one();

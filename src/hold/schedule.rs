@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use super::held::Held;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::renew_at;
+use crate::repeats::Repeats;
 
 /// The largest number of locks in one message, so that one script call does not block a master for long.
 const BATCH: usize = 256;
@@ -43,6 +44,8 @@ pub(crate) struct Renewal {
     /// Notified when a lock is due before the task's planned wake-up, or when this `Renewal` is dropped. The notifier
     /// is shared, so that the sleeping task does not keep this `Renewal` alive.
     pub(super) sooner: Arc<Notify>,
+    /// Limits the warnings about renewals without a majority.
+    pub(super) repeats: Repeats,
 }
 
 /// The id of a lock in the schedule: index and generation in one word.
@@ -68,6 +71,7 @@ impl Renewal {
         Arc::new(Self {
             schedule: Mutex::new(Schedule::default()),
             sooner: Arc::default(),
+            repeats: Repeats::default(),
         })
     }
 

@@ -9,6 +9,67 @@ use crate::support::{self, PATIENCE, ms, take};
 use quorate::node::Node;
 use quorate::{Fault, LossCause, Redlock};
 
+/// How many of the collected events with this text are warnings.
+fn warnings(heard: &str, text: &str) -> usize {
+    let lines = heard.lines().filter(|line| line.contains(text));
+    lines.filter(|line| line.contains("level=WARN")).count()
+}
+
+#[tokio::test]
+async fn master_whose_connection_is_cut_again_and_again_causes_few_warnings() {
+    let masters = support::masters(3);
+    let listener = support::listener::Listener::default();
+    let _listening = listener.listen();
+    let redlock = support::settings(masters.urls())
+        .build()
+        .expect("good settings");
+    let mut lost = 0;
+    for _ in 0..500 {
+        take(&redlock, "job").await.release().await;
+        for kind in ["normal", "pubsub"] {
+            let killed = masters[0].command(&["CLIENT", "KILL", "TYPE", kind]);
+            killed.expect("alive");
+        }
+        tokio::time::sleep(ms(20)).await;
+        lost = listener.heard().matches("connection lost").count();
+        if lost >= 10 {
+            break;
+        }
+    }
+    assert!(lost >= 10, "{lost}");
+    let heard = listener.heard();
+    assert!(
+        warnings(&heard, "connection lost") <= 4,
+        "of {lost}: {heard}"
+    );
+    assert!(
+        warnings(&heard, "connection lost") >= 1,
+        "of {lost}: {heard}"
+    );
+}
+
+#[tokio::test]
+async fn renewals_without_a_majority_cause_one_warning() {
+    let listener = support::listener::Listener::default();
+    let _listening = listener.listen();
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(as_nodes.collect()).ttl(ms(900));
+    let redlock = redlock.build().expect("good settings");
+    let guard = take(&redlock, "job").await;
+    for node in &nodes[..2] {
+        node.change(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
+    }
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost, Ok(LossCause::Expired));
+    let heard = listener.heard();
+    assert!(
+        heard.matches("no majority for a renewal").count() > 1,
+        "{heard}"
+    );
+    assert_eq!(warnings(&heard, "no majority for a renewal"), 1, "{heard}");
+}
+
 #[tokio::test]
 async fn loss_is_traced_with_each_masters_answer() {
     let listener = support::listener::Listener::default();

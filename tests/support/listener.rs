@@ -69,7 +69,10 @@ impl Subscriber for Listener {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        self.note(|pen| event.record(pen));
+        self.note(|pen| {
+            event.record(pen);
+            let _ = write!(pen.0, "level={}", event.metadata().level());
+        });
     }
 
     fn enter(&self, _: &Id) {}

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::common::{self, bare, done, end, masters, run, until_held};
@@ -177,6 +178,28 @@ fn library_warnings_are_printed_according_to_quiet_verbose_and_rust_log() {
         });
         assert_eq!(off.err, "");
     }
+}
+
+#[test]
+fn master_that_flaps_while_a_lock_is_held_causes_few_lines() {
+    let masters = masters(3);
+    let mut holder = run(&masters, &["r"], &["sleep", "3"]);
+    let holder = holder.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut holder = holder.expect("starts");
+    until_held(&masters, "r");
+    let mut cuts = 0;
+    while holder.try_wait().expect("a child").is_none() {
+        for kind in ["normal", "pubsub"] {
+            let killed = masters[0].command(&["CLIENT", "KILL", "TYPE", kind]);
+            cuts += killed.expect("alive").int().unwrap_or_default();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let said = end(holder);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(cuts > 10, "{cuts}");
+    let lines = said.err.lines().count();
+    assert!((1..=4).contains(&lines), "{cuts} cuts: {said:?}");
 }
 
 #[test]

@@ -58,6 +58,24 @@ fn command_reads_the_keyboard_and_the_shell_gets_it_back() {
 }
 
 #[test]
+fn wait_at_a_terminal_shows_how_long_it_lasts_but_never_zero_seconds() {
+    let masters = masters(1);
+    let held = masters[0].command(&["SET", "r", "somebody else"]);
+    held.expect("alive");
+    let keys = ["", "", "", ""];
+    let Some(seen) = at_a_terminal(
+        &masters,
+        "TERM=xterm quorate run --wait 2s r -- true",
+        &keys,
+    ) else {
+        return;
+    };
+    assert!(seen.contains("waiting for 'r'"), "{seen}");
+    assert!(seen.contains("waited 1s"), "{seen}");
+    assert!(!seen.contains("waited 0s"), "{seen}");
+}
+
+#[test]
 fn ctrl_c_ends_the_command() {
     let masters = masters(1);
     for command in ["sleep 60", "cat"] {

@@ -29,7 +29,9 @@ impl Conversation {
             let mut talk = Self::dial(shared).await?;
             let mut handshake = Handshake::begin(shared, talk.out());
             loop {
-                let step = talk.next(|value| handshake.note(shared, &value)).await??;
+                let step = talk
+                    .next(|value| handshake.note(shared, &value, Instant::now()))
+                    .await??;
                 let done = match step {
                     Step::Waits => false,
                     Step::Turns => !handshake.turn(shared, talk.out(), Instant::now())?,

@@ -21,6 +21,7 @@ use crate::node::actor::trust::Memory;
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Marker};
 use crate::protocol::restart::{guarded_for, quarantined_until};
+use crate::repeats::warn_seldom;
 use crate::settings::RestartGuard;
 
 /// The result of a handshake: the initial state of a connection.
@@ -154,7 +155,12 @@ impl Handshake {
 
     /// Handles one reply. The first fault ends the handshake. Later replies are then ignored, because their faults may
     /// only follow from the first one.
-    pub(super) fn note(&mut self, shared: &Shared, value: &Value<'_>) -> Result<Step, Fault> {
+    pub(super) fn note(
+        &mut self,
+        shared: &Shared,
+        value: &Value<'_>,
+        now: Instant,
+    ) -> Result<Step, Fault> {
         let Some(&asked) = self.asked.front() else {
             return Err(malformed("a reply without a request"));
         };
@@ -184,9 +190,8 @@ impl Handshake {
             (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
                 // A user that may not subscribe can still take locks; waiters then poll by timer.
                 Fault::Denied(why) => {
-                    tracing::warn!(
-                        node = %shared.address.name(), %why, "no wake-ups, only timers"
-                    );
+                    let node = shared.address.name();
+                    warn_seldom!((shared.repeats, &why, now), %node, %why, "no wake-ups, only timers");
                 }
                 fault => return Err(fault),
             },
@@ -299,7 +304,8 @@ impl Handshake {
             self.asked.push_back(Asked::MarkerLifetime);
         }
         if let Some(fault) = &self.refused {
-            tracing::warn!(node = %name, %fault, "master refuses this client's configuration");
+            let text = fault.to_string();
+            warn_seldom!((shared.repeats, &text, answered), node = %name, %fault, "master refuses this client's configuration");
         }
     }
 
@@ -337,7 +343,8 @@ impl Handshake {
         let young = quarantined_until(answered, uptime, max_ttl).filter(|_| !first);
         let until = young.unwrap_or(NEVER_GUARDED).max(other);
         if until > answered {
-            tracing::warn!(
+            warn_seldom!(
+                (shared.repeats, "restarted", answered),
                 node = %shared.address.name(),
                 uptime_s = uptime,
                 "master restarted lately and does not vote for a while (restart guard)"

@@ -23,6 +23,7 @@ use crate::node::actor::back_off::{BackOff, STEADY};
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
+use crate::repeats::warn_seldom;
 
 /// The time for which a link still tries to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
@@ -182,7 +183,7 @@ impl Link {
                         return Ok(received);
                     };
                     received = true;
-                    let ready = match handshake.note(&self.shared, &value)? {
+                    let ready = match handshake.note(&self.shared, &value, now)? {
                         Step::Waits => false,
                         Step::Done => true,
                         Step::Turns => {
@@ -339,7 +340,8 @@ impl Link {
         let stalled = matches!(fault, Fault::Stalled);
         let mut lived = None;
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
-            tracing::warn!(%node, %fault, "connection lost");
+            let text = format!("connection lost: {fault}");
+            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "connection lost");
             lived = Some(online.lived(now));
             // A proxy may have closed the connection because it does not know the command.
             self.never_try |= online.is_trying();
@@ -348,7 +350,8 @@ impl Link {
                 queued.answer(Err(gone.clone()));
             }
         } else if fault != self.fault {
-            tracing::warn!(%node, %fault, "no connection");
+            let text = format!("no connection: {fault}");
+            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
         // Requests that are refused from now on were not sent. Their fault must say so, and name the cause of the loss.

@@ -12,6 +12,7 @@ use crate::node::actor::mailbox::Mailbox;
 use crate::node::actor::markers::Markers;
 use crate::node::actor::trust::{Acquaintance, Roster};
 use crate::protocol::marker::Configuration;
+use crate::repeats::Repeats;
 use crate::settings::RestartGuard;
 
 /// The settings that are the same for all masters of one `Redlock`.
@@ -56,6 +57,8 @@ pub(super) struct Shared {
     pub(super) mailbox: Mailbox,
     pub(super) acquaintance: Acquaintance,
     pub(super) lookup: Lookup,
+    /// Limits the warnings about the connection to this master.
+    pub(super) repeats: Repeats,
     /// The receiver of the wake-ups. Not set if this process uses no queues.
     pub(super) subscriber: OnceLock<Subscriber>,
 }
@@ -68,6 +71,7 @@ impl Shared {
             mailbox: Mailbox::new(),
             acquaintance: Acquaintance::default(),
             lookup: Lookup::default(),
+            repeats: Repeats::default(),
             subscriber: OnceLock::new(),
         }
     }

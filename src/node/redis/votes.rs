@@ -15,6 +15,7 @@ use crate::node::{Fault, Request};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Marker, RESTORED};
 use crate::protocol::restart::guarded_for;
+use crate::repeats::warn_seldom;
 use crate::settings::RestartGuard;
 
 pub(super) struct Votes {
@@ -125,7 +126,8 @@ impl Votes {
             _ => {}
         }
         if self.doubted_until.is_some_and(|until| until > now) {
-            tracing::warn!(
+            warn_seldom!(
+                (shared.repeats, "marker", now),
                 %node,
                 "master has lost its generation marker and does not vote for a while"
             );

@@ -30,6 +30,7 @@ use crate::node::memory::items::Kind;
 use crate::node::{Answer, Fault, Page, Reply, Request, ServerRun};
 use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
+use crate::repeats::warn_seldom;
 use crate::runtime::BoxFuture;
 use crate::settings::RestartGuard;
 
@@ -203,7 +204,8 @@ impl<S: Store> SessionTask<S> {
         };
         let until = guarded.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
         if until.is_some() {
-            tracing::warn!(
+            warn_seldom!(
+                (self.shared.repeats, "restarted", now),
                 node = %name,
                 "master restarted lately and does not vote for a while (restart guard)"
             );
@@ -263,9 +265,11 @@ impl<S: Store> SessionTask<S> {
     fn lose(&mut self, fault: Fault, lived: Option<Duration>) -> Duration {
         let (now, node) = (self.now(), self.shared.store.name());
         if lived.is_some() {
-            tracing::warn!(%node, %fault, "connection lost");
+            let text = format!("connection lost: {fault}");
+            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "connection lost");
         } else if fault != self.fault {
-            tracing::warn!(%node, %fault, "no connection");
+            let text = format!("no connection: {fault}");
+            warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
         let stalled = matches!(fault, Fault::Stalled);

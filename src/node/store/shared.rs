@@ -8,6 +8,7 @@ use super::listening::Listening;
 use crate::node::actor::mailbox::Mailbox;
 use crate::node::actor::trust::Acquaintance;
 use crate::node::{Context, Subscriber};
+use crate::repeats::Repeats;
 use crate::runtime::Tokio;
 
 /// The longest TTL if no `Redlock` has configured one, as in tests with a single node.
@@ -19,6 +20,8 @@ pub(super) struct Shared<S> {
     pub(super) mailboxes: Box<[Mailbox]>,
     pub(super) acquaintance: Acquaintance,
     pub(super) listening: Listening,
+    /// Limits the warnings about the sessions with this store.
+    pub(super) repeats: Repeats,
     /// The index of the session that looks for obsolete records of other clients: the first session that begins to
     /// look.
     pub(super) pager: OnceLock<usize>,
@@ -36,6 +39,7 @@ impl<S: Store> Shared<S> {
             traits,
             acquaintance: Acquaintance::default(),
             listening: Listening::default(),
+            repeats: Repeats::default(),
             pager: OnceLock::new(),
             subscriber: OnceLock::new(),
             context: OnceLock::new(),
