@@ -1,6 +1,7 @@
 //! The command line of quorate: all commands and their help texts.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -8,6 +9,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::file::{FileOptions, Source};
 use crate::log::Talk;
 use crate::{
     bench, break_, change, completion, demo, doctor, exit, hold, layout, lead, list, manual, once,
@@ -80,7 +82,7 @@ pub(crate) enum Command {
     Once(once::OnceArgs),
     /// Run a command while this machine is the leader, and campaign again after losing leadership
     #[command(
-        override_usage = "quorate lead [OPTIONS] <NAME> [--] <COMMAND>...",
+        override_usage = "quorate lead [OPTIONS] <NAME> [--] <COMMAND>...\n       quorate lead [OPTIONS] <NAME> --shell <LINE>",
         after_help = exit::table_of(&lead::CODES),
         after_long_help = exit::below(lead::AFTER_HELP, &lead::CODES)
     )]
@@ -128,11 +130,15 @@ impl Command {
 ///
 /// The errors of the argument parser. A request for help or for the version is returned as an error, too.
 pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
-    let matches = fitted(
+    let command = fitted(
         without_empty_variables(Cli::command()),
         layout::page_width(),
     );
-    let matches = matches.try_get_matches()?;
+    let matches = command.clone().try_get_matches()?;
+    let matches = match set_by_named_file(&matches) {
+        keys if keys.is_empty() => matches,
+        keys => without_variables(command, &keys).try_get_matches()?,
+    };
     let Cli {
         mut command,
         mut talk,
@@ -157,6 +163,40 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
         }
     }
     Ok((command, talk))
+}
+
+/// The settings that a variable sets and a file sets as well, if `--config` on the command line names the file. The
+/// file then overrides the variable. If the file cannot be read, returns nothing: the command reports that itself.
+fn set_by_named_file(matches: &ArgMatches) -> Vec<String> {
+    let mut matches = matches;
+    while let Some((_, of_command)) = matches.subcommand() {
+        matches = of_command;
+    }
+    let source = |id: &str| {
+        matches.try_contains_id(id).ok()?;
+        matches.value_source(id)
+    };
+    if source("config") != Some(ValueSource::CommandLine) {
+        return Vec::new();
+    }
+    let path = matches.get_one::<PathBuf>("config");
+    let file = path.and_then(|path| FileOptions::load(path, Source::Named).ok());
+    let keys = file.map(|file| file.keys).unwrap_or_default();
+    let by_variable = |key: &String| source(key) == Some(ValueSource::EnvVariable);
+    keys.into_iter().filter(by_variable).collect()
+}
+
+/// Makes the parser ignore the environment variables of these options.
+fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
+    command
+        .mut_args(|arg| {
+            if ids.iter().any(|id| arg.get_id() == id.as_str()) {
+                arg.env(None::<&'static str>)
+            } else {
+                arg
+            }
+        })
+        .mut_subcommands(|command| without_variables(command, ids))
 }
 
 /// Refuses an ambiguous command line: one in which the command to run could begin at another word than the one that the
@@ -258,7 +298,7 @@ mod tests {
                 }
                 if matches!(
                     long,
-                    "also" | "shared" | "permits" | "slot" | "owner" | "reenter"
+                    "also" | "terminate" | "shared" | "permits" | "slot" | "owner" | "reenter"
                 ) {
                     continue; // no variable: these belong to a single lock, and QUORATE_OWNER informs nested processes
                 }

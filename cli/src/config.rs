@@ -1,19 +1,21 @@
 //! The options about masters. A flag overrides a `QUORATE_*` variable, which overrides the TOML file, which overrides
-//! the library's default.
+//! the library's default. A file that is named by the flag `--config` overrides variables, too (see `args.rs`).
 //!
 //! The argument parser merges flags and variables. This module adds the settings of the TOML file, and passes the
 //! result to the library's builder, which checks it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::list::{DEFAULT_NODE_TIMEOUT, OptionGroup};
+use quorate::list::{DEFAULT_NODE_TIMEOUT, OptionGroup, SETTINGS};
 pub(crate) use quorate::text::{duration, wait};
 use quorate::{Redlock, Settings};
+use serde::Serialize;
 
 use crate::exit::Failure;
 use crate::file::{FileOptions, Source};
+use crate::output;
 use crate::settings::{self, MasterSettings};
 
 /// The configuration file that is read if it exists and `--config` is not given.
@@ -41,10 +43,23 @@ pub(crate) struct MasterOptions {
 
     /// TOML file with settings [default: quorate.toml, if it exists]
     ///
+    /// A file that is named by this option on the command line overrides QUORATE_* variables. Otherwise variables
+    /// override the file.
+    ///
     /// The file may set every option about masters, and ttl, wait, max_hold, note, keep_for and grace. Its keys are the
     /// long options with underscores: masters = ["redis://a", ..], ttl = "10s".
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
     config: Option<PathBuf>,
+}
+
+/// Where the value of one setting comes from.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Origin {
+    pub(crate) setting: &'static str,
+    /// A flag, a variable, or the path of a file.
+    pub(crate) source: String,
+    /// A variable that also sets this setting, but has no effect.
+    pub(crate) overridden: Option<&'static str>,
 }
 
 impl MasterOptions {
@@ -54,10 +69,9 @@ impl MasterOptions {
     ///
     /// If the file cannot be read, is not TOML, or has an unknown key or a bad value; or if no master is configured.
     pub(crate) fn complete(mut self) -> Result<(Self, FileOptions), Failure> {
-        let found = Path::new(DEFAULT_FILE);
         let file = match &self.config {
             Some(path) => FileOptions::load(path, Source::Named)?,
-            None if found.exists() => FileOptions::load(found, Source::Found)?,
+            None if is_default_file() => FileOptions::load(DEFAULT_FILE.as_ref(), Source::Found)?,
             None => FileOptions::default(),
         };
         let of_file = file.settings.clone().of(OptionGroup::Masters);
@@ -72,6 +86,32 @@ impl MasterOptions {
         none_empty("master", &settings.masters)?;
         none_empty("next master", &settings.next_masters)?;
         Ok((self, file))
+    }
+
+    /// The origin of each setting of the masters that has no default value.
+    pub(crate) fn origins(&self, file: &FileOptions) -> Vec<Origin> {
+        let path = self.config.as_deref().unwrap_or(DEFAULT_FILE.as_ref());
+        let rows = SETTINGS
+            .iter()
+            .filter(|row| row.group == OptionGroup::Masters);
+        let origins = rows.filter_map(|row| {
+            let given = self.given.1.iter().find(|(name, _)| *name == row.name);
+            let in_file = file.keys.iter().any(|key| key == row.name);
+            let source = match given {
+                Some((_, source)) => source.clone(),
+                None if in_file => path.display().to_string(),
+                None => return None,
+            };
+            let is_set = std::env::var_os(row.variable).is_some_and(|value| !value.is_empty());
+            let overridden = (is_set && source != row.variable).then_some(row.variable);
+            let setting = row.name;
+            Some(Origin {
+                setting,
+                source,
+                overridden,
+            })
+        });
+        origins.collect()
     }
 
     /// The settings of the masters.
@@ -93,6 +133,20 @@ impl MasterOptions {
     pub(crate) fn parting(&self) -> Duration {
         self.node_timeout() + PARTING
     }
+}
+
+/// Whether the default file exists and may be read. Something else of this name, which the user has not named, must not
+/// make the command fail.
+fn is_default_file() -> bool {
+    let Ok(found) = std::fs::metadata(DEFAULT_FILE) else {
+        return false;
+    };
+    if !found.is_file() {
+        output::mention(format!(
+            "warning: ignoring {DEFAULT_FILE} in the working directory: it is not a file"
+        ));
+    }
+    found.is_file()
 }
 
 fn none_empty(what: &str, urls: &[String]) -> Result<(), Failure> {

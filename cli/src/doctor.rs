@@ -12,7 +12,7 @@ use quorate::list::DEFAULT_MAX_TTL;
 use quorate::{Fault, Inspection, RestartGuard};
 use serde::Serialize;
 
-use crate::config::{self, MasterOptions};
+use crate::config::{self, MasterOptions, Origin};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::finding::{Finding, Rules, Severity};
 use crate::findings::judge;
@@ -45,7 +45,9 @@ Examples:
     quorate doctor --prefix lock:
     quorate doctor --json | jq -r '.findings[] | select(.severity == \"error\") | .advice'
 
-JSON fields (stable): well, findings[]: severity (error, warning, note), check, master, finding, advice;
+After the table, doctor prints where each setting comes from: a flag, a variable, or a file.
+
+JSON fields (stable): well, settings[]: setting, source, overridden (a variable without effect); findings[]: severity (error, warning, note), check, master, finding, advice;
 masters[]: master, reachable (and usable for locks), error, connect_ms, latency_ms, server, version, role,
 run_id, uptime_s, votes_in_s (restart guard), marked, clock_offset_ms (from the median of all masters), appendonly,
 appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (the rules for ACL
@@ -111,7 +113,8 @@ enum State {
 
 /// Inspects all masters concurrently, and prints the findings.
 pub(crate) fn run(args: DoctorArgs) -> Outcome {
-    let (masters, _) = args.masters.complete()?;
+    let (masters, file) = args.masters.complete()?;
+    let origins = masters.origins(&file);
     let redlock = config::redlock(&masters, None)?;
     let inspections = config::block_on(async { Ok(redlock.inspect().await) })?;
     let middle = middle_clock(&inspections);
@@ -135,9 +138,10 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
             "well": well,
             "findings": findings,
             "masters": reports,
+            "settings": origins,
         }))?;
     } else {
-        output::print_page(&page(&reports, &findings, well))?;
+        output::print_page(&(page(&reports, &findings, well) + &sources(&origins)))?;
     }
     if findings.iter().any(|finding| finding.check == "quorum") {
         return Err(Failure::new(exit::UNAVAILABLE, "no quorum of masters"));
@@ -230,6 +234,23 @@ impl MasterReport {
             or_dash(self.run_id.as_ref().map(|id| id.chars().take(8).collect())),
         ]
     }
+}
+
+/// Describes where each setting comes from, one line for each.
+fn sources(origins: &[Origin]) -> String {
+    let line = |origin: &Origin| {
+        let Origin {
+            setting,
+            source,
+            overridden,
+        } = origin;
+        match overridden {
+            Some(variable) => format!("setting {setting} from {source}, not from {variable}"),
+            None => format!("setting {setting} from {source}"),
+        }
+    };
+    let lines: Vec<String> = origins.iter().map(line).collect();
+    format!("{}\nother settings: default\n", lines.join("\n"))
 }
 
 fn page(reports: &[MasterReport], findings: &[Finding], well: bool) -> String {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
-use std::path::Path;
-use std::sync::LazyLock;
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -21,6 +21,8 @@ use crate::exit::Failure;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FileOptions {
     pub(crate) settings: Settings,
+    /// The keys that the file contains.
+    pub(crate) keys: Vec<String>,
     /// The option `keep_for`: the least time for which `run` keeps the lock.
     pub(crate) keep_for: Option<Duration>,
     /// The option `grace`: the time between SIGTERM and SIGKILL when the lock ends or is lost.
@@ -38,16 +40,24 @@ static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
 });
 
 impl FileOptions {
+    /// Reads the file. A second call for the same file returns the result of the first one, because a pipe can be read
+    /// only once.
     pub(crate) fn load(path: &Path, source: Source) -> Result<Self, Failure> {
-        let text = read(path, source).map_err(|error| {
-            Failure::usage(format!(
-                "cannot read the configuration file {}: {error}",
-                path.display()
-            ))
-        })?;
-        Self::parse(&text).map_err(|what| {
-            Failure::usage(format!("configuration file {}: {what}", path.display()))
-        })
+        static LOADED: Mutex<Vec<(PathBuf, Result<FileOptions, String>)>> = Mutex::new(Vec::new());
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, seen)) = loaded.iter().find(|(seen, _)| seen == path) {
+            return seen.clone().map_err(Failure::usage);
+        }
+        let read = Self::read(path, source);
+        loaded.push((path.to_owned(), read.clone()));
+        read.map_err(Failure::usage)
+    }
+
+    fn read(path: &Path, source: Source) -> Result<Self, String> {
+        let shown = path.display();
+        let text = read(path, source)
+            .map_err(|error| format!("cannot read the configuration file {shown}: {error}"))?;
+        Self::parse(&text).map_err(|what| format!("configuration file {shown}: {what}"))
     }
 
     /// Parses the TOML file. The error is one line with the line number and the key. It does not quote the values of
@@ -126,6 +136,7 @@ impl<'de> Visitor<'de> for Keys {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FileOptions, A::Error> {
         let mut file = FileOptions::default();
         while let Some(Key(key)) = map.next_key()? {
+            file.keys.push(key.clone());
             match &*key {
                 KEEP_FOR => file.keep_for = Some(map.next_value::<Time>()?.0),
                 GRACE => file.grace = Some(map.next_value::<Time>()?.0),

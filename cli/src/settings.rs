@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use quorate::Settings;
 use quorate::list::{OptionGroup, SETTINGS, Setting};
@@ -14,9 +15,12 @@ pub(crate) type MasterSettings = Given<false>;
 pub(crate) type LockSettings = Given<true>;
 
 /// The settings that flags or variables give, of one option group: with `LOCK`, the settings of the lock, otherwise
-/// those of the masters.
+/// those of the masters. The second field has the name of each given setting, and the flag or variable that gave it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Given<const LOCK: bool>(pub(crate) Settings);
+pub(crate) struct Given<const LOCK: bool>(
+    pub(crate) Settings,
+    pub(crate) Vec<(&'static str, String)>,
+);
 
 /// Settings whose default on the command line differs from that of the library.
 const DEFAULTS: [(&str, &str); 1] = [("wait", "forever")];
@@ -102,6 +106,13 @@ impl<const LOCK: bool> FromArgMatches for Given<LOCK> {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for setting in of_group(LOCK) {
+            match matches.value_source(setting.name) {
+                Some(ValueSource::CommandLine) => self.1.push((setting.name, flag(setting.name))),
+                Some(ValueSource::EnvVariable) => {
+                    self.1.push((setting.name, setting.variable.to_owned()));
+                }
+                _ => {}
+            }
             let values = matches.get_many::<OsString>(setting.name);
             for value in values.into_iter().flatten() {
                 let taken = setting.take(&mut self.0, value.clone());

@@ -140,18 +140,23 @@ fn wrong_configuration_file_is_named_with_line_and_key() {
 }
 
 #[test]
-fn flags_override_variables_and_variables_override_the_file() {
+fn flags_override_a_named_file_which_overrides_variables_which_override_a_found_file() {
     let masters = masters(1);
     let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("q.toml");
+    let file = dir.path().join("quorate.toml");
     let text = format!(
         "masters = '{}'\nrestart_guard = 'off'\nprefix = 'file:'\n",
         masters.urls()[0]
     );
     std::fs::write(&file, text).expect("written");
-    let key = |variable: Option<&str>, flag: Option<&str>| {
+    let key = |named: &str, variable: Option<&str>, flag: Option<&str>| {
         let mut command = bare();
-        command.arg("run").arg("--config").arg(&file);
+        command.arg("run").current_dir(dir.path());
+        match named {
+            "flag" => command.arg("--config").arg(&file),
+            "variable" => command.env("QUORATE_CONFIG", &file),
+            _ => &mut command,
+        };
         if let Some(value) = variable {
             command.env("QUORATE_PREFIX", value);
         }
@@ -178,9 +183,73 @@ fn flags_override_variables_and_variables_override_the_file() {
         let _ = child.wait();
         seen
     };
-    assert_eq!(key(None, None), "file:r");
-    assert_eq!(key(Some("variable:"), None), "variable:r");
-    assert_eq!(key(Some("variable:"), Some("flag:")), "flag:r");
+    for (named, wins) in [
+        ("flag", "file:r"),
+        ("variable", "variable:r"),
+        ("found", "variable:r"),
+    ] {
+        assert_eq!(key(named, None, None), "file:r", "{named}");
+        assert_eq!(key(named, Some("variable:"), None), wins, "{named}");
+        assert_eq!(
+            key(named, Some("variable:"), Some("flag:")),
+            "flag:r",
+            "{named}"
+        );
+    }
+}
+
+#[test]
+fn file_named_on_the_command_line_overrides_every_variable_that_it_sets() {
+    let masters = masters(1);
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let text = format!(
+        "masters = '{}'\nrestart_guard = 'off'\nmax_ttl = '5s'\ngrace = '1ms'\nwait = 'none'\n",
+        masters.urls()[0]
+    );
+    std::fs::write(&file, text).expect("written");
+    // Each of these variables would let the command fail or wait.
+    let with = |words: &[&str]| {
+        let mut command = bare();
+        command.env("QUORATE_MASTERS", "redis://127.0.0.1:1");
+        command.env("QUORATE_WAIT", "forever");
+        command
+            .env("QUORATE_GRACE", "1h")
+            .env("QUORATE_TTL", "900ms");
+        done(
+            command
+                .args([&words[..1], &["--config"]].concat())
+                .arg(file.path())
+                .args(&words[1..]),
+        )
+    };
+    let run = with(&["run", "-v", "r", "--", "true"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(!run.err.contains("--grace"), "{run:?}");
+    let held = masters[0].command(&["SET", "r", "somebody else"]);
+    held.expect("alive");
+    let refused = with(&["run", "r", "--", "true"]);
+    assert_eq!(refused.code, Some(75), "{refused:?}");
+    let doctor = with(&["doctor", "--json", "--node-timeout", "400ms"]);
+    let doctor: serde_json::Value = serde_json::from_str(&doctor.out).expect("JSON");
+    let path = file.path().to_str().expect("text");
+    let expected = serde_json::json!([
+        { "setting": "masters", "source": path, "overridden": "QUORATE_MASTERS" },
+        { "setting": "max_ttl", "source": path, "overridden": null },
+        { "setting": "node_timeout", "source": "--node-timeout", "overridden": null },
+        { "setting": "restart_guard", "source": path, "overridden": null },
+    ]);
+    let mut settings = doctor["settings"].as_array().expect("a list").clone();
+    settings.sort_by_key(|row| row["setting"].to_string());
+    assert_eq!(serde_json::Value::from(settings), expected, "{doctor}");
+    let words = done(
+        bare()
+            .env("QUORATE_MASTERS", masters.urls()[0].clone())
+            .arg("doctor"),
+    );
+    assert!(
+        words.out.contains("setting masters from QUORATE_MASTERS\n"),
+        "{words:?}"
+    );
 }
 
 #[test]
