@@ -14,7 +14,8 @@ use crate::input;
 use crate::lock::{Lock, LockArgs, said};
 use crate::output;
 use crate::process::{self, Signals};
-use crate::run::leaving_nothing;
+use crate::relying::Relying;
+use crate::run::{DEFAULT_GRACE, leaving_nothing};
 
 /// The text below the options of `quorate hold --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -26,14 +27,17 @@ then holds the lock until Ctrl-C, another signal, or the end of its standard inp
 Shells give /dev/null to background jobs, and systemd gives it to services. It does not count as an input that ends: \
 with it, only a signal or the loss of the lock ends the hold.
 
-When the lock is lost, quorate reports it and exits with 74, before the lock expires. It stops no other process: \
-whoever relies on the lock has to watch this one. If a single command needs the lock, use quorate run.
+When the lock is lost, quorate reports it and exits with 74, before the lock expires. With --terminate PID it first \
+sends SIGTERM to that process, for example to the script that relies on the lock, 5 seconds before the lock expires \
+(with a ttl of 10 seconds or less: after half of the ttl). If a single command needs the lock, use quorate run.
 
 Examples:
     quorate hold deploy:web
         Until Ctrl-C or Ctrl-D.
     coproc quorate hold db:migrate && read -r number <&\"${COPROC[0]}\"
         In bash: holds the lock until the script ends, however it ends.
+    coproc quorate hold --terminate $$ db:migrate
+        In bash: also sends SIGTERM to the script when the lock is lost.
     eval \"exec ${COPROC[1]}>&-\"
         Releases the lock earlier.";
 
@@ -57,6 +61,10 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     lock: LockArgs,
 
+    /// Send SIGTERM to the process with this pid when the lock is lost, for example to a script ($$)
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(2..))]
+    terminate: Option<i32>,
+
     #[command(flatten)]
     masters: MasterOptions,
 }
@@ -76,11 +84,18 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 }
 
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
+    // Find the process first. A process that gets the same pid later is another one.
+    let relies = args.terminate.map(Relying::find).transpose()?;
     let (lock, _) = args.lock.complete(args.masters)?;
+    // A process that relies on the lock needs time to end before the lock expires.
+    let grace = relies.as_ref().map_or(Duration::ZERO, |_| DEFAULT_GRACE);
     let work = async {
         let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
         let guard = lock.take(&mut signals).await?;
-        let end = hold(&guard, &lock, &mut signals).await;
+        let end = hold(&guard, &lock, grace, &mut signals).await;
+        if let (Err(_), Some(relies)) = (&end, &relies) {
+            relies.terminate();
+        }
         guard.release().await;
         end
     };
@@ -92,6 +107,7 @@ fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
 async fn hold(
     guard: &LockGuard,
     lock: &Lock,
+    grace: Duration,
     signals: &mut Signals,
 ) -> Result<Option<Signal>, Failure> {
     let began = Instant::now();
@@ -102,7 +118,7 @@ async fn hold(
     let mut input = std::pin::pin!(input::ended());
     let mut is_told = false;
     loop {
-        let Some(nap) = nap(guard, lock) else {
+        let Some(nap) = nap(guard, lock, grace) else {
             return Err(lost(
                 guard,
                 lock,
@@ -140,10 +156,11 @@ fn still_held(
 
 /// How long the lock is certainly valid, which is the time to sleep before the next check; `None` if the lock must be
 /// reported as lost now.
-fn nap(guard: &LockGuard, lock: &Lock) -> Option<Duration> {
-    match Deadline::new(lock.room(), Duration::ZERO).decide(guard.remaining(), None) {
-        Action::KeepRunning(nap) | Action::Terminate(nap) => Some(nap),
-        Action::Kill => None,
+fn nap(guard: &LockGuard, lock: &Lock, grace: Duration) -> Option<Duration> {
+    match Deadline::new(lock.room(), grace).decide(guard.remaining(), None) {
+        Action::KeepRunning(nap) => Some(nap),
+        Action::Terminate(nap) if grace.is_zero() => Some(nap),
+        Action::Terminate(_) | Action::Kill => None,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::kind::{Kind, Place};
 use crate::lock::said;
 use crate::output::{self, human};
 use crate::process::{self, Ended, Fate, Job, Signals};
-use crate::run::{DEFAULT_GRACE, leaving_nothing};
+use crate::run::{DEFAULT_GRACE, leaving_nothing, words};
 use crate::settings;
 use crate::waiting::WaitDisplay;
 
@@ -41,6 +41,7 @@ The leader holds the exclusive lock of that name: `quorate status` shows it, `qu
 
 Examples:
     quorate lead scheduler --note \"$(hostname):9000\" -- ./scheduler
+    quorate lead feed --shell './read-feed | ./store'
     quorate watch scheduler --json | jq .note.text";
 
 /// The exit codes of `quorate lead`, with their meanings.
@@ -80,11 +81,16 @@ pub(crate) struct LeadArgs {
     /// Put `--` before it. The `--` is optional if no argument of the command is `--` or also an option of quorate.
     #[arg(
         trailing_var_arg = true,
-        required = true,
+        required_unless_present = "shell",
+        conflicts_with = "shell",
         value_name = "COMMAND",
         value_hint = ValueHint::CommandWithArguments
     )]
     command: Vec<OsString>,
+
+    /// Run this line with `sh -c` instead of COMMAND, for example 'a | b'
+    #[arg(long, value_name = "LINE")]
+    shell: Option<OsString>,
 
     /// Text that other machines see for the leader, for example its address; at most 1 KiB
     #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
@@ -117,6 +123,7 @@ impl LeadArgs {
 pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     let (masters, mut file) = std::mem::take(&mut args.masters).complete()?;
     config::fill!(args from file: grace);
+    args.command = words(args.shell.take(), std::mem::take(&mut args.command));
     process::ready().map_err(Failure::internal)?;
     let ttl = args.ttl.or(file.settings.ttl).unwrap_or(DEFAULT_TTL);
     let redlock = config::redlock(&masters, Some(ttl))?;
@@ -220,7 +227,8 @@ async fn command(
     signals: &mut Signals,
 ) -> Result<Term, Failure> {
     let guard = leads.guard();
-    let job = Job { argv, env };
+    let output = None;
+    let job = Job { argv, env, output };
     let ended = process::supervise(job, guard, deadline, signals).await;
     match ended {
         Ok(Ended::ByItself { code, signal, left }) => {

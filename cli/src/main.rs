@@ -42,6 +42,7 @@ mod process;
 mod progress;
 mod quota;
 mod records;
+mod relying;
 mod run;
 mod separator;
 mod settings;

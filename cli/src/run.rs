@@ -18,7 +18,7 @@ use crate::exporter::{Exporter, ExporterArgs};
 use crate::lock::{Lock, LockArgs, said};
 use crate::output::{self, human};
 use crate::period::{Period, Unrecorded};
-use crate::process::{self, Ended, Fate, Job, Lease, Signals};
+use crate::process::{self, Captured, Ended, Fate, Job, Lease, Signals};
 use crate::settings;
 
 /// The text below the options of `quorate run --help`.
@@ -46,7 +46,8 @@ If the lock cannot be renewed, the group gets SIGTERM a grace period before the 
 before. If a majority of masters reports that the lock is gone, the group gets SIGKILL at once. If quorate
 itself is killed or stopped, the group is killed as well. Processes that leave the group are not stopped.
 If a signal to quorate ends the command or the wait, quorate dies of the same signal, as shells expect:
-Ctrl-C also ends a loop around quorate.
+Ctrl-C also ends a loop around quorate. A second Ctrl-C within 5 seconds sends SIGTERM to a command that ignores the
+first one, and SIGKILL after the grace period; a third one sends SIGKILL at once.
 
 Examples:
     quorate run nightly-report -- ./report.sh --full
@@ -116,6 +117,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
     grace: Option<Duration>,
 
+    /// Print the output of the command only if it fails or is stopped
+    ///
+    /// For cron, which mails all output. The output is kept in temporary files until the command has ended.
+    #[arg(long, env = "QUORATE_OUTPUT_ON_FAILURE", value_parser = clap::builder::BoolishValueParser::new())]
+    output_on_failure: bool,
+
     /// Remove QUORATE_MASTERS and QUORATE_NEXT_MASTERS, which may contain passwords, from the command's environment
     #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
     hide_masters: bool,
@@ -147,6 +154,7 @@ struct Plan {
     keep_for: Duration,
     deadline: Deadline,
     hide_masters: bool,
+    output_on_failure: bool,
     /// The period of the command, for `quorate once`.
     once: Option<Period>,
     exporter: RefCell<Exporter>,
@@ -196,13 +204,11 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
     // have no time to work.
     let room = lock.room();
     let plan = Plan {
-        command: match args.shell {
-            Some(line) => vec!["sh".into(), "-c".into(), "--".into(), line],
-            None => args.command,
-        },
+        command: words(args.shell, args.command),
         keep_for: args.keep_for.unwrap_or_default(),
         deadline: Deadline::new(room, grace),
         hide_masters: args.hide_masters,
+        output_on_failure: args.output_on_failure,
         once,
         exporter: RefCell::new(Exporter::begin(
             &args.export,
@@ -234,6 +240,14 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
     };
     plan.exporter.into_inner().end(came_to, conflict);
     end
+}
+
+/// The program to start and its arguments: `sh -c` with the line of `--shell`, or the command.
+pub(crate) fn words(shell: Option<OsString>, command: Vec<OsString>) -> Vec<OsString> {
+    match shell {
+        Some(line) => vec!["sh".into(), "-c".into(), "--".into(), line],
+        None => command,
+    }
 }
 
 /// How `quorate run` ended, if nothing failed.
@@ -271,12 +285,17 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
         guard.release().await;
         return Ok(WayOut::Code(exit::OK));
     };
+    let captured = plan.output_on_failure.then(Captured::new).transpose();
+    let captured = captured.map_err(|why| {
+        Failure::internal(format!("cannot keep the output of the command: {why}"))
+    })?;
     let since = Instant::now();
     let env = environment(plan, &guard);
     plan.exporter.borrow_mut().running();
     let job = Job {
         argv: &plan.command,
         env: &env,
+        output: captured.as_ref(),
     };
     let ended = process::supervise(job, &guard, plan.deadline, &mut signals).await;
     let mut unrecorded_end = None;
@@ -311,6 +330,9 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
         ))),
     };
     guard.release().await;
+    if let Some(captured) = captured.filter(|_| !matches!(outcome, Ok(WayOut::Code(exit::OK)))) {
+        captured.print();
+    }
     if let (Some(end), Some(period)) = (unrecorded_end, &plan.once) {
         let Lock {
             redlock, resource, ..

@@ -10,6 +10,7 @@
 //! | `quorate` is killed with `SIGKILL` | the whole group is killed at once | the guard process, and for the command itself the parent-death signal |
 //! | `quorate` and the guard process are both killed | the command is killed at once, but its children are not | the parent-death signal (Linux) |
 //! | `quorate` receives a signal | the signal is forwarded to the group | the supervisor |
+//! | the user presses Ctrl-C again | the group gets `SIGTERM`, and after the grace period or a third Ctrl-C `SIGKILL` | [`Interrupts`] |
 //! | the command is a set-uid program, which `quorate` may not signal | it continues to run; a message gives its pid, and never says that it was stopped | the supervisor |
 //! | orphans end in a container whose first process is `quorate` | the orphans are reaped | the supervisor |
 //!
@@ -26,10 +27,12 @@
 //! - It creates no cgroup. Ordinary users may not create one, unless systemd delegates one to them.
 
 mod binary;
+mod captured;
 mod children;
 mod group;
 mod guard;
 pub(crate) mod helper;
+mod interrupts;
 mod program;
 mod signals;
 mod terminal;
@@ -48,10 +51,12 @@ use rustix::process::WaitStatus;
 use crate::deadline::{Action, Deadline};
 use crate::{exit, output};
 pub(crate) use binary::ready;
+pub(crate) use captured::Captured;
 use group::Group;
 pub(crate) use group::Members;
 use guard::Guard;
 pub(crate) use helper::die_of;
+use interrupts::Interrupts;
 pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
 use terminal::Terminal;
@@ -79,6 +84,8 @@ pub(crate) struct Job<'a> {
     pub(crate) argv: &'a [OsString],
     /// Environment variables to set (`Some`) or to remove (`None`).
     pub(crate) env: &'a [(&'a str, Option<OsString>)],
+    /// Where the output of the command goes; `None` if it goes where the output of this process goes.
+    pub(crate) output: Option<&'a Captured>,
 }
 
 /// How a supervised command ended.
@@ -159,6 +166,7 @@ pub(crate) async fn supervise(
         terminated: None,
         end: None,
         received: SigSet::empty(),
+        interrupts: Interrupts::default(),
         denied: false,
         over: false,
         pending: Vec::new(),
@@ -184,6 +192,9 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
         .arg(std::process::id().to_string())
         .args(job.argv)
         .process_group(0);
+    if let Some(captured) = job.output {
+        captured.redirect(&mut command)?;
+    }
     for (name, value) in job.env {
         match value {
             Some(value) => command.env(name, value),
@@ -220,6 +231,7 @@ struct Watch {
     end: Option<CommandEnd>,
     /// The signals that `quorate` has received so far.
     received: SigSet,
+    interrupts: Interrupts,
     /// Whether the user was warned that this process may not signal the command.
     denied: bool,
     /// Whether the group need not be stopped any more, because the command has ended or was killed.
@@ -247,6 +259,9 @@ impl Watch {
             };
             for sig in std::mem::take(&mut self.pending) {
                 self.pass_on(sig);
+            }
+            if self.end.is_none() && self.interrupts.must_kill(self.plan.grace(), Instant::now()) {
+                let _ = self.group.signal(Signal::SIGKILL);
             }
             tokio::select! {
                 cause = &mut lost => {
@@ -404,9 +419,12 @@ impl Watch {
             // well, which includes a script that runs it.
             let _ = kill(Pid::from_raw(0), sig);
         }
+        let interrupted = self.interrupts.stopped().then_some(Signal::SIGINT);
         self.end = Some(CommandEnd {
             code,
-            signal: sig.filter(|sig| self.received.contains(*sig) || typed(sig)),
+            signal: sig
+                .filter(|sig| self.received.contains(*sig) || typed(sig))
+                .or(sig.and(interrupted)),
             at: Instant::now(),
         });
         Ok(())
@@ -454,6 +472,15 @@ impl Watch {
         if !self.running {
             self.pending.push(sig);
             return;
+        }
+        let sig = match sig {
+            Signal::SIGINT => self.interrupts.forwarded(Instant::now()),
+            sig => sig,
+        };
+        if sig == Signal::SIGTERM && self.interrupts.stopped() {
+            output::say_in_passing("second Ctrl-C: stopping the command");
+            // Continue the command if it is stopped, because a stopped command cannot handle SIGTERM.
+            let _ = self.group.signal(Signal::SIGCONT);
         }
         if self.group.signal(sig).is_err() {
             output::say_in_passing(format!(

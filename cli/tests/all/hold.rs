@@ -186,3 +186,38 @@ fn hold_supports_kinds_of_locks_other_than_the_exclusive_one() {
         done(&mut hold(&masters, &["--try", "--max-hold", "300ms", "r"])).code == Some(74)
     });
 }
+
+#[test]
+fn hold_with_terminate_ends_the_process_that_relies_on_the_lock_before_the_lock_expires() {
+    let masters = masters(3);
+    for taken_away in [true, false] {
+        let script = Command::new("sleep").arg("600").spawn().expect("starts");
+        let pid = script.id().to_string();
+        let mut held = hold(&masters, &["--ttl", "3s", "--terminate", &pid, "r"]);
+        let mut held = held.stdin(Stdio::piped()).spawn().expect("starts");
+        number(&mut held);
+        let _input = held.stdin.take();
+        if taken_away {
+            for master in &masters {
+                master.command(&["SET", "r", "another"]).expect("alive");
+            }
+        } else {
+            masters[0].kill().expect("killed");
+            masters[1].kill().expect("killed");
+        }
+        let script = end(script);
+        assert_eq!(script.died_of, Some(15), "{script:?}");
+        assert_eq!(end(held).code, Some(74));
+        for master in &masters {
+            let _ = master.command(&["DEL", "r"]);
+        }
+    }
+    let mut ended = Command::new("true").spawn().expect("starts");
+    ended.wait().expect("ours");
+    let gone = done(&mut hold(
+        &masters,
+        &["--terminate", &ended.id().to_string(), "r"],
+    ));
+    assert_eq!(gone.code, Some(64), "{gone:?}");
+    assert!(gone.err.contains("--terminate"), "{gone:?}");
+}

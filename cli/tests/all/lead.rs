@@ -285,3 +285,16 @@ fn watch_ends_on_a_signal_or_without_a_reader() {
     assert_eq!(line, "boss: no leader known\n");
     assert_eq!(watch.end().code(), Some(0));
 }
+
+#[test]
+fn lead_runs_the_line_of_shell() {
+    let masters = masters(1);
+    let line = "echo $QUORATE_RESOURCE | tr b B";
+    let led = done(&mut patient(&masters, &["lead", "boss", "--shell", line]));
+    assert_eq!((led.code, &*led.out), (Some(0), "Boss\n"), "{led:?}");
+    let both = done(&mut patient(
+        &masters,
+        &["lead", "boss", "--shell", line, "--", "true"],
+    ));
+    assert_eq!(both.code, Some(64), "{both:?}");
+}

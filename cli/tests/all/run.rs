@@ -385,3 +385,60 @@ fn ignored_sighup_stays_ignored() {
     signal(&child, "TERM");
     assert_eq!(end(child).code, Some(143));
 }
+
+#[test]
+fn second_interrupt_ends_a_command_that_ignores_the_first_one() {
+    let masters = masters(1);
+    for (traps, ends) in [("INT", "TERM"), ("INT TERM", "KILL")] {
+        let line = format!("trap '' {traps}; echo ready; while :; do sleep 0.1; done");
+        let mut run = run(&masters, &["--grace", "300ms", "r"], &["sh", "-c", &line]);
+        let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut run = run.expect("starts");
+        let mut ready = [0; 6];
+        let out = run.stdout.as_mut().expect("piped");
+        std::io::Read::read_exact(out, &mut ready).expect("a line");
+        signal(&run, "INT");
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(
+            run.try_wait().expect("ours").is_none(),
+            "it ignores the first"
+        );
+        signal(&run, "INT");
+        let run = end(run);
+        assert_eq!(run.died_of, Some(2), "{ends}: {run:?}");
+        assert!(run.err.contains("second Ctrl-C"), "{run:?}");
+        let left = masters[0].command(&["EXISTS", "r"]).expect("alive");
+        assert_eq!(left.int(), Some(0));
+    }
+}
+
+#[test]
+fn output_on_failure_is_printed_only_if_the_command_fails_or_is_stopped() {
+    let masters = masters(1);
+    for (line, code, printed) in [
+        ("echo out; echo err >&2", Some(0), false),
+        ("echo out; echo err >&2; exit 3", Some(3), true),
+        ("echo out; echo err >&2; kill -9 $$", Some(137), true),
+    ] {
+        let words = ["--output-on-failure", "-q", "r"];
+        let ran = done(&mut run(&masters, &words, &["sh", "-c", line]));
+        assert_eq!(ran.code, code, "{ran:?}");
+        let expected = if printed {
+            ("out\n", "err\n")
+        } else {
+            ("", "")
+        };
+        assert_eq!((&*ran.out, &*ran.err), expected, "{line}: {ran:?}");
+    }
+    let words = ["--output-on-failure", "--max-hold", "1s", "r"];
+    let lost = done(&mut run(
+        &masters,
+        &words,
+        &["sh", "-c", "echo out; sleep 60"],
+    ));
+    assert_eq!((lost.code, &*lost.out), (Some(74), "out\n"), "{lost:?}");
+    let words = ["--output-on-failure", "r"];
+    let missing = done(&mut run(&masters, &words, &["no-such-command"]));
+    assert_eq!(missing.code, Some(127), "{missing:?}");
+    assert!(missing.err.contains("command not found"), "{missing:?}");
+}

@@ -1,0 +1,47 @@
+//! Keeps the output of the command in temporary files, and prints it only if the command fails.
+
+use std::fs::File;
+use std::io::{self, Seek};
+use std::process::Command;
+
+/// The output of the command, in two files without a name.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    out: File,
+    err: File,
+}
+
+impl Captured {
+    /// Creates the files in the directory for temporary files.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be created.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            out: tempfile::tempfile()?,
+            err: tempfile::tempfile()?,
+        })
+    }
+
+    /// Lets `command` write into the files.
+    pub(super) fn redirect(&self, command: &mut Command) -> io::Result<()> {
+        command.stdout(self.out.try_clone()?);
+        command.stderr(self.err.try_clone()?);
+        Ok(())
+    }
+
+    /// Prints what the command has written so far: stdout on stdout, and stderr on stderr. Ignores errors, because
+    /// nobody may read the output.
+    pub(crate) fn print(mut self) {
+        let printed = [
+            self.out
+                .rewind()
+                .and_then(|()| io::copy(&mut self.out, &mut io::stdout())),
+            self.err
+                .rewind()
+                .and_then(|()| io::copy(&mut self.err, &mut io::stderr())),
+        ];
+        drop(printed);
+    }
+}

@@ -1,0 +1,91 @@
+//! Decides what the supervisor does when the user presses Ctrl-C again, because the command ignores it.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+/// Two SIGINT within this time (200 ms) count as one: the terminal and a parent process may both send one for a single
+/// Ctrl-C.
+const SAME: Duration = Duration::from_millis(200);
+
+/// A second Ctrl-C within this time (5 s) after the first one stops the command.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The Ctrl-C that the user has pressed while the command ran.
+#[derive(Debug, Default)]
+pub(super) struct Interrupts {
+    last: Option<Instant>,
+    /// When the command got SIGTERM because of a second Ctrl-C.
+    terminated: Option<Instant>,
+}
+
+impl Interrupts {
+    /// The signal to forward to the command for a SIGINT that arrives at `now`: SIGINT for the first Ctrl-C, SIGTERM for
+    /// the second one, and SIGKILL for the third one.
+    pub(super) fn forwarded(&mut self, now: Instant) -> Signal {
+        let since = self.last.map(|last| now.saturating_duration_since(last));
+        if since.is_some_and(|since| since < SAME) {
+            return Signal::SIGINT;
+        }
+        self.last = Some(now);
+        if self.terminated.is_some() {
+            return Signal::SIGKILL;
+        }
+        if since.is_some_and(|since| since <= AGAIN) {
+            self.terminated = Some(now);
+            return Signal::SIGTERM;
+        }
+        Signal::SIGINT
+    }
+
+    /// Whether the user has stopped the command by a second Ctrl-C.
+    pub(super) fn stopped(&self) -> bool {
+        self.terminated.is_some()
+    }
+
+    /// Whether the command must be killed, because it has not ended within `grace` after the second Ctrl-C.
+    pub(super) fn must_kill(&self, grace: Duration, now: Instant) -> bool {
+        let since = |at| now.saturating_duration_since(at);
+        self.terminated.is_some_and(|at| since(at) >= grace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forwarded(presses: &[u64]) -> Vec<Signal> {
+        let (mut interrupts, begin) = (Interrupts::default(), Instant::now());
+        let mut at = |millis: &u64| interrupts.forwarded(begin + Duration::from_millis(*millis));
+        presses.iter().map(&mut at).collect()
+    }
+
+    #[test]
+    fn second_ctrl_c_terminates_and_the_third_one_kills() {
+        use Signal::{SIGINT, SIGKILL, SIGTERM};
+        for (presses, expected) in [
+            (&[0][..], &[SIGINT][..]),
+            (&[0, 1_000], &[SIGINT, SIGTERM]),
+            (&[0, 1_000, 2_000], &[SIGINT, SIGTERM, SIGKILL]),
+            // One Ctrl-C that arrives twice, and two that have nothing to do with each other.
+            (&[0, 100], &[SIGINT, SIGINT]),
+            (&[0, 100, 1_000, 1_100], &[SIGINT, SIGINT, SIGTERM, SIGINT]),
+            (&[0, 6_000], &[SIGINT, SIGINT]),
+        ] {
+            assert_eq!(forwarded(presses), expected, "{presses:?}");
+        }
+    }
+
+    #[test]
+    fn command_is_killed_a_grace_period_after_the_second_ctrl_c() {
+        let (mut interrupts, begin) = (Interrupts::default(), Instant::now());
+        let grace = Duration::from_secs(2);
+        for (millis, kills) in [(0, false), (1_000, false), (2_999, false), (3_000, true)] {
+            let now = begin + Duration::from_millis(millis);
+            if millis <= 1_000 {
+                interrupts.forwarded(now);
+            }
+            assert_eq!(interrupts.must_kill(grace, now), kills, "{millis}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Another process that relies on a lock that `quorate hold` holds.
+
+use rustix::process::{Pid, Signal};
+
+use crate::exit::Failure;
+use crate::output;
+
+/// A process that gets SIGTERM when the lock is lost.
+pub(crate) struct Relying {
+    pid: Pid,
+    /// Refers to this very process, even if its pid is given to another process later.
+    #[cfg(target_os = "linux")]
+    process: std::os::fd::OwnedFd,
+}
+
+impl Relying {
+    /// Finds the process with this pid.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such process, or if this process may not signal it.
+    pub(crate) fn find(number: i32) -> Result<Self, Failure> {
+        let refused =
+            |why: rustix::io::Errno| Failure::usage(format!("--terminate {number}: {why}"));
+        let pid = Pid::from_raw(number).ok_or(refused(rustix::io::Errno::SRCH))?;
+        rustix::process::test_kill_process(pid).map_err(refused)?;
+        Ok(Self {
+            pid,
+            #[cfg(target_os = "linux")]
+            process: rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
+                .map_err(refused)?,
+        })
+    }
+
+    /// Sends SIGTERM to the process, and reports if that fails.
+    pub(crate) fn terminate(&self) {
+        #[cfg(target_os = "linux")]
+        let sent = rustix::process::pidfd_send_signal(&self.process, Signal::TERM);
+        #[cfg(not(target_os = "linux"))]
+        let sent = rustix::process::kill_process(self.pid, Signal::TERM);
+        if let Err(why) = sent {
+            let pid = self.pid.as_raw_nonzero();
+            output::say(format!("cannot send SIGTERM to process {pid}: {why}"));
+        }
+    }
+}
