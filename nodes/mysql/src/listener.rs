@@ -1,42 +1,75 @@
-//! Receives wake-ups for waiting clients. The listener sends a statement that makes the server itself poll a table, for
-//! a fraction of a second per statement.
+//! Receives wake-ups for waiting clients.
 //!
-//! No other session can end that statement early. (`KILL QUERY` could, but it blocks its caller for seconds if it
-//! arrives at the wrong moment.) MariaDB accepts a block of statements directly; MySQL needs a stored procedure.
-//! Received wake-ups are removed by the next statement, so no wake-up is lost together with a result.
+//! Usually a process has one waiter, which is queued behind one other client. Then the listener blocks on the
+//! [wait lock](WaitLock) of that client with `GET_LOCK`. The session of that client releases the wait lock when it
+//! releases the lock or leaves the queue, and the server frees it when that session ends. So waiting costs the server
+//! nothing, and only the next waiter is woken.
+//!
+//! In all other cases the listener sends a statement that makes the server poll the table of wake-ups, for a fraction
+//! of a second per statement. MariaDB accepts a block of statements directly; MySQL needs a stored procedure. Received
+//! wake-ups are removed by the next statement, so no wake-up is lost together with a result.
+//!
+//! [WaitLock]: quorate::node::store::WaitLock
 
+use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::node::Fault;
 use quorate::node::store::{Listener, Pace, Pacer};
+use tokio::time::Instant;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Outcome};
 use crate::schema::suits;
 use crate::session::{bytes, number, word};
-use crate::sql::{CLOCK, SETTINGS, hex, listening, settings};
+use crate::sql::{CLOCK, SETTINGS, hex, listening, settings, wait_lock};
+use crate::url::Address;
 
-/// If the server sends no result for this time, the listener takes it for stopped.
+/// How long one statement waits for a wait lock: 15 s. Only the network can fail silently for that long, because the
+/// server itself ends the statement when the connection is closed.
+const BLOCKED: Duration = Duration::from_secs(15);
+/// If the server sends no result for this time after the end of a statement, the listener takes it for stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Wake-ups that no client has read are removed at this age, in microseconds.
 const OLD: u64 = 60_000_000;
-/// The number of polling statements between two removals of old wake-ups.
-const BETWEEN_SWEEPS: u32 = 400;
+/// The time between two removals of old wake-ups.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(30);
+/// The pause between two polls is the time for which the waiter has waited, divided by this number.
+const PART: u32 = 50;
+/// The shortest pause between two polls.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+/// The longest pause between two polls if a waiter may be woken at any time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause between two polls while the client ahead keeps no wait lock. Its next renewal brings one.
+const LONGEST_PAUSE_BEHIND: Duration = Duration::from_millis(100);
+/// The pause between two polls if the process only observes elections.
+const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
+/// How long one polling statement polls. It is short for two reasons: the listener starts to wait for something else
+/// only with the next statement, and the server notices that a client is gone only when it sends a result.
+const POLLED: Duration = Duration::from_millis(50);
 
 /// A connection that receives wake-ups.
 pub struct MySqlListener {
+    address: Arc<Address>,
     connection: Connection,
     process: String,
-    /// The id of the last wake-up that was received.
+    /// The id of the last wake-up that was received, and of the last wake-up that was removed from the table.
     last_received: u64,
+    last_removed: u64,
     mariadb: bool,
-    /// The number of polling statements until old wake-ups are removed again.
-    until_sweep: u32,
-    /// Decides how often the server polls the table.
+    /// When old wake-ups were last removed.
+    swept: Option<Instant>,
+    /// Reports what this process waits for.
     pacer: Pacer,
+    /// The wake-ups that this process needed at the last statement, and since when it has needed them.
+    awaited: (Pace, Instant),
+    /// The waiter and the wait lock that no session kept when the listener last asked for it.
+    unkept: Option<Pace>,
 }
 
 impl MySqlListener {
-    pub(crate) async fn open(mut connection: Connection, process: &str) -> Result<Self, Fault> {
+    pub(crate) async fn open(address: Arc<Address>, process: &str) -> Result<Self, Fault> {
+        let mut connection = Connection::open(&address, true).await?;
         let packet = format!(
             "{};SELECT MAX(version),VERSION() FROM quorate_schema",
             settings(Duration::ZERO)
@@ -49,56 +82,191 @@ impl MySqlListener {
         let mut literal = String::new();
         hex(process.as_bytes(), &mut literal);
         Ok(Self {
+            address,
             connection,
             process: literal,
             last_received: 0,
+            last_removed: 0,
             mariadb: version.contains("MariaDB"),
-            until_sweep: 0,
+            swept: None,
             pacer: Pacer::default(),
+            awaited: (Pace::Idle, Instant::now()),
+            unkept: None,
         })
     }
 
-    fn question(&mut self) -> String {
-        let mut packet = String::new();
-        if self.until_sweep == 0 {
-            self.until_sweep = BETWEEN_SWEEPS;
-            packet = format!("DELETE FROM quorate_woken WHERE at<{CLOCK}-{OLD};");
+    /// The statement that removes old wake-ups, if it is due. It begins a packet.
+    fn sweep(&mut self) -> String {
+        if self
+            .swept
+            .is_some_and(|swept| swept.elapsed() < BETWEEN_SWEEPS)
+        {
+            return String::new();
         }
-        self.until_sweep -= 1;
-        let (process, last_received) = (&self.process, self.last_received);
-        let (looks, pause) = looks(self.pacer.pace());
+        self.swept = Some(Instant::now());
+        format!("DELETE FROM quorate_woken WHERE at<{CLOCK}-{OLD};")
+    }
+
+    /// The statement that removes the wake-ups that were received.
+    fn removal(&self) -> String {
+        let (process, last) = (&self.process, self.last_received);
+        format!("DELETE FROM quorate_woken WHERE process={process} AND id<={last};")
+    }
+
+    /// Adds the received wake-ups of the last statement to the result.
+    fn words(&mut self, said: &mut Vec<Outcome>) -> Vec<Vec<u8>> {
+        let mut words = Vec::new();
+        for mut row in said.pop().map(|one| one.rows).unwrap_or_default() {
+            if let (Some(id), Some(word)) = (number(&row, 0), bytes(&mut row, 1)) {
+                self.last_received = self.last_received.max(id);
+                words.push(word);
+            }
+        }
+        words
+    }
+
+    async fn ask(&mut self, packet: &str, lasts: Duration) -> Result<Vec<Outcome>, Fault> {
+        let limit = lasts + PATIENCE;
+        let asking = tokio::time::timeout(limit, self.connection.ask(packet));
+        asking.await.unwrap_or(Err(Fault::Timeout(limit)))
+    }
+
+    /// Waits until there is something to wait for. Removes the wake-ups that were received before.
+    async fn idle(&mut self) -> Result<(), Fault> {
+        if self.last_removed < self.last_received {
+            let packet = self.removal();
+            self.ask(packet.trim_end_matches(';'), Duration::ZERO)
+                .await?;
+            self.last_removed = self.last_received;
+        }
+        self.pacer.until(|pace| *pace != Pace::Idle).await;
+        Ok(())
+    }
+
+    /// Lets the server poll the table of wake-ups for a moment. Then checks whether the wait lock of `pace` is kept.
+    async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
+        let mut packet = self.sweep();
+        let (looks, pause) = looks(pace, self.awaited.1.elapsed());
+        let (process, last) = (&self.process, self.last_received);
+        let checked = self.unkept.as_ref().and_then(wait_lock_of);
+        if let Some(name) = &checked {
+            let _ = write!(packet, "SELECT GET_LOCK({name},0);DO RELEASE_LOCK({name});");
+        }
+        let at = packet.matches(';').count();
         if self.mariadb {
-            let body = listening(process, &last_received.to_string(), looks, pause);
+            let body = listening(process, &last.to_string(), &looks.to_string(), &pause);
             packet += &body.replacen("BEGIN", "BEGIN NOT ATOMIC", 1);
         } else {
-            let last_received = last_received.to_string();
-            packet.extend([
-                "CALL quorate_listen(",
-                process,
-                ",",
-                &last_received,
-                ",",
-                looks,
-                ",",
-                pause,
-                ")",
-            ]);
+            let _ = write!(
+                packet,
+                "CALL quorate_listen({process},{last},{looks},{pause})"
+            );
         }
-        packet
+        let mut said = self.ask(&packet, POLLED).await?;
+        self.last_removed = last;
+        if checked.is_some() && said.get(at - 2).is_some_and(|one| first(one) == Some(0)) {
+            self.unkept = None;
+        }
+        Ok(self.words_of_block(said.split_off(at)))
+    }
+
+    fn words_of_block(&mut self, mut said: Vec<Outcome>) -> Vec<Vec<u8>> {
+        // A block of statements has further results without rows.
+        said.retain(|one| !one.rows.is_empty());
+        self.words(&mut said)
+    }
+
+    /// Waits until the wait lock of the client ahead is free. Returns `None` if the process waits for something else
+    /// meanwhile.
+    async fn wait_behind(
+        &mut self,
+        pace: &Pace,
+        name: &str,
+    ) -> Result<Option<Vec<Vec<u8>>>, Fault> {
+        let mut packet = self.sweep();
+        if self.last_removed < self.last_received {
+            packet += &self.removal();
+        }
+        let at = packet.matches(';').count();
+        let _ = write!(
+            packet,
+            "SELECT GET_LOCK({name},{});DO RELEASE_LOCK({name});\
+             SELECT id,word FROM quorate_woken WHERE process={} ORDER BY id",
+            BLOCKED.as_secs(),
+            self.process
+        );
+        let removed = self.last_received;
+        let pacer = self.pacer.clone();
+        let asked = {
+            let asking = self.ask(&packet, BLOCKED);
+            tokio::select! {
+                biased;
+                said = asking => Some(said?),
+                () = pacer.until(|now| is_for_another(now, pace)) => None,
+            }
+        };
+        let Some(mut said) = asked else {
+            // The statement cannot be ended from here. The server ends it within a second after the connection was
+            // closed.
+            let next = Self::open(self.address.clone(), "").await?;
+            self.connection = next.connection;
+            return Ok(None);
+        };
+        self.last_removed = removed;
+        let is_free = said.get(at).is_some_and(|one| first(one) == Some(1));
+        let words = self.words(&mut said);
+        if is_free {
+            self.unkept = Some(pace.clone());
+            // The lock may become free soon, so poll often at first.
+            self.awaited.1 = Instant::now();
+        }
+        // Without a message, the client ahead has left the queue or lost its session: the waiter asks for the lock.
+        Ok((is_free || !words.is_empty()).then_some(words))
     }
 }
 
-/// The number of polls per statement, and the pause between two polls in seconds, as SQL text.
+/// The value of the first column of the first row.
+fn first(one: &Outcome) -> Option<u64> {
+    one.rows.first().and_then(|row| number(row, 0))
+}
+
+/// The name of the wait lock that `pace` contains, as an SQL literal.
+fn wait_lock_of(pace: &Pace) -> Option<String> {
+    let Pace::Behind {
+        wait_lock: name, ..
+    } = pace
+    else {
+        return None;
+    };
+    let mut literal = String::new();
+    wait_lock(name, &mut literal);
+    Some(literal)
+}
+
+/// Whether the process now needs wake-ups for other waiters than `before`. A waiter that only has another client ahead
+/// is woken all the same: that client is woken first.
+fn is_for_another(now: &Pace, before: &Pace) -> bool {
+    match (now, before) {
+        (Pace::Idle, _) => false,
+        (Pace::Behind { waiter: now, .. }, Pace::Behind { waiter, .. }) => now != waiter,
+        _ => now != before,
+    }
+}
+
+/// The number of polls per statement, and the pause between two polls in seconds, as SQL text. `waited` is how long the
+/// process has been waiting.
 ///
 /// One poll costs the server about 50 us: 1,000 polls a second for each waiter would cost more than all locks together.
-/// The statements are short for two reasons. A new pace takes effect only with the next statement, and the server
-/// notices that a client is gone only when it sends a result.
-fn looks(pace: Pace) -> (&'static str, &'static str) {
-    match pace {
-        Pace::Next => ("25", "0.002"),
-        Pace::Waiting => ("8", "0.01"),
-        Pace::Idle => ("4", "0.05"),
-    }
+fn looks(pace: &Pace, waited: Duration) -> (u32, String) {
+    let grown = (waited / PART).max(SHORTEST_PAUSE);
+    let pause = match pace {
+        Pace::Observing | Pace::Idle => OBSERVING_PAUSE,
+        Pace::Waiting => grown.min(LONGEST_PAUSE),
+        Pace::Behind { .. } => grown.min(LONGEST_PAUSE_BEHIND),
+    };
+    let looks = POLLED.as_micros().div_ceil(pause.as_micros());
+    let looks = u32::try_from(looks).unwrap_or(1);
+    (looks, format!("{:.3}", pause.as_secs_f64()))
 }
 
 impl Listener for MySqlListener {
@@ -108,18 +276,24 @@ impl Listener for MySqlListener {
 
     async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         loop {
-            let question = self.question();
-            let asking = tokio::time::timeout(PATIENCE, self.connection.ask(&question));
-            let said = asking.await.unwrap_or(Err(Fault::Timeout(PATIENCE)))?;
-            let mut words = Vec::new();
-            for mut row in said.into_iter().flat_map(|one| one.rows) {
-                if let (Some(id), Some(word)) = (number(&row, 0), bytes(&mut row, 1)) {
-                    self.last_received = self.last_received.max(id);
-                    words.push(word);
-                }
+            let pace = self.pacer.pace();
+            if self.awaited.0 != pace {
+                self.awaited = (pace.clone(), Instant::now());
             }
-            if !words.is_empty() {
-                return Ok(words);
+            let blocks = self.unkept.as_ref() != Some(&pace);
+            match wait_lock_of(&pace).filter(|_| blocks) {
+                _ if pace == Pace::Idle => self.idle().await?,
+                Some(name) => {
+                    if let Some(words) = self.wait_behind(&pace, &name).await? {
+                        return Ok(words);
+                    }
+                }
+                None => {
+                    let words = self.poll(&pace).await?;
+                    if !words.is_empty() {
+                        return Ok(words);
+                    }
+                }
             }
         }
     }
@@ -132,6 +306,35 @@ mod tests {
     use super::*;
     use crate::schema::{make_procedure, prepare};
     use crate::url::Address;
+
+    #[test]
+    fn table_is_polled_less_often_the_longer_a_waiter_has_waited() {
+        let behind = Pace::Behind {
+            waiter: "a:1".into(),
+            wait_lock: "b:1".into(),
+        };
+        let looks = |pace, waited| looks(pace, Duration::from_millis(waited));
+        assert_eq!(looks(&Pace::Waiting, 0), (25, "0.002".to_owned()));
+        assert_eq!(looks(&Pace::Waiting, 500), (5, "0.010".to_owned()));
+        assert_eq!(looks(&Pace::Waiting, 60_000), (3, "0.020".to_owned()));
+        assert_eq!(looks(&behind, 500), (5, "0.010".to_owned()));
+        assert_eq!(looks(&behind, 60_000), (1, "0.100".to_owned()));
+        assert_eq!(looks(&Pace::Observing, 0), (1, "0.050".to_owned()));
+    }
+
+    #[test]
+    fn listener_leaves_a_wait_lock_only_for_another_waiter() {
+        let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
+            waiter: waiter.into(),
+            wait_lock: wait_lock.into(),
+        };
+        let before = behind("a:1", "b:1");
+        assert!(!is_for_another(&behind("a:1", "c:1"), &before));
+        assert!(!is_for_another(&Pace::Idle, &before));
+        assert!(is_for_another(&behind("a:2", "b:1"), &before));
+        assert!(is_for_another(&Pace::Waiting, &before));
+        assert!(is_for_another(&Pace::Observing, &before));
+    }
 
     #[tokio::test]
     async fn mysql_procedure_returns_the_same_wake_ups_as_the_mariadb_block() {
@@ -149,7 +352,7 @@ mod tests {
         let address = Address::read(&url).expect("a URL");
         let mut connection = Connection::open(&address, true).await.expect("connected");
         make_procedure(&mut connection).await.expect("made");
-        let listener = MySqlListener::open(connection, "p").await;
+        let listener = MySqlListener::open(Arc::new(address), "p").await;
         let mut listener = listener.expect("listens");
         listener.mariadb = false;
         let leave = "INSERT INTO locks.quorate_woken (process,word,at) \

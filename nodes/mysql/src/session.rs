@@ -1,11 +1,13 @@
 //! A session with a server. Each load and each commit of records is sent as one packet.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use mysql_async::{Row, Value};
 use quorate::node::Fault;
-use quorate::node::store::{Change, Clocked, Commit, Committed, NamedRecord, Record, Session};
+use quorate::node::store::{
+    Change, Clocked, Commit, Committed, NamedRecord, Record, Session, WaitLock,
+};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -19,6 +21,8 @@ pub struct MySqlSession {
     /// The position at which the last page of records ended: the number of records before it, and the name of the last
     /// record.
     paged: Option<(u64, Vec<u8>)>,
+    /// The wait locks that this session keeps.
+    wait_locks: HashSet<Arc<str>>,
 }
 
 /// The statement whose result shows whether a commit was applied, and the new versions of the commit's records.
@@ -45,6 +49,7 @@ impl MySqlSession {
             connection,
             draw,
             paged: None,
+            wait_locks: HashSet::new(),
         }
     }
 
@@ -63,7 +68,7 @@ impl MySqlSession {
             if let [change] = &commit.changes[..] {
                 match &change.state {
                     Some(state) => single.push((number, change, state)),
-                    None => proofs[number] = Some(check(change, commit, packet)),
+                    None => proofs[number] = Some(self.check(change, commit, packet)),
                 }
             }
         }
@@ -100,7 +105,9 @@ impl MySqlSession {
                 (at, change.version + 1)
             };
             proofs[*number] = Some(Proof::ByChange(at, version));
-            if joined && !commits[*number].wakes.is_empty() {
+            let follows =
+                !commits[*number].wakes.is_empty() || !commits[*number].wait_locks.is_empty();
+            if joined && follows {
                 packet.add(|out| out.extend(["SET @done", &number.to_string(), "=ROW_COUNT()"]));
             }
         }
@@ -108,14 +115,38 @@ impl MySqlSession {
             packet.add(|out| out.push_str("COMMIT"));
         }
         for (number, _, _) in &single {
-            let wakes = &commits[*number].wakes;
-            if !wakes.is_empty() {
-                let only_if = if joined {
-                    format!("@done{number}>0")
-                } else {
-                    "ROW_COUNT()>0".to_owned()
-                };
-                packet.add(|out| sql::wake(wakes, &only_if, out));
+            let only_if = if joined {
+                format!("@done{number}>0")
+            } else {
+                // After the wake-ups, this is the number of wake-ups, which is 0 if the record was not changed.
+                "ROW_COUNT()>0".to_owned()
+            };
+            self.write_hints(&commits[*number], &only_if, packet);
+        }
+    }
+
+    /// Adds the wake-ups and wait locks of a commit to the packet, behind the commit. They take effect if the SQL
+    /// condition `only_if` is true.
+    fn write_hints(&self, commit: &Commit, only_if: &str, packet: &mut Packet) {
+        if !commit.wakes.is_empty() {
+            packet.add(|out| sql::wake(&commit.wakes, only_if, out));
+        }
+        let needed = |change: &&WaitLock| match change {
+            WaitLock::Keep(name) => !self.wait_locks.contains(name),
+            WaitLock::Release(name) => self.wait_locks.contains(name),
+        };
+        let needed: Vec<&WaitLock> = commit.wait_locks.iter().filter(needed).collect();
+        if !needed.is_empty() {
+            packet.add(|out| sql::wait_locks(&needed, only_if, out));
+        }
+    }
+
+    /// Notes which wait locks the session keeps after a commit that took effect.
+    fn note_wait_locks(&mut self, commit: &Commit) {
+        for change in &commit.wait_locks {
+            match change {
+                WaitLock::Keep(name) => drop(self.wait_locks.insert(name.clone())),
+                WaitLock::Release(name) => drop(self.wait_locks.remove(name)),
             }
         }
     }
@@ -151,9 +182,7 @@ impl MySqlSession {
             .map(|at| (at, states.len() as u64));
         packet.add(|out| out.push_str("COMMIT"));
         let at = packet.add(|out| out.extend(["SELECT @fit=", &fit.to_string(), ",", CLOCK]));
-        if !commit.wakes.is_empty() {
-            packet.add(|out| sql::wake(&commit.wakes, &format!("@fit={fit}"), out));
-        }
+        self.write_hints(commit, &format!("@fit={fit}"), packet);
         Proof::Jointly {
             update,
             row: at,
@@ -161,18 +190,16 @@ impl MySqlSession {
         }
     }
 
+    fn check(&self, change: &Change, commit: &Commit, packet: &mut Packet) -> Proof {
+        let at = packet.add(|out| sql::check(change, out));
+        self.write_hints(commit, "TRUE", packet);
+        Proof::ByRow(at, vec![change.version])
+    }
+
     async fn clock(&mut self) -> Result<Option<u64>, Fault> {
         let said = self.connection.ask(&format!("SELECT {CLOCK}")).await?;
         Ok(said.first().and_then(|one| number(one.rows.first()?, 0)))
     }
-}
-
-fn check(change: &Change, commit: &Commit, packet: &mut Packet) -> Proof {
-    let at = packet.add(|out| sql::check(change, out));
-    if !commit.wakes.is_empty() {
-        packet.add(|out| sql::wake(&commit.wakes, "TRUE", out));
-    }
-    Proof::ByRow(at, vec![change.version])
 }
 
 /// The outcome of a commit, and the server's clock if the result contains it.
@@ -252,8 +279,11 @@ impl Session for MySqlSession {
         let mut what = Vec::with_capacity(commits.len());
         if !proofs.is_empty() {
             let said = self.connection.ask(packet.text()).await?;
-            for proof in proofs {
+            for (proof, commit) in proofs.into_iter().zip(commits) {
                 let (committed, shown) = became(proof, &said)?;
+                if matches!(committed, Committed::Done(_)) {
+                    self.note_wait_locks(commit);
+                }
                 clock = clock.max(shown);
                 what.push(committed);
             }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::node::store::{Change, Commit, Wake};
+use quorate::node::store::{Change, Commit, WaitLock, Wake};
 
 /// The SQL expression for the server's clock at the beginning of the statement, in microseconds since 1970. That moment
 /// lies between request and result, even if the statement then waits for a row lock. `SYSDATE` would be the time of
@@ -240,6 +240,27 @@ pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
         out.push_str(" AS word");
     }
     let _ = write!(out, ") q WHERE {only_if}");
+}
+
+/// Appends the name of a wait lock on the server. It has fewer than the 64 characters that MySQL accepts.
+pub(crate) fn wait_lock(name: &str, out: &mut String) {
+    hex(format!("quorate:{name}").as_bytes(), out);
+}
+
+/// Keeps or releases wait locks if the SQL condition `only_if` is true. No statement waits: if another session has the
+/// wait lock, this session goes without it.
+pub(crate) fn wait_locks(changes: &[&WaitLock], only_if: &str, out: &mut String) {
+    for (number, change) in changes.iter().enumerate() {
+        out.push_str(if number > 0 { "," } else { "DO " });
+        let _ = write!(out, "IF({only_if},");
+        let (name, function, rest) = match change {
+            WaitLock::Keep(name) => (name, "GET_LOCK(", ",0),0)"),
+            WaitLock::Release(name) => (name, "RELEASE_LOCK(", "),0)"),
+        };
+        out.push_str(function);
+        wait_lock(name, out);
+        out.push_str(rest);
+    }
 }
 
 /// Whether all names and words of a commit are short enough for their columns.

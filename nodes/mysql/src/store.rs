@@ -72,8 +72,7 @@ impl Store for MySql {
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<MySqlListener, Fault> {
-        let connection = Connection::open(&self.address, true).await?;
-        MySqlListener::open(connection, &process).await
+        MySqlListener::open(self.address.clone(), &process).await
     }
 
     async fn inspect(&self) -> Inspection {

@@ -505,25 +505,6 @@ impl Master {
         }
     }
 
-    /// The ids of the processes whose waiters are behind the first waiter of a queue, each listed once.
-    #[cfg(feature = "node")]
-    pub(crate) fn next_waiters(&self, key: &[u8], most: usize) -> Vec<Arc<str>> {
-        let Some(line) = self.lines.get(key) else {
-            return Vec::new();
-        };
-        let mut next: Vec<Arc<str>> = Vec::new();
-        for (_, waiter) in line.queue.iter().skip(1).take(most) {
-            let process: Arc<str> = waiter
-                .get(..super::master::PROCESS_LEN)
-                .unwrap_or(waiter)
-                .into();
-            if !next.contains(&process) {
-                next.push(process);
-            }
-        }
-        next
-    }
-
     /// Wakes the first waiter of the queue if it is not a reader. Otherwise wakes all readers before the first writer.
     pub(super) fn wake_next(&mut self, key: &[u8]) {
         let Some(line) = self.lines.get(key) else {

@@ -61,9 +61,8 @@ pub struct Traits {
     pub batch: usize,
     /// Whether the store wakes waiters; by default `true`. If not, waiters poll.
     pub wakes: bool,
-    /// Whether the store's listener polls instead of being notified; by default `false`. If it polls, waiters near the
-    /// front of the queue also get a message in advance, and the pacer of [`Listener::follow`] determines how often it
-    /// polls.
+    /// Whether the store's listener polls instead of being notified; by default `false`. If it polls, commits contain
+    /// [wait locks](WaitLock), and the pacer of [`Listener::follow`] reports for which wait lock or how often to wait.
     pub looks: bool,
 }
 
@@ -221,6 +220,22 @@ pub struct Commit {
     /// The wake-ups to send after the commit. They are hints: a wake-up may be lost, and an unnecessary one does no
     /// harm.
     pub wakes: Vec<Wake>,
+    /// The wait locks to keep or release after the commit, if it took effect. Empty for stores whose listener does not
+    /// poll.
+    pub wait_locks: Vec<WaitLock>,
+}
+
+/// A change of one of the session's wait locks.
+///
+/// A wait lock is a named lock that the server itself manages, and that ends with its session. While a client is queued
+/// in a record, or holds a lock, its session keeps a wait lock of this name. The listener of the next waiter blocks on
+/// that wait lock instead of polling. A wait lock is only a hint: it can be missing, and the session can lose it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitLock {
+    /// Keep the wait lock of this name. The name consists of at most 48 hexadecimal digits and colons.
+    Keep(Arc<str>),
+    /// Release the wait lock of this name, if the session keeps it.
+    Release(Arc<str>),
 }
 
 /// The change of one record.
@@ -254,7 +269,7 @@ pub struct Wake {
 
 /// Receives the wake-ups of one process.
 pub trait Listener: Send + 'static {
-    /// Receives the pacer, which determines from now on how often to poll. Only listeners that poll use it.
+    /// Receives the pacer, which reports from now on what the process waits for. Only listeners that poll use it.
     fn follow(&mut self, pacer: Pacer) {
         let _ = pacer;
     }

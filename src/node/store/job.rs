@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::cache::RecordCache;
 use super::codec::{Promised, Since, StoredItem, micros};
-use super::contract::{Change, Commit, Wake};
-use super::listening::NEAR;
+use super::contract::{Change, Commit, WaitLock, Wake};
 use super::names::{self, Name};
 use super::time::StoreTime;
+use super::wait_lock;
 use crate::node::actor::mailbox::Queued;
 use crate::node::memory::items::{DAY_US, Id, Item, Kind};
 use crate::node::memory::{Dates, Master};
@@ -21,8 +21,6 @@ pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(6
 /// The first byte of a wake-up, and of an announcement of a new leader. The lock key follows.
 pub(super) const FREE: u8 = b'w';
 pub(super) const LEADER: u8 = b'l';
-/// The first byte of a message to a waiter near the front of the queue. The lock key follows.
-pub(super) const NEXT: u8 = b'n';
 
 /// Requests that are decided and answered together, because each of them shares a record with another request of the
 /// job.
@@ -92,8 +90,8 @@ pub(super) struct Setting<'a> {
     /// The process of this node's subscriber, to which the node delivers wake-ups directly; `None` without a
     /// subscriber.
     pub(super) process: Option<&'a Arc<str>>,
-    /// Whether the waiters behind a woken waiter are notified that they are near the front.
-    pub(super) nudges: bool,
+    /// Whether commits contain wait locks.
+    pub(super) wait_locks: bool,
 }
 
 impl Job {
@@ -161,12 +159,7 @@ impl Job {
         let mut wakes = Vec::new();
         for asked in &mut self.asked {
             asked.answer = Some(apply(&mut master, &mut watchers, asked, now, setting));
-            wakes.extend(wakes_of_last_request(
-                &mut master,
-                &watchers,
-                now,
-                setting.nudges,
-            ));
+            wakes.extend(wakes_of_last_request(&mut master, &watchers, now));
         }
         watchers.retain(|watcher| watcher.lives(now));
         let mut items = master.items(now);
@@ -216,10 +209,32 @@ impl Job {
         if doubtful && (!changed || self.refuses()) {
             Outcome::Unsure
         } else if changed {
-            Outcome::Change(Commit { changes, wakes }, after)
+            let wait_locks = if setting.wait_locks {
+                self.wait_locks(after.iter().flatten())
+            } else {
+                Vec::new()
+            };
+            let commit = Commit {
+                changes,
+                wakes,
+                wait_locks,
+            };
+            Outcome::Change(commit, after)
         } else {
             Outcome::Same
         }
+    }
+
+    /// The wait locks to keep or release, if the job's records have the content `after`.
+    pub(super) fn wait_locks<'a>(
+        &self,
+        after: impl Iterator<Item = &'a StoredItem>,
+    ) -> Vec<WaitLock> {
+        let after: Vec<&StoredItem> = after.collect();
+        let requests = self.asked.iter().map(|asked| &asked.queued.request);
+        requests
+            .flat_map(|request| wait_lock::changes(request, &after))
+            .collect()
     }
 
     /// Whether at least one request of the job is refused. A waiter usually asks again because it was woken, so a
@@ -266,22 +281,9 @@ fn apply(
 }
 
 /// The wake-ups that the last request caused.
-fn wakes_of_last_request(
-    master: &mut Master,
-    watchers: &[Item],
-    now: u64,
-    nudges: bool,
-) -> Vec<Wake> {
+fn wakes_of_last_request(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
     let word = |kind: u8, key: &[u8]| [&[kind], key].concat();
     let published = master.take_published();
-    let mut near: Vec<Wake> = Vec::new();
-    for (_, key) in published.iter().filter(|_| nudges) {
-        let next = master.next_waiters(key, NEAR).into_iter();
-        near.extend(next.map(|process| Wake {
-            process,
-            word: word(NEXT, key),
-        }));
-    }
     let published = published.into_iter().map(|(process, key)| Wake {
         process,
         word: word(FREE, &key),
@@ -296,7 +298,7 @@ fn wakes_of_last_request(
             word: word(LEADER, key),
         })
     });
-    published.chain(announced).chain(near).collect()
+    published.chain(announced).collect()
 }
 
 /// Whether an item belongs to the record with this name.

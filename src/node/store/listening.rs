@@ -1,16 +1,13 @@
 //! The wake-ups that this process listens for at one store.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use super::names::Name;
 use super::pace::{Pace, Pacer};
 use crate::protocol::instant::Instant;
-
-/// How many waiters behind the first are notified that they are near the front.
-pub(crate) const NEAR: usize = 2;
 
 /// The records and elections of one store for which a process listens.
 #[derive(Default)]
@@ -35,32 +32,47 @@ pub(super) struct State {
 struct Wanted {
     /// The time until which this process listens for the record.
     until: Instant,
-    /// The last known number of waiters before the waiter of this process; `None` after that waiter has stopped
-    /// waiting.
-    ahead: Option<u64>,
+    /// The waiter of this process; `None` before its first answer, and after it has stopped waiting.
+    waiter: Option<QueuedWaiter>,
+}
+
+/// A waiter of this process that is queued in a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct QueuedWaiter {
+    /// The id of the waiter.
+    pub(super) id: Arc<str>,
+    /// The wait lock of the client directly ahead; `None` if the waiter waits for several clients.
+    pub(super) behind: Option<Arc<str>>,
 }
 
 impl State {
     /// Listens for these records until the time `until`, because a waiter of this process is queued there.
     pub(super) fn want(&mut self, names: Vec<Name>, until: Instant) {
         for name in names {
-            let ahead = Some(u64::MAX);
-            let wanted = self.wanted.entry(name).or_insert(Wanted { until, ahead });
+            let waiter = None;
+            let wanted = self.wanted.entry(name).or_insert(Wanted { until, waiter });
             wanted.until = until;
-            wanted.ahead = wanted.ahead.or(ahead);
         }
     }
 
     fn pace(&self) -> Pace {
-        let of = |wanted: &Wanted| match wanted.ahead {
-            None => Pace::Idle,
-            Some(ahead) if ahead > NEAR as u64 => Pace::Waiting,
-            Some(_) => Pace::Next,
+        let mut waiters = self.wanted.values().filter_map(|one| one.waiter.as_ref());
+        let Some(first) = waiters.next() else {
+            return if self.watched.is_empty() {
+                Pace::Idle
+            } else {
+                Pace::Observing
+            };
         };
-        let paces = self.wanted.values().map(of);
-        // A notification of a new leader is not urgent, so the pace `Waiting` is enough.
-        let watches = (!self.watched.is_empty()).then_some(Pace::Waiting);
-        paces.chain(watches).max().unwrap_or(Pace::Idle)
+        // A waiter for several locks is queued in several records.
+        let alone = self.watched.is_empty() && waiters.all(|other| other == first);
+        match first.behind.clone().filter(|_| alone) {
+            Some(wait_lock) => Pace::Behind {
+                waiter: first.id.clone(),
+                wait_lock,
+            },
+            None => Pace::Waiting,
+        }
     }
 }
 
@@ -75,28 +87,18 @@ impl Listening {
         self.over.notify_one();
     }
 
-    /// Stores the number of waiters before the waiter of this process; `None` if that waiter has stopped waiting.
-    pub(super) fn note_ahead(&self, names: &[Name], ahead: Option<u64>) {
+    /// Stores the waiter of this process that is queued in these records; `None` if it has stopped waiting.
+    pub(super) fn note_waiter(&self, names: &[Name], waiter: Option<&QueuedWaiter>) {
         let mut state = self.state();
         for name in names {
             if let Some(wanted) = state.wanted.get_mut(name) {
-                wanted.ahead = ahead;
+                wanted.waiter = waiter.cloned();
             }
         }
         self.pacer.set(state.pace());
     }
 
-    /// Notes that the waiter of this process is near the front of the queue in this record.
-    pub(super) fn draw_near(&self, name: &Name) {
-        let mut state = self.state();
-        if let Some(wanted) = state.wanted.get_mut(name) {
-            // Ignore a waiter that has stopped waiting.
-            wanted.ahead = wanted.ahead.map(|ahead| ahead.min(NEAR as u64));
-        }
-        self.pacer.set(state.pace());
-    }
-
-    /// Recomputes how soon a wake-up may arrive, after the waiters have changed.
+    /// Recomputes what this process waits for, after the waiters have changed.
     pub(super) fn repace(&self) {
         let pace = self.state().pace();
         self.pacer.set(pace);
@@ -122,35 +124,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn store_is_polled_often_only_while_a_waiter_is_next() {
+    fn listener_waits_for_a_wait_lock_only_if_it_can_learn_everything_from_it() {
         let listening = Listening::default();
         let pace = || listening.pacer.pace();
         let [a, b]: [Name; 2] = [b"a"[..].into(), b"b"[..].into()];
         let until = Instant::from_nanos(1_000);
+        let waiter = |id: &str, behind: Option<&str>| QueuedWaiter {
+            id: id.into(),
+            behind: behind.map(Into::into),
+        };
+        let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
+            waiter: waiter.into(),
+            wait_lock: wait_lock.into(),
+        };
         listening.state().want(vec![a.clone(), b.clone()], until);
         listening.repace();
-        assert_eq!(pace(), Pace::Waiting);
-        listening.note_ahead(std::slice::from_ref(&a), Some(7));
-        assert_eq!(pace(), Pace::Waiting);
-        listening.draw_near(&a);
-        assert_eq!(pace(), Pace::Next);
+        assert_eq!(pace(), Pace::Idle, "the masters have not answered yet");
+        let first = waiter("1", Some("9"));
+        listening.note_waiter(std::slice::from_ref(&a), Some(&first));
+        assert_eq!(pace(), behind("1", "9"));
         // A waiter that asks again keeps its place.
         listening.state().want(vec![a.clone()], until);
         listening.repace();
-        assert_eq!(pace(), Pace::Next);
-        listening.note_ahead(std::slice::from_ref(&a), None);
-        assert_eq!(pace(), Pace::Waiting, "the other waiter is still queued");
-        listening.note_ahead(std::slice::from_ref(&b), None);
-        assert_eq!(pace(), Pace::Idle);
-        // This message arrives after the waiter has stopped waiting.
-        listening.draw_near(&a);
+        assert_eq!(pace(), behind("1", "9"));
+        listening.note_waiter(std::slice::from_ref(&b), Some(&first));
+        assert_eq!(pace(), behind("1", "9"), "one waiter for two locks");
+        listening.note_waiter(std::slice::from_ref(&b), Some(&waiter("2", Some("9"))));
+        assert_eq!(pace(), Pace::Waiting, "two waiters");
+        listening.note_waiter(std::slice::from_ref(&b), None);
+        assert_eq!(pace(), behind("1", "9"));
+        listening.note_waiter(std::slice::from_ref(&a), Some(&waiter("1", None)));
+        assert_eq!(pace(), Pace::Waiting, "it waits for several clients");
+        listening.note_waiter(std::slice::from_ref(&a), None);
         assert_eq!(pace(), Pace::Idle);
         listening.state().watched.insert(b);
         listening.repace();
-        assert_eq!(pace(), Pace::Waiting);
-        listening.note_ahead(&[a], Some(0));
-        assert_eq!(pace(), Pace::Next);
+        assert_eq!(pace(), Pace::Observing);
+        listening.note_waiter(&[a], Some(&first));
+        assert_eq!(pace(), Pace::Waiting, "it also observes an election");
         assert!(listening.goes_on(until));
-        assert_eq!(pace(), Pace::Waiting, "only the election is observed");
+        assert_eq!(pace(), Pace::Observing);
     }
 }

@@ -23,11 +23,12 @@ mod sweep;
 #[cfg(any(test, feature = "testing"))]
 mod table;
 mod time;
+mod wait_lock;
 mod wake_ups;
 
 pub use contract::{
     Change, Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store,
-    Traits, Wake,
+    Traits, WaitLock, Wake,
 };
 #[cfg(feature = "testing")]
 pub use flaw::{StoreFlaw, set_flaw};

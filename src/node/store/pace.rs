@@ -1,41 +1,57 @@
-//! How soon a waiter of this process may be woken, so that a listener that polls knows how often to poll.
+//! The wake-ups that this process needs from one store, so that a listener that polls knows how to wait for them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How soon a wake-up may arrive from one store. A [`Listener`](super::Listener) that polls uses it to decide how
-/// often.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+use tokio::sync::watch;
+
+/// The wake-ups that a process needs from one store. A [`Listener`](super::Listener) that polls decides by it how to
+/// wait for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// No waiter of this process is queued at the moment.
+    /// No waiter of this process is queued, and the process observes no election.
     Idle,
-    /// A waiter of this process is queued, with other waiters before it.
+    /// The process only observes elections. The announcement of a new leader is not urgent.
+    Observing,
+    /// A waiter of this process may be woken at any time, and no single wait lock shows when.
     Waiting,
-    /// A waiter of this process is first in its queue, or near the front.
-    Next,
+    /// One waiter of this process is queued, directly behind another client.
+    Behind {
+        /// The id of the waiter.
+        waiter: Arc<str>,
+        /// The [wait lock](super::WaitLock) of the client ahead. Its session releases this wait lock when that client
+        /// leaves the queue or releases the lock.
+        wait_lock: Arc<str>,
+    },
 }
 
 /// Reports the present [`Pace`] of the waiters of this process. Any thread may use it.
 #[derive(Clone, Debug)]
-pub struct Pacer(Arc<AtomicU8>);
+pub struct Pacer(Arc<watch::Sender<Pace>>);
 
 impl Default for Pacer {
     fn default() -> Self {
-        Self(Arc::new(AtomicU8::new(Pace::Waiting as u8)))
+        Self(Arc::new(watch::Sender::new(Pace::Waiting)))
     }
 }
 
 impl Pacer {
-    /// How soon a waiter of this process may be woken.
+    /// The wake-ups that this process needs now.
     pub fn pace(&self) -> Pace {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Pace::Idle,
-            1 => Pace::Waiting,
-            _ => Pace::Next,
-        }
+        self.0.borrow().clone()
+    }
+
+    /// Waits until `fits` returns true for the present pace.
+    pub async fn until(&self, fits: impl Fn(&Pace) -> bool + Send) {
+        let mut paces = self.0.subscribe();
+        // The sender is part of `self`, so waiting cannot fail.
+        let _ = paces.wait_for(|pace| fits(pace)).await;
     }
 
     pub(super) fn set(&self, pace: Pace) {
-        self.0.store(pace as u8, Ordering::Relaxed);
+        self.0.send_if_modified(|known| {
+            let changed = *known != pace;
+            *known = pace;
+            changed
+        });
     }
 }

@@ -77,8 +77,10 @@ impl<S: Store> RecordAccess<S> {
                     version,
                     state: Some(Vec::new()),
                 }];
-                let wakes = Vec::new();
-                let commit = Commit { changes, wakes };
+                let commit = Commit {
+                    changes,
+                    ..Commit::default()
+                };
                 session.commit(&[commit]).await.expect("the store answers");
             }
         });
@@ -135,8 +137,11 @@ impl<S: Store> RecordAccess<S> {
                     version,
                     state,
                 }];
-                let wakes = Vec::new();
-                (done, Commit { changes, wakes })
+                let commit = Commit {
+                    changes,
+                    ..Commit::default()
+                };
+                (done, commit)
             };
             let done_so = commit.changes[0].state.is_none();
             if done_so

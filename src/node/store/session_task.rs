@@ -14,12 +14,14 @@ use std::time::Duration;
 
 use super::cache::RecordCache;
 use super::codec::StoredItem;
-use super::contract::{Clocked, Commit, Committed, Greeting, Session, Store};
+use super::contract::{Clocked, Commit, Committed, Greeting, Session, Store, WaitLock};
 use super::job::{Asked, Job, Outcome, Setting, WATCHED};
+use super::listening::QueuedWaiter;
 use super::names::{self, Name};
 use super::shared::Shared;
 use super::sweep::{PAGE, Sweep};
 use super::time::StoreTime;
+use super::wait_lock;
 use super::wake_ups::deliver;
 use crate::limit::Limit;
 use crate::node::actor::back_off::{BackOff, STEADY};
@@ -27,7 +29,7 @@ use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::memory::Master;
 use crate::node::memory::items::Kind;
-use crate::node::{Answer, Fault, Page, Reply, Request, ServerRun};
+use crate::node::{Answer, Claim, Fault, Page, Reply, Request, ServerRun};
 use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
 use crate::repeats::warn_seldom;
@@ -60,6 +62,9 @@ pub(super) fn run<S: Store>(
     async move { task.run().await }
 }
 
+/// The largest number of wait locks that are kept for the next commit. The server frees all others with the session.
+const MOST_WAIT_LOCKS: usize = 1024;
+
 struct SessionTask<S: Store> {
     shared: Arc<Shared<S>>,
     number: usize,
@@ -85,6 +90,8 @@ struct SessionTask<S: Store> {
     /// The records of the changes that were sent to the session and are not answered yet.
     risky: Vec<Name>,
     batch: Vec<Queued>,
+    /// The wait locks to release with the next commit.
+    wait_locks: Vec<WaitLock>,
     /// For each observed election: when to ask the store again for announcements of new leaders.
     watched: BTreeMap<Arc<[u8]>, Instant>,
 }
@@ -127,6 +134,7 @@ impl<S: Store> SessionTask<S> {
             jobs: Vec::new(),
             risky: Vec::new(),
             batch: Vec::new(),
+            wait_locks: Vec::new(),
             watched: BTreeMap::new(),
             shared,
             number,
@@ -476,10 +484,15 @@ impl<S: Store> SessionTask<S> {
                     stamp: self.stamp,
                     run: &online.run,
                     process: (self.shared.subscriber.get()).map(|subscriber| &subscriber.process),
-                    nudges: self.shared.traits.looks,
+                    wait_locks: self.shared.traits.looks,
                 };
                 match job.decide(&self.cache, &setting) {
-                    Outcome::Same => self.finish(job, online),
+                    Outcome::Same => {
+                        if self.shared.traits.looks {
+                            self.keep_wait_locks(&job);
+                        }
+                        self.finish(job, online);
+                    }
                     Outcome::Change(commit, stored) => {
                         commits.push((commit, stored));
                         open.push(job);
@@ -578,6 +591,9 @@ impl<S: Store> SessionTask<S> {
         }
         let (mut commits, stored): (Vec<Commit>, Vec<Vec<Vec<StoredItem>>>) =
             commits.into_iter().unzip();
+        if let Some(first) = commits.first_mut() {
+            first.wait_locks.append(&mut self.wait_locks);
+        }
         let mut stored = stored.into_iter();
         let own: Vec<Vec<Vec<u8>>> = commits.iter_mut().map(|commit| self.own(commit)).collect();
         let mut own = own.into_iter();
@@ -635,7 +651,7 @@ impl<S: Store> SessionTask<S> {
     fn deliver_own(&self, words: &[Vec<u8>]) {
         if let Some(subscriber) = self.shared.subscriber.get() {
             for word in words {
-                deliver(&self.shared, subscriber, word);
+                deliver(subscriber, word);
             }
         }
     }
@@ -646,7 +662,7 @@ impl<S: Store> SessionTask<S> {
         for Asked { queued, answer } in job.asked {
             let mut answer = answer.unwrap_or(Err(Fault::Withdrawn));
             if self.shared.traits.looks {
-                self.note_place(&queued.request, &answer);
+                self.note_waiter(&queued.request, &answer);
             }
             match (&queued.request, &mut answer) {
                 (Request::Watch { key, on: true }, Ok(_)) => {
@@ -666,21 +682,38 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Stores the position in the queue of a waiter of this process, for a listener that polls.
-    fn note_place(&self, request: &Request, answer: &Result<Answer, Fault>) {
-        let (claim, ahead) = match (request, answer) {
+    /// Stores for whom a waiter of this process waits, for a listener that polls.
+    fn note_waiter(&self, request: &Request, answer: &Result<Answer, Fault>) {
+        let (claim, waits) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
-            | (Request::Release { claim, leave: true }, _) => (claim, None),
-            (Request::Acquire { claim, .. }, Ok(Answer::Refused { line, .. })) => {
-                (claim, Some(line.as_ref().map_or(0, |line| line.ahead)))
-            }
+            | (Request::Release { claim, leave: true }, _) => (claim, false),
+            (Request::Acquire { claim, .. }, Ok(Answer::Refused { .. })) => (claim, true),
             _ => return,
         };
-        if claim.ticket().is_some() {
-            self.shared
-                .listening
-                .note_ahead(&names::of_claim(claim), ahead);
-        }
+        let Some(ticket) = claim.ticket() else { return };
+        let names = names::of_claim(claim);
+        let waiter = waits.then(|| QueuedWaiter {
+            id: ticket.waiter.clone(),
+            behind: self.client_ahead(claim, &names),
+        });
+        self.shared.listening.note_waiter(&names, waiter.as_ref());
+    }
+
+    /// The wait lock of the client that is directly ahead of this claim's waiter.
+    fn client_ahead(&self, claim: &Claim, names: &[Name]) -> Option<Arc<str>> {
+        let known = self.cache.all(names)?;
+        let items: Vec<_> = known.iter().flat_map(|(_, stored)| stored.iter()).collect();
+        wait_lock::ahead_of(claim, &items)
+    }
+
+    /// Remembers the wait locks of a job that changed no record. They are released with the next commit.
+    fn keep_wait_locks(&mut self, job: &Job) {
+        let known = self.cache.all(&job.names).unwrap_or_default();
+        let after = known.iter().flat_map(|(_, stored)| stored.iter());
+        let changes = job.wait_locks(after).into_iter();
+        let released = changes.filter(|change| matches!(change, WaitLock::Release(_)));
+        let room = MOST_WAIT_LOCKS.saturating_sub(self.wait_locks.len());
+        self.wait_locks.extend(released.take(room));
     }
 
     /// Answers list requests by reading all records page by page.

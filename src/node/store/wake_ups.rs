@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::contract::{Listener, Store};
-use super::job::{FREE, LEADER, NEXT};
+use super::job::{FREE, LEADER};
 use super::names;
 use super::shared::Shared;
 use crate::limit::Limit;
@@ -156,14 +156,13 @@ fn deliver_all<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[V
         }
     }
     for word in words {
-        deliver(shared, subscriber, word);
+        deliver(subscriber, word);
     }
 }
 
 /// Passes one message on to the subscriber.
-pub(super) fn deliver<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, word: &[u8]) {
+pub(super) fn deliver(subscriber: &Subscriber, word: &[u8]) {
     match word.split_first() {
-        Some((&NEXT, key)) => shared.listening.draw_near(&names::of_lock(key)),
         Some((&FREE, key)) => subscriber.sink.woken(subscriber.node, key),
         Some((&LEADER, key)) => subscriber.sink.announced(subscriber.node, key),
         _ => {}
@@ -172,11 +171,9 @@ pub(super) fn deliver<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, wor
 
 #[cfg(test)]
 mod tests {
-    use super::super::pace::Pace;
     use super::super::table::Table;
     use super::*;
     use crate::node::{Claim, Fairness, Ticket, Token, WakeSink};
-    use crate::protocol::instant::Instant;
 
     struct Nobody;
 
@@ -227,26 +224,6 @@ mod tests {
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
         assert!(shared.listening.state().runs);
-    }
-
-    #[test]
-    fn waiter_that_is_nearly_next_speeds_up_only_the_listener_of_its_record() {
-        let shared = Arc::new(Shared::new(Table::new("table", true)));
-        let subscriber = Subscriber {
-            process: "0123456789abcdef".into(),
-            node: 0,
-            sink: Arc::new(Nobody),
-        };
-        let until = Instant::from_nanos(1_000);
-        let wanted = names::of_lock(b"nightly");
-        shared.listening.state().want(vec![wanted], until);
-        shared.listening.repace();
-        let pace = || shared.listening.pacer.pace();
-        deliver(&shared, &subscriber, b"nother");
-        deliver(&shared, &subscriber, b"wnightly");
-        assert_eq!(pace(), Pace::Waiting);
-        deliver(&shared, &subscriber, b"nnightly");
-        assert_eq!(pace(), Pace::Next);
     }
 
     #[tokio::test]

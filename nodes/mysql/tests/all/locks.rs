@@ -110,3 +110,78 @@ async fn lock_over_three_servers_survives_one_dead_server() {
     fleet.mysql[1].kill().expect("dead");
     take_turns(&fleet, 2, 4).await;
 }
+
+/// The number of statements that a server has executed, including those inside blocks of statements.
+fn queries(server: &MariaDb) -> u64 {
+    let status = server.sql("SHOW GLOBAL STATUS LIKE 'Queries'");
+    let status = status.expect("a status");
+    let number = status.split_whitespace().nth(1);
+    number
+        .and_then(|number| number.parse().ok())
+        .expect("a number")
+}
+
+/// Starts clients that acquire the lock "waited", one after the other, and release it at once.
+async fn waiters(fleet: &Fleet, count: usize) -> Vec<tokio::task::JoinHandle<usize>> {
+    let mut waits = Vec::new();
+    for number in 0..count {
+        let client = fleet.redlock();
+        waits.push(tokio::spawn(async move {
+            let lock = client.lock("waited").wait(quorate::Wait::Forever);
+            let guard = lock.acquire().await.expect("the lock");
+            guard.release().await;
+            number
+        }));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    waits
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_clients_cost_the_server_few_statements() {
+    let Some(fleet) = Fleet::start(0, 1).await else {
+        return;
+    };
+    // The renewal after a third of the ttl keeps a wait lock for the first waiter.
+    let guard = fleet.redlock().acquire("waited").await.expect("free");
+    let waits = waiters(&fleet, 6).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = queries(&fleet.mysql[0]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let sent = queries(&fleet.mysql[0]) - before;
+    guard.release().await;
+    for wait in waits {
+        wait.await.expect("no panic");
+    }
+    // With a listener that polls, six waiters cost more than 10,000 statements in this time.
+    assert!(sent < 1_000, "{sent} statements in 3 s");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_get_their_turns_after_every_session_was_killed() {
+    let Some(fleet) = Fleet::start(0, 1).await else {
+        return;
+    };
+    let server = &fleet.mysql[0];
+    let guard = fleet.redlock().acquire("waited").await.expect("free");
+    let waits = waiters(&fleet, 3).await;
+    let sessions = "SELECT id FROM information_schema.processlist WHERE db='locks'";
+    let sessions = server.sql(sessions).expect("a list");
+    let ids = sessions.split_whitespace();
+    let ids: Vec<&str> = ids.filter(|id| id.parse::<u64>().is_ok()).collect();
+    assert!(ids.len() >= 4, "{ids:?}");
+    server
+        .sql(&format!("KILL {}", ids.join(";KILL ")))
+        .expect("killed");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let began = Instant::now();
+    guard.release().await;
+    for wait in waits {
+        wait.await.expect("no panic");
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        began.elapsed()
+    );
+}

@@ -68,7 +68,7 @@ test!(batch_is_applied_in_order_and_each_commit_independently, server => {
 test!(commit_of_several_records_is_applied_as_a_whole_or_not_at_all, server => {
     let mut session = session(&server).await;
     let first = put(&mut session, "a", 0, b"1").await;
-    let both = |a, b| Commit { changes: vec![change("a", a, b"2"), change("b", b, b"2")], wakes: vec![] };
+    let both = |a, b| Commit { changes: vec![change("a", a, b"2"), change("b", b, b"2")], wakes: vec![], ..Commit::default() };
     for stale in [both(first + 6, 0), both(first, first), both(0, 0)] {
         assert_eq!(session.commit(&[stale]).await.unwrap().what, [Committed::Stale]);
     }
@@ -86,6 +86,7 @@ test!(record_that_is_only_compared_decides_the_commit_and_is_unchanged, server =
     let with = |a: u64, none: u64| Commit {
         changes: vec![look("a", a), look("none", none), change("b", 0, b"1")],
         wakes: vec![],
+        ..Commit::default()
     };
     for stale in [with(first + 1, 0), with(first, first), with(0, 0)] {
         assert_eq!(session.commit(&[stale]).await.unwrap().what, [Committed::Stale]);
@@ -169,7 +170,7 @@ test!(commits_of_the_same_records_in_opposite_orders_never_block_each_other, ser
         while counted.load(std::sync::atomic::Ordering::Relaxed) < 100 {
             let loaded = session.load(&order.map(name)).await.unwrap().what;
             let changes = order.iter().zip(&loaded).map(|(it, now)| change(it, now.version, b"x"));
-            let both = Commit { changes: changes.collect(), wakes: vec![] };
+            let both = Commit { changes: changes.collect(), wakes: vec![], ..Commit::default() };
             if let Committed::Done(_) = session.commit(&[both]).await.unwrap().what[0] {
                 counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
@@ -254,7 +255,7 @@ test!(listener_receives_every_word_for_its_process_and_no_other, server => {
     let mut version = 0;
     for round in 0..20_u64 {
         let word = format!("word {round}");
-        let told = Commit { changes: vec![change("a", version, b"x")], wakes: vec![wake("00000000000000aa", &word)] };
+        let told = Commit { changes: vec![change("a", version, b"x")], wakes: vec![wake("00000000000000aa", &word)], ..Commit::default() };
         let done = session.commit(&[told]).await.unwrap().what;
         let [Committed::Done(versions)] = &done[..] else { panic!("{done:?}") };
         version = versions[0];
@@ -272,7 +273,7 @@ test!(several_words_of_one_commit_arrive_as_one_wake_up, server => {
     idle(&mut mine).await;
     let fired = server.watches_fired();
     let wakes = vec![wake("00000000000000aa", "one"), wake("00000000000000cc", "gone"), wake("00000000000000aa", "")];
-    let told = Commit { changes: vec![], wakes };
+    let told = Commit { changes: vec![], wakes, ..Commit::default() };
     assert_eq!(session.commit(&[told]).await.unwrap().what, [Committed::Done(vec![])]);
     assert_eq!(next(&mut mine).await, [b"one".to_vec(), vec![]]);
     idle(&mut mine).await;
@@ -285,7 +286,7 @@ test!(wake_up_for_a_dead_process_does_not_delay_the_commit, server => {
     let gone = listener(&server, "00000000000000bb").await;
     drop(gone);
     let wakes = ["00000000000000bb", "00000000000000aa", "00000000000000cc"].map(|it| wake(it, "w"));
-    let told = Commit { changes: vec![change("a", 0, b"x")], wakes: wakes.to_vec() };
+    let told = Commit { changes: vec![change("a", 0, b"x")], wakes: wakes.to_vec(), ..Commit::default() };
     let done = session.commit(std::slice::from_ref(&told)).await.unwrap().what;
     assert!(matches!(done[..], [Committed::Done(_)]), "{done:?}");
     assert_eq!(next(&mut there).await, [b"w".to_vec()]);
@@ -298,12 +299,12 @@ test!(overwritten_wake_ups_are_reported_as_an_unspecified_one, server => {
     let mut session = session(&server).await;
     let mut mine = listener(&server, "00000000000000aa").await;
     for word in ["one", "two", "three"] {
-        let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", word)] };
+        let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", word)], ..Commit::default() };
         session.commit(&[told]).await.unwrap();
     }
     assert_eq!(next(&mut mine).await, Vec::<Vec<u8>>::new(), "the listener must report that wake-ups may have been lost");
     idle(&mut mine).await;
-    let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "four")] };
+    let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "four")], ..Commit::default() };
     session.commit(&[told]).await.unwrap();
     assert_eq!(next(&mut mine).await, [b"four".to_vec()]);
 });
@@ -317,7 +318,7 @@ test!(second_listener_of_a_process_replaces_the_first, server => {
     assert!(matches!(over, Err(Fault::Disconnected(_))), "{over:?}");
     drop(first);
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "w")] };
+    let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "w")], ..Commit::default() };
     session.commit(&[told]).await.unwrap();
     assert_eq!(next(&mut second).await, [b"w".to_vec()]);
 });
@@ -338,7 +339,7 @@ test!(server_stopped_for_longer_than_a_session_ends_it_and_keeps_the_records, se
     let mut again = until_connected(&store).await;
     assert_eq!(load(&mut again, "a").await, (made, b"1".to_vec()));
     let mut mine = store.listen("00000000000000aa".into()).await.unwrap();
-    let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "w")] };
+    let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "w")], ..Commit::default() };
     again.commit(&[told]).await.unwrap();
     assert_eq!(next(&mut mine).await, [b"w".to_vec()]);
 });
@@ -385,7 +386,7 @@ test!(session_knows_the_date_of_its_last_change_from_the_start, server => {
         last = date;
     }
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let both = Commit { changes: vec![change("a", version, b"2"), change("b", 0, b"2")], wakes: vec![] };
+    let both = Commit { changes: vec![change("a", version, b"2"), change("b", 0, b"2")], wakes: vec![], ..Commit::default() };
     session.commit(&[both]).await.unwrap();
     assert!(session.date() > last);
     // Reading the date leaves no record behind.

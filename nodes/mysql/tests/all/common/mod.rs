@@ -70,8 +70,10 @@ pub(crate) fn of(change: Change) -> Commit {
 }
 
 pub(crate) fn commit(changes: Vec<Change>) -> Commit {
-    let wakes = Vec::new();
-    Commit { changes, wakes }
+    Commit {
+        changes,
+        ..Commit::default()
+    }
 }
 
 pub(crate) fn wake(process: &str, word: &[u8]) -> Wake {

@@ -101,7 +101,7 @@ pub(crate) fn look(at: &str, version: u64) -> Change {
 pub(crate) fn commit(change: Change) -> Commit {
     Commit {
         changes: vec![change],
-        wakes: Vec::new(),
+        ..Commit::default()
     }
 }
 

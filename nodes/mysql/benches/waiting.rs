@@ -1,0 +1,212 @@
+//! Measures what clients that wait for one lock cost a MariaDB server, and how fast the lock is handed over.
+//!
+//! ```text
+//! cargo bench -p quorate-mysql --bench waiting
+//! ```
+//!
+//! Each waiter is a process of its own for the server: it has its own session and its own listener. Statements and CPU
+//! time are counted while one client holds the lock. Then all clients acquire and release the lock in turn.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use quorate::node::store::StoreNode;
+use quorate::{Redlock, RestartGuard, Wait};
+use quorate_mysql::{MySql, prepare};
+use quorate_testbed::{MariaDb, MariaDbOptions};
+
+/// The numbers of waiters that are measured.
+const WAITERS: [usize; 3] = [1, 8, 50];
+/// The time until all waiters are queued.
+const QUEUED: Duration = Duration::from_secs(4);
+/// The time for which statements and CPU time are counted.
+const COUNTED: Duration = Duration::from_secs(10);
+/// The least number of hand-overs that are measured.
+const HAND_OVERS: usize = 100;
+/// The number of clock ticks per second in which Linux counts CPU time.
+const TICKS: f64 = 100.0;
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    if let Err(error) = MariaDb::available() {
+        println!("NOT RUN: {error}");
+        return;
+    }
+    println!(
+        "waiters | statements/s | with those inside blocks | server CPU | binlog | hand-over p50 | p99"
+    );
+    for ttl in [10, 30] {
+        for waiters in WAITERS {
+            measure(waiters, Duration::from_secs(ttl)).await;
+        }
+    }
+    println!("clients | statements for a lock and its release | binlog");
+    for clients in [1, 8] {
+        cost(clients).await;
+    }
+}
+
+async fn mariadb() -> MariaDb {
+    let options = MariaDbOptions::new().flush(0).home("/dev/shm");
+    let options = options.max_connections(300);
+    let options = options.arg("--log-bin").arg("--binlog-format=ROW");
+    let server = tokio::task::spawn_blocking(|| MariaDb::start(options));
+    let server = server.await.expect("no panic").expect("a MariaDB");
+    prepare(&server.url("locks")).await.expect("prepared");
+    server
+}
+
+/// Measures what a lock and its release cost, if this number of clients acquires the same lock again and again.
+async fn cost(clients: usize) {
+    const LOCKS: u32 = 100;
+    let server = mariadb().await;
+    let all: Vec<_> = (0..clients)
+        .map(|_| client(&server, Duration::from_secs(10)))
+        .collect();
+    for client in &all {
+        let guard = client.acquire("first").await.expect("the lock");
+        guard.release().await;
+    }
+    let before = Counters::read(&server);
+    let tasks = all.into_iter().map(|client| {
+        tokio::spawn(async move {
+            for _ in 0..LOCKS {
+                let lock = client.lock("wanted").wait(Wait::Forever);
+                lock.acquire().await.expect("the lock").release().await;
+            }
+            client
+        })
+    });
+    let mut clients_after = Vec::new();
+    for task in tasks.collect::<Vec<_>>() {
+        clients_after.push(task.await.expect("no panic"));
+    }
+    let after = Counters::read(&server);
+    let locks = f64::from(LOCKS) * clients as f64;
+    let each = |from: u64, to: u64| (to - from) as f64 / locks;
+    println!(
+        "{clients} | {:.1} | {:.0} B",
+        each(before.questions, after.questions),
+        each(before.binlog, after.binlog)
+    );
+}
+
+fn client(server: &MariaDb, ttl: Duration) -> Redlock {
+    let url = format!("{}?timeout=2s&lanes=1", server.url("locks"));
+    let builder = Redlock::builder().ttl(ttl).restart_guard(RestartGuard::Off);
+    let store = MySql::open(&url).expect("a URL");
+    let builder = builder.node(StoreNode::new(store));
+    builder.build().expect("a Redlock")
+}
+
+/// The counters of a server.
+struct Counters {
+    questions: u64,
+    queries: u64,
+    binlog: u64,
+    cpu: f64,
+    at: Instant,
+}
+
+impl Counters {
+    fn read(server: &MariaDb) -> Self {
+        let names = "'Questions','Queries','Binlog_bytes_written'";
+        let status = format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({names})");
+        let status = server.sql(&status).expect("a status");
+        let of = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name));
+            let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+            number.expect("a number")
+        };
+        Self {
+            questions: of("Questions"),
+            queries: of("Queries"),
+            binlog: of("Binlog_bytes_written"),
+            cpu: cpu(server),
+            at: Instant::now(),
+        }
+    }
+}
+
+/// The CPU time that the server has used, in seconds.
+fn cpu(server: &MariaDb) -> f64 {
+    let pid = server.pid().expect("it runs");
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let fields = stat.rsplit(") ").next().expect("fields");
+    let ticks = |n: usize| -> f64 {
+        let field = fields.split_whitespace().nth(n).expect("a field");
+        field.parse().expect("a number")
+    };
+    (ticks(11) + ticks(12)) / TICKS
+}
+
+/// The client that released the lock last, and when.
+type Released = Arc<Mutex<Option<(usize, Instant)>>>;
+
+/// Acquires the lock this number of times. Returns the times from another client's release until the acquire.
+async fn take_turns(
+    number: usize,
+    client: &Redlock,
+    turns: usize,
+    released: Released,
+) -> Vec<Duration> {
+    let mut gaps = Vec::new();
+    for _ in 0..turns {
+        let guard = client.lock("waited").wait(Wait::Forever).acquire().await;
+        let guard = guard.expect("the lock");
+        let before = released.lock().expect("no panic").take();
+        gaps.extend(
+            before
+                .filter(|(other, _)| *other != number)
+                .map(|(_, at)| at.elapsed()),
+        );
+        *released.lock().expect("no panic") = Some((number, Instant::now()));
+        guard.release().await;
+    }
+    gaps
+}
+
+async fn measure(waiters: usize, ttl: Duration) {
+    let server = mariadb().await;
+    let holder = client(&server, ttl);
+    let guard = holder.acquire("waited").await.expect("the lock");
+    let released = Released::default();
+    let turns = (HAND_OVERS / (waiters + 1)).max(2);
+    let start = |number: usize, client: Redlock| {
+        let released = released.clone();
+        tokio::spawn(async move {
+            let gaps = take_turns(number, &client, turns, released).await;
+            // Keep the client, so that closing its connections is not measured.
+            (gaps, client)
+        })
+    };
+    let mut tasks: Vec<_> = (0..waiters)
+        .map(|number| start(number, client(&server, ttl)))
+        .collect();
+    tokio::time::sleep(QUEUED).await;
+    let before = Counters::read(&server);
+    tokio::time::sleep(COUNTED).await;
+    let after = Counters::read(&server);
+    *released.lock().expect("no panic") = Some((waiters, Instant::now()));
+    guard.release().await;
+    tasks.push(start(waiters, holder));
+    let mut gaps = Vec::new();
+    let mut clients = Vec::new();
+    for task in tasks {
+        let (found, client) = task.await.expect("no panic");
+        gaps.extend(found);
+        clients.push(client);
+    }
+    gaps.sort_unstable();
+    let time = (after.at - before.at).as_secs_f64();
+    let rate = |from: u64, to: u64| (to - from) as f64 / time;
+    println!(
+        "{waiters:>2} (ttl {ttl:?}) | {:.0} | {:.0} | {:.1} % | {:.1} kB/s | {:.2?} | {:.2?}",
+        rate(before.questions, after.questions),
+        rate(before.queries, after.queries),
+        100.0 * (after.cpu - before.cpu) / time,
+        rate(before.binlog, after.binlog) / 1000.0,
+        gaps[gaps.len() / 2],
+        gaps[gaps.len() * 99 / 100],
+    );
+}

@@ -1,0 +1,188 @@
+//! Wait locks: named locks of the server, with which a listener waits for the client ahead without polling.
+//!
+//! A waiter in a queue keeps a wait lock with its own id, and a holder that has renewed its lock keeps a wait lock with
+//! the value of the lock. The waiter directly behind it blocks on that wait lock. A wait lock never decides anything: a
+//! waiter that gets one only asks for the lock again. If a wait lock is missing, the listener polls.
+
+use std::sync::Arc;
+
+use super::codec::StoredItem;
+use super::contract::WaitLock;
+use crate::node::memory::items::{Item, Kind};
+use crate::node::{Claim, Request};
+
+/// The wait locks to keep or release after a request, if `after` is the content of its records after the request.
+pub(super) fn changes(request: &Request, after: &[&StoredItem]) -> Vec<WaitLock> {
+    let mut changes = Vec::new();
+    match request {
+        Request::Acquire { claim, .. } => changes.extend(of_ticket(claim, after)),
+        Request::Extend { items } => {
+            changes.extend(items.iter().map(|item| of_lock(&item.claim, after)));
+        }
+        Request::Release { claim, .. } => {
+            changes.extend(of_ticket(claim, after));
+            changes.push(of_lock(claim, after));
+        }
+        _ => {}
+    }
+    changes
+}
+
+fn of_ticket(claim: &Claim, after: &[&StoredItem]) -> Option<WaitLock> {
+    let waiter = &claim.ticket()?.waiter;
+    let queued = |item: &Item| item.id.kind == Kind::Place && item.id.member == waiter.as_bytes();
+    let is_queued = after.iter().any(|stored| queued(&stored.item));
+    Some(change(waiter.clone(), is_queued))
+}
+
+fn of_lock(claim: &Claim, after: &[&StoredItem]) -> WaitLock {
+    let value = claim.token().to_hex();
+    let held = |item: &Item| item.id.kind == Kind::Text && item.what == value;
+    let is_held = after.iter().any(|stored| held(&stored.item));
+    change(String::from_utf8_lossy(&value).into(), is_held)
+}
+
+fn change(name: Arc<str>, keeps: bool) -> WaitLock {
+    if keeps {
+        WaitLock::Keep(name)
+    } else {
+        WaitLock::Release(name)
+    }
+}
+
+/// The wait lock of the client directly ahead of this claim's waiter: of the waiter ahead in the queue, or of the
+/// holder. `None` if the waiter is not queued, or if it waits for several clients.
+pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>> {
+    let waiter = claim.ticket()?.waiter.as_bytes();
+    let places = || {
+        items
+            .iter()
+            .map(|stored| &stored.item)
+            .filter(|item| item.id.kind == Kind::Place)
+    };
+    let mut ahead: Option<&[u8]> = None;
+    for own in places().filter(|item| item.id.member == waiter) {
+        let rank = |item: &Item| (item.what.clone(), item.id.member.clone());
+        let before = places().filter(|item| item.id.key == own.id.key && rank(item) < rank(own));
+        let next = match before.max_by_key(|item| rank(item)) {
+            Some(before) => &before.id.member,
+            None => match holder(&own.id.key, items) {
+                Some(value) => value,
+                // This key is free, so the waiter waits for another key of the claim.
+                None => continue,
+            },
+        };
+        if ahead.replace(next).is_some_and(|known| known != &next[..]) {
+            return None;
+        }
+    }
+    let ahead = std::str::from_utf8(ahead?).ok()?;
+    is_fit(ahead).then(|| ahead.into())
+}
+
+/// The value of a lock key.
+fn holder<'a>(key: &[u8], items: &[&'a StoredItem]) -> Option<&'a Vec<u8>> {
+    let is_value = |item: &&Item| item.id.kind == Kind::Text && item.id.key == key;
+    let mut texts = items.iter().map(|stored| &stored.item);
+    texts.find(is_value).map(|item| &item.what)
+}
+
+/// Whether the name consists of the characters of waiters' ids and of lock values only, so that a store may use it in
+/// a statement.
+fn is_fit(name: &str) -> bool {
+    let fit = |byte: u8| byte.is_ascii_hexdigit() || byte == b':';
+    !name.is_empty() && name.len() <= LONGEST && name.bytes().all(fit)
+}
+
+/// The longest name of a wait lock, in bytes. MySQL accepts names of 64 characters, including a prefix.
+const LONGEST: usize = 48;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::codec::Clock;
+    use super::*;
+    use crate::node::memory::Master;
+    use crate::node::{Fairness, Ticket, Token};
+
+    const NOW: u64 = 1_000_000;
+
+    fn claim(number: u8) -> Arc<Claim> {
+        let ticket = Ticket {
+            waiter: format!("0123456789abcdef:{number}").into(),
+            number: number.into(),
+            heartbeat: Duration::from_secs(5),
+        };
+        let claim = Claim::new("", b"a", Token::from_bytes([number; 16]), true);
+        claim
+            .with_fairness(Fairness::Fair(Some(Box::new(ticket))))
+            .into()
+    }
+
+    fn acquire(claim: &Arc<Claim>) -> Request {
+        Request::Acquire {
+            claim: claim.clone(),
+            ttl: Duration::from_secs(10),
+            proposal: 0,
+        }
+    }
+
+    fn after(requests: &[Request]) -> Vec<StoredItem> {
+        let mut master = Master::default();
+        for request in requests {
+            master.apply(NOW, request).expect("no fault");
+        }
+        let clock = Clock::Server { slack: 0 };
+        StoredItem::after(&[], master.items(NOW), NOW, clock, &[])
+    }
+
+    fn ahead(of: &Claim, stored: &[StoredItem]) -> Option<String> {
+        let items: Vec<&StoredItem> = stored.iter().collect();
+        ahead_of(of, &items).map(|name| name.to_string())
+    }
+
+    #[test]
+    fn waiter_waits_for_the_waiter_ahead_and_the_first_waiter_for_the_holder() {
+        let [holder, first, second] = [claim(1), claim(2), claim(3)];
+        let unqueued = Claim::new("", b"a", holder.token(), true);
+        let unqueued = unqueued.with_fairness(Fairness::Fair(None)).into();
+        let waiting = [acquire(&first), acquire(&second)];
+        let stored = after(&[&[acquire(&holder)], &waiting[..]].concat());
+        assert_eq!(ahead(&second, &stored), Some("0123456789abcdef:2".into()));
+        assert_eq!(ahead(&first, &stored), Some("0123456789abcdef:1".into()));
+        let stored = after(&[&[acquire(&unqueued)], &waiting[..]].concat());
+        assert_eq!(ahead(&first, &stored), Some("01".repeat(16)));
+        assert_eq!(ahead(&unqueued, &stored), None, "it is not queued");
+    }
+
+    #[test]
+    fn wait_lock_is_kept_while_its_client_is_in_the_record() {
+        let [holder, waiter] = [claim(1), claim(2)];
+        let release = Request::Release {
+            claim: waiter.clone(),
+            leave: true,
+        };
+        let queued = after(&[acquire(&holder), acquire(&waiter)]);
+        let left = after(&[acquire(&holder), acquire(&waiter), release.clone()]);
+        let changed = |request: &Request, stored: &[StoredItem]| {
+            let items: Vec<&StoredItem> = stored.iter().collect();
+            changes(request, &items)
+        };
+        let name: Arc<str> = "0123456789abcdef:2".into();
+        let value = || String::from_utf8_lossy(&waiter.token().to_hex()).into();
+        let keep = WaitLock::Keep(name.clone());
+        assert_eq!(changed(&acquire(&waiter), &queued), [keep]);
+        let released = [WaitLock::Release(name), WaitLock::Release(value())];
+        assert_eq!(changed(&release, &left), released);
+    }
+
+    #[test]
+    fn name_that_does_not_fit_into_a_statement_is_not_a_wait_lock() {
+        assert!(is_fit("0123456789abcdef:7"));
+        let long = "a".repeat(49);
+        for name in ["", "a'", "A\\", "0123456789abcdef:7r", &long] {
+            assert!(!is_fit(name), "{name}");
+        }
+    }
+}
