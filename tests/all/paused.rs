@@ -1,6 +1,6 @@
 //! Masters in memory follow tokio's clock. If a test pauses that clock, hours pass instantly.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use quorate::testing::Masters;
 use quorate::{LossCause, OnceOutcome, Redlock, ScopeError};
@@ -122,8 +122,11 @@ async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed
 async fn once_job_whose_lock_ended_before_its_body_reports_the_loss() {
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
+    // Both periods are long enough for these bodies whatever the time of day is.
     let day = secs(24 * 3600);
-    let nightly = here.once("nightly", day);
+    let today = SystemTime::now() - LONG;
+    let today = today..today + day;
+    let nightly = here.once_in("nightly", today.clone());
     nightly.create().await.expect("new");
     let late = nightly.at_most_once(async |_| {
         stand_still().await;
@@ -131,13 +134,16 @@ async fn once_job_whose_lock_ended_before_its_body_reports_the_loss() {
     });
     let outlived = OnceOutcome::Outlived(42, LossCause::Expired);
     assert_eq!(late.await, Ok(outlived));
-    let again = there.once("nightly", day).at_most_once(async |_| ()).await;
+    let again = there.once_in("nightly", today.clone());
+    let again = again.at_most_once(async |_| ()).await;
     assert!(
         matches!(again, Ok(OnceOutcome::AlreadyDone { .. })),
         "{again:?}"
     );
     tokio::time::sleep(day).await;
-    let late = nightly.at_least_once(async |_| {
+    let tomorrow = today.start + day..today.end + day;
+    let late = here.once_in("nightly", tomorrow);
+    let late = late.at_least_once(async |_| {
         stand_still().await;
         Ok::<_, ()>(42)
     });
