@@ -41,6 +41,7 @@ mod paused;
 mod permit_line;
 mod progress;
 mod proposals;
+mod quorums;
 mod quota;
 mod quota_faults;
 mod readers;
