@@ -250,6 +250,28 @@ fn describing_metrics_creates_all_series_but_those_of_masters() {
     assert!(!seen.keys().any(|name| name.contains("node=")), "{seen:#?}");
 }
 
+/// The page recommends twelve buckets. An exporter adds the bucket without a limit, the sum and the count.
+#[test]
+fn process_with_five_masters_has_as_many_series_as_the_page_says() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
+    let page = page.expect("the page");
+    let buckets = page.split("let buckets = [").nth(1).expect("the buckets");
+    let buckets = buckets.split(']').next().map(|all| all.split(',').count());
+    let of_histogram = buckets.expect("the buckets") + 3;
+    let seen = recorded(async || {
+        let nodes: Vec<MemoryNode> = (0..5).map(|n| MemoryNode::new(&format!("m{n}"))).collect();
+        drop(redlock(&nodes));
+    });
+    let series = |value: &DebugValue| match value {
+        DebugValue::Histogram(_) => of_histogram,
+        _ => 1,
+    };
+    let all: usize = seen.values().map(series).sum();
+    let said = format!("has {all} series");
+    let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains(&said), "the page must say: {said}");
+}
+
 #[test]
 fn every_metric_that_is_recorded_is_described() {
     let names: Vec<&str> = quorate::metrics::ALL
