@@ -56,7 +56,7 @@ pub enum ChangeStage {
     Untouched,
     /// Both sets of masters have generation markers. Two groups of clients get votes: those that know only the old
     /// masters, and those that know both sets.
-    Prepared,
+    Begun,
     /// Some of the old masters are closed: they reject clients that know only the old masters. These are not a majority
     /// of the old masters.
     PartlyClosed,
@@ -152,7 +152,7 @@ impl MastersChange<'_> {
     /// # Errors
     ///
     /// [`ChangeError::Missing`], which lists all conditions that are not met.
-    pub async fn prepare(&self) -> Result<Survey, ChangeError> {
+    pub async fn begin(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.foreign_markers_and_duplicates();
         missing.extend(before.faults_of(|master| master.is_next));
@@ -171,10 +171,10 @@ impl MastersChange<'_> {
         let after = self
             .raise_where(0, |master| before.has_marker_like(master))
             .await;
-        let reached = after.stage() >= ChangeStage::Prepared;
+        let reached = after.stage() >= ChangeStage::Begun;
         none(after.unless(
             reached,
-            "no majority of masters, or none of next_masters, has the generation marker: run prepare again",
+            "no majority of masters, or none of next_masters, has the generation marker: run begin again",
         ))?;
         let after = self.carry_early(after).await;
         let mut advice = before.holding_values();
@@ -184,7 +184,7 @@ impl MastersChange<'_> {
 
     /// Second step: closes the old masters, so that clients that know only the old masters get no votes any more. This
     /// step copies the values (quotas and once-per-period records) to the next masters again, because clients may have
-    /// created values since `prepare`.
+    /// created values since `begin`.
     ///
     /// # Errors
     ///
@@ -193,9 +193,9 @@ impl MastersChange<'_> {
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.foreign_markers_and_duplicates();
-        if before.stage() < ChangeStage::Prepared {
+        if before.stage() < ChangeStage::Begun {
             missing.push(
-                "no majority of masters, or none of next_masters, is prepared: run prepare first"
+                "no majority of masters, or none of next_masters, has the generation marker of this change: run begin first"
                     .into(),
             );
         }
@@ -555,7 +555,7 @@ impl Survey {
         } else if self.marked(1) != MasterSet::default() {
             ChangeStage::PartlyClosed
         } else if self.quorum.is_met_by(self.marked(0)) {
-            ChangeStage::Prepared
+            ChangeStage::Begun
         } else {
             ChangeStage::Untouched
         }

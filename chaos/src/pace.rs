@@ -260,8 +260,8 @@ mod tests {
         };
         let history = History::new(vec![
             at(1, "c1", Event::Ready { pid: 1 }),
-            at(3, "chaos", step("prepare", 2, false)),
-            at(5, "chaos", step("prepare", 2, true)),
+            at(3, "chaos", step("begin", 2, false)),
+            at(5, "chaos", step("begin", 2, true)),
             at(9, "chaos", step("close", 6, true)),
             at(
                 10,
@@ -279,7 +279,7 @@ mod tests {
             .iter()
             .map(|one| (one.name.as_str(), one.tries, one.to))
             .collect();
-        assert_eq!(told, [("prepare", 2, 5), ("close", 1, 9)]);
+        assert_eq!(told, [("begin", 2, 5), ("close", 1, 9)]);
         let lives = lives(&history);
         let told: Vec<_> = lives
             .iter()

@@ -58,7 +58,7 @@ impl Task {
 
 /// The steps that make up a complete change, by the operators' page.
 pub const STEPS: [&str; 7] = [
-    "prepare",
+    "begin",
     "clients of both",
     "close",
     "open",
@@ -76,7 +76,7 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
             Task::Rest,
         ],
         Operator::OpensByHand => vec![
-            Task::Command("prepare"),
+            Task::Command("begin"),
             Task::Clients(vec![0], Given::Both),
             Task::Marks,
             Task::Clients((0..clients.div_ceil(2)).collect(), Given::Next),
@@ -99,7 +99,7 @@ fn careful(clients: usize) -> Vec<Task> {
     let (early, rest) = in_time.split_at(in_time.len() / 2);
     let mut tasks = vec![
         Task::Fault(Moment::Usual),
-        Task::Command("prepare"),
+        Task::Command("begin"),
         Task::Clients(first.to_vec(), Given::Both),
         Task::Fault(Moment::Usual),
         Task::Clients(second.to_vec(), Given::Both),

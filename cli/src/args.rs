@@ -62,7 +62,7 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Create the tables or the path that locks need on a MySQL or ZooKeeper server
     #[command(after_help = exit::table_of(&prepare::CODES), after_long_help = exit::below(prepare::AFTER_HELP, &prepare::CODES))]
-    Prepare(prepare::PrepareArgs),
+    PrepareServer(prepare::PrepareArgs),
     /// Show quorate at work: workers share one lock while masters are killed
     #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
     Demo(demo::DemoArgs),
@@ -93,7 +93,7 @@ pub(crate) enum Command {
     /// List the locks that are held, with their holders and the number of waiters
     #[command(after_help = exit::table_of(&list::CODES), after_long_help = exit::below(list::AFTER_HELP, &list::CODES))]
     List(list::ListArgs),
-    /// Replace the masters while they are in use: status, mark, prepare, close, open, finish, back-out
+    /// Replace the masters while they are in use: status, mark, begin, close, open, finish, back-out
     #[command(after_help = exit::table_of(&change::CODES), after_long_help = exit::below(change::AFTER_HELP, &change::CODES))]
     Masters(change::ChangeArgs),
     /// Print a completion script for a shell

@@ -26,7 +26,7 @@ pub(crate) const AFTER_HELP: &str = "\
 Replace some or all masters while clients use them; the new set may be larger or smaller:
 
     1  start the new servers, set next_masters to the complete new set here (keep masters), and run
-       quorate masters prepare
+       quorate masters begin
     2  set next_masters for all clients as well. They then lock on a majority of both sets; the other clients go on.
        quorate masters status         names the clients that do not have next_masters yet
     3  quorate masters close          from now on the masters refuse clients without next_masters
@@ -76,7 +76,7 @@ enum Step {
     /// Write the generation marker to all masters (not possible while masters are being replaced)
     Mark(StepArgs),
     /// Check the next masters, and record the change on all masters
-    Prepare(StepArgs),
+    Begin(StepArgs),
     /// From now on, refuse clients that do not have next_masters
     Close(StepArgs),
     /// Wait until the locks of refused clients have expired, copy stored values, and open the next masters
@@ -105,7 +105,7 @@ struct StepArgs {
 pub(crate) fn run(args: ChangeArgs) -> Outcome {
     let (Step::Status(step)
     | Step::Mark(step)
-    | Step::Prepare(step)
+    | Step::Begin(step)
     | Step::Close(step)
     | Step::Open(step)
     | Step::Finish(step)
@@ -132,7 +132,7 @@ async fn take_step(args: &ChangeArgs, redlock: &Redlock, strangers_pass: bool) -
     let change = redlock.change().map_err(Failure::usage)?;
     let change = change.strangers_pass(strangers_pass);
     match args.step {
-        Step::Prepare(_) => prepared(&change).await,
+        Step::Begin(_) => begun(&change).await,
         Step::Close(_) => closed(&change).await,
         Step::Open(_) => opened(&change).await,
         Step::Finish(_) => finished(&change).await,
@@ -171,11 +171,11 @@ async fn marked(redlock: &Redlock) -> Outcome {
     }
 }
 
-async fn prepared(change: &MastersChange<'_>) -> Outcome {
-    let survey = taken(change, change.prepare().await).await?;
+async fn begun(change: &MastersChange<'_>) -> Outcome {
+    let survey = taken(change, change.begin().await).await?;
     show(&survey)?;
     show_values(&survey)?;
-    done("prepared: set next_masters for all clients, then run quorate masters close")
+    done("begun: set next_masters for all clients, then run quorate masters close")
 }
 
 async fn closed(change: &MastersChange<'_>) -> Outcome {
@@ -229,7 +229,7 @@ async fn left(change: &MastersChange<'_>) -> Outcome {
     let survey = change.look().await;
     show(&survey)?;
     match survey.stage() {
-        ChangeStage::Untouched | ChangeStage::Prepared => {
+        ChangeStage::Untouched | ChangeStage::Begun => {
             done("no master is closed: to abandon the change, remove next_masters from all clients")
         }
         _ => Err(Failure::new(
@@ -299,9 +299,9 @@ fn what_next(survey: &Survey) -> &'static str {
         return "next_masters is not set: no change in progress here";
     }
     match survey.stage() {
-        ChangeStage::Untouched => "not prepared: next, run quorate masters prepare",
-        ChangeStage::Prepared => {
-            "prepared: set next_masters for all clients; once all have it, or the others may be refused, run quorate masters close"
+        ChangeStage::Untouched => "not begun: next, run quorate masters begin",
+        ChangeStage::Begun => {
+            "begun: set next_masters for all clients; once all have it, or the others may be refused, run quorate masters close"
         }
         ChangeStage::PartlyClosed => {
             "closed on too few of the old masters: run quorate masters close again"

@@ -76,7 +76,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         Fault::Unprepared(_) => (
             "prepared",
             format!("cannot be used: {why}"),
-            "run `quorate prepare URL` with an account that may create tables or znodes",
+            "run `quorate prepare-server URL` with an account that may create tables or znodes",
         ),
         Fault::SameServer(_) => (
             "run_id",

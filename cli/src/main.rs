@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Break(args) => break_::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Prepare(args) => prepare::run(args),
+        Command::PrepareServer(args) => prepare::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Quota(args) => quota::run(args),

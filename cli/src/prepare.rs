@@ -1,4 +1,4 @@
-//! `quorate prepare`: creates the tables or the path that a MySQL or ZooKeeper server needs before it can be a master.
+//! `quorate prepare-server`: creates the tables or the path that a MySQL or ZooKeeper server needs before it can be a master.
 
 use clap::Args;
 
@@ -7,7 +7,7 @@ use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::masters::{Scheme, scheme};
 use crate::output;
 
-/// The text below the options of `quorate prepare --help`.
+/// The text below the options of `quorate prepare-server --help`.
 pub(crate) const AFTER_HELP: &str = "\
 MySQL and MariaDB need four tables, ZooKeeper needs a path; Redis and Valkey need nothing. Existing tables and paths
 are kept, so this command can be run at any time, even while locks are held. Tables of an older version are upgraded,
@@ -18,10 +18,10 @@ Use an account that may create tables (or znodes). The locks can then use an acc
 it needs are printed.
 
 Examples:
-    quorate prepare mysql://admin:secret@db1.example/locks
-    quorate prepare zk://h1:2181+h2+h3/locks";
+    quorate prepare-server mysql://admin:secret@db1.example/locks
+    quorate prepare-server zk://h1:2181+h2+h3/locks";
 
-/// The exit codes of `quorate prepare`, with their meanings.
+/// The exit codes of `quorate prepare-server`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "the server is prepared"),
     ("64", ""),

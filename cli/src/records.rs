@@ -21,11 +21,11 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
         // The kind of server is known only after a successful login. So only rights are missing.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
-            "run `quorate prepare URL` with an administrator account: it prints the grants that are needed",
+            "run `quorate prepare-server URL` with an administrator account: it prints the grants that are needed",
         ),
         Fault::Denied(_) => (
             "login",
-            "correct the user, the password and the database in its URL, or make the grants that `quorate prepare URL` prints",
+            "correct the user, the password and the database in its URL, or make the grants that `quorate prepare-server URL` prints",
         ),
         Fault::Unsupported(why) if why.contains("binlog_format") => (
             "binlog",
@@ -406,7 +406,7 @@ mod tests {
         stranger.server = None;
         let denied = Fault::Denied("no (1045)".into());
         assert!(advice(&stranger, &denied).starts_with("login: correct the user"));
-        assert!(advice(&database(&[]), &denied).contains("acl: run `quorate prepare"));
+        assert!(advice(&database(&[]), &denied).contains("acl: run `quorate prepare-server"));
         assert!(zookeeper(&denied).contains("setAcl"));
         assert!(advice(&database(&[]), &Fault::ReadOnly).contains("read_only = 0"));
         let binlog = Fault::Unsupported("binlog_format=STATEMENT".into());

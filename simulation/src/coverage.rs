@@ -136,7 +136,7 @@ counted! {
     }
     "changes of masters" {
         reconfigured: "clients reconfigured",
-        prepared: "generation markers set by a preparation",
+        begun: "generation markers set at the beginning of a change",
         closed: "masters closed",
         opened: "masters opened",
         finished: "masters whose change was finished",

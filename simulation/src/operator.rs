@@ -68,7 +68,7 @@ pub(crate) async fn run(process: Arc<Process>) {
 /// Returns the stage of a change of masters at which all masters have a generation marker with the number `goal`.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
-        0 => ChangeStage::Prepared,
+        0 => ChangeStage::Begun,
         1 => ChangeStage::Closed,
         2 | 3 => ChangeStage::Open,
         _ => ChangeStage::Finished,
@@ -290,8 +290,8 @@ impl Operator {
         stage: ChangeStage,
     ) -> Result<(), ChangeError> {
         match stage {
-            ChangeStage::Untouched => change.prepare().await.map(drop),
-            ChangeStage::Prepared | ChangeStage::PartlyClosed => change.close().await.map(drop),
+            ChangeStage::Untouched => change.begin().await.map(drop),
+            ChangeStage::Begun | ChangeStage::PartlyClosed => change.close().await.map(drop),
             ChangeStage::Closed => self.open(change).await,
             _ => change.finish().await.map(drop),
         }
@@ -306,7 +306,7 @@ impl Operator {
         match (stage, self.rng.below(2)) {
             (ChangeStage::Open, 0) => change.open_again().await.map(drop),
             (ChangeStage::Closed | ChangeStage::Open, _) => change.close().await.map(drop),
-            _ => change.prepare().await.map(drop),
+            _ => change.begin().await.map(drop),
         }
     }
 

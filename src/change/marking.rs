@@ -50,7 +50,7 @@ impl Survey {
     /// The reasons why the marker must not be written to these masters, one line each.
     fn unmarkable(&self) -> Vec<String> {
         if self.configuration.has_next() {
-            return vec!["next_masters is set: use prepare, which also marks the masters".into()];
+            return vec!["next_masters is set: use begin, which also marks the masters".into()];
         }
         let mut missing = self.foreign_markers_and_duplicates();
         for master in &self.masters {

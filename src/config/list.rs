@@ -211,7 +211,7 @@ settings! {
         help: "The masters, separated by commas: redis://, rediss://, unix://, mysql://, mysqls:// or zk:// URLs",
         more: "Each URL names one independent master, never a replica or a node of a cluster. Use an odd number of \
             masters; different kinds may be mixed. Masters of the form mysql://user:password@host/database and \
-            zk://host+host/path need `quorate prepare` once. A URL may contain a user, a password and a database \
+            zk://host+host/path need `quorate prepare-server` once. A URL may contain a user, a password and a database \
             number: redis://user:password@host:6379/0. A password on the command line is visible in the list of \
             processes: prefer the variable or the file. A command started by quorate inherits the variable, unless \
             --hide-masters is given.",

@@ -163,11 +163,11 @@ async fn masters_with_another_marker_are_not_marked() {
     let later = later.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
-    // The masters that will replace the present ones get their markers in the step `prepare` of a change.
+    // The masters that will replace the present ones get their markers in the step `begin` of a change.
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);
-    assert!(said.contains("prepare"), "{said}");
+    assert!(said.contains("use begin"), "{said}");
 }
 
 #[tokio::test]
@@ -243,7 +243,7 @@ async fn marked_masters_can_be_changed_like_unmarked_ones() {
         let both = both.build().expect("good settings");
         let change = both.change().expect("a change");
         let started = Instant::now();
-        while let Err(error) = change.prepare().await {
+        while let Err(error) = change.begin().await {
             assert!(started.elapsed() < PATIENCE, "{error}");
             tokio::time::sleep(ms(100)).await;
         }

@@ -75,10 +75,10 @@ impl Scene {
     }
 }
 
-/// Prepares the change of the masters, as soon as the masters that replace the old ones have been up for long enough.
-async fn prepare(change: &MastersChange<'_>) {
+/// Begins the change of the masters, as soon as the masters that replace the old ones have been up for long enough.
+async fn begin(change: &MastersChange<'_>) {
     let started = Instant::now();
-    while let Err(error) = change.prepare().await {
+    while let Err(error) = change.begin().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(100)).await;
     }
@@ -151,10 +151,10 @@ async fn clients_of_both_sets_exclude_clients_of_one_set_and_tokens_rise_through
     assert_eq!(change.look().await.stage(), ChangeStage::Untouched);
     assert!(
         matches!(change.close().await, Err(ChangeError::Missing(_))),
-        "close must fail before prepare"
+        "close must fail before begin"
     );
-    prepare(&change).await;
-    assert_eq!(change.look().await.stage(), ChangeStage::Prepared);
+    begin(&change).await;
+    assert_eq!(change.look().await.stage(), ChangeStage::Begun);
     // A client of the old masters holds the lock, and a client of both sets asks for it.
     let guard = old.acquire("job").await.expect("free");
     assert!(is_held(&both).await);
@@ -190,7 +190,7 @@ async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     let lasts = old.acquire("job").await.expect("free");
     let gives_back = old.acquire("other").await.expect("free");
     change.close().await.expect("closed");
@@ -212,7 +212,7 @@ async fn client_of_outdated_masters_can_neither_see_nor_force_release_locks() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     old.acquire("job").await.expect("free").release().await;
     change.close().await.expect("closed");
     assert!(is_refused(&old).await);
@@ -238,7 +238,7 @@ async fn open_fails_unless_the_old_masters_stayed_closed() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     assert!(
         matches!(change.closed().await, Err(ChangeError::Missing(_))),
         "closed must fail before close"
@@ -269,7 +269,7 @@ async fn client_that_does_not_check_the_marker_is_named_and_stops_open() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     change.close().await.expect("closed");
     // Name this connection as a version of the library without generation markers would.
     let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
@@ -306,7 +306,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     change.close().await.expect("closed");
     let next = scene.urls(2..5);
     let guarded = scene
@@ -364,7 +364,7 @@ async fn counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     for server in scene.servers.iter().take(2) {
         ask_server(server, &["SET", "quorate:fence:job", &hour.to_string()]);
     }
-    prepare(&change).await;
+    begin(&change).await;
     closed_and_waited(&change).await;
     assert!(u128::from(number(&next).await) > hour);
 }
@@ -374,7 +374,7 @@ async fn clients_with_other_masters_are_refused() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     closed_and_waited(&change).await;
     let odd = scene
         .settings(1..4)
@@ -427,7 +427,7 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
         redlock.acquire("job").await.expect("free").release().await;
     }
     let change = both.change().expect("a change").strangers_pass(true);
-    prepare(&change).await;
+    begin(&change).await;
     let missing = missing_of(change.close().await);
     assert!(
         missing.iter().any(|line| line.contains("quorate:")),
@@ -467,7 +467,7 @@ async fn client_with_other_names_for_the_masters_stops_the_change() {
     fewer.acquire("job").await.expect("free").release().await;
     let started = Instant::now();
     loop {
-        let missing = missing_of(change.prepare().await);
+        let missing = missing_of(change.begin().await);
         if missing
             .iter()
             .all(|line| line.contains("is configured with other masters"))
@@ -479,7 +479,7 @@ async fn client_with_other_names_for_the_masters_stops_the_change() {
     }
     assert_eq!(scene.marks(), [""; 5]);
     drop(fewer);
-    prepare(&change).await;
+    begin(&change).await;
 }
 
 /// Counts the acquires of all clients, and collects violations of mutual exclusion.
@@ -567,7 +567,7 @@ async fn clients_of_every_step_can_run_throughout_a_change() {
     for (set, joint) in [(0, &clients[1]), (1, &clients[3])] {
         let (old, step) = (2 * set, 2 * set + 1);
         let change = joint.change().expect("a change");
-        prepare(&change).await;
+        begin(&change).await;
         have_it(&[old, step]).await;
         change.close().await.expect("closed");
         if set == 1 {
@@ -616,7 +616,7 @@ async fn client_with_a_wrong_next_master_does_not_mark_it() {
     };
     let both = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 4]));
     let both = both.build().expect("both");
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     let wrong = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 5]));
     let wrong = wrong.build().expect("another one");
     for _ in 0..5 {
@@ -647,7 +647,7 @@ async fn client_in_another_database_stops_the_change() {
         .await;
     let started = Instant::now();
     loop {
-        let missing = missing_of(change.prepare().await);
+        let missing = missing_of(change.begin().await);
         if missing
             .iter()
             .all(|line| line.contains("is configured with other masters"))
@@ -672,7 +672,7 @@ async fn close_is_stopped_by_a_client_that_does_not_check_the_marker() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
     before
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
@@ -688,7 +688,7 @@ async fn foreign_client_with_plain_set_stops_open() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     change.close().await.expect("closed");
     let mut other = scene.servers[0].connect(secs(2)).expect("a connection");
     other
@@ -707,7 +707,7 @@ async fn open_fails_before_its_time_and_reading_the_state_never_opens() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     change.close().await.expect("closed");
     // In contrast to a step of the change, `look` closes no connection.
     let looked = change.look().await;
@@ -726,13 +726,13 @@ async fn masters_closed_for_another_change_are_not_reported_as_closed() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     let others = change.look().await;
     for server in &scene.servers {
         ask_server(server, &["SET", MARK, "1 0123456789abcdef"]);
     }
     let after = change.look().await;
-    assert_eq!(others.stage(), ChangeStage::Prepared);
+    assert_eq!(others.stage(), ChangeStage::Begun);
     assert_eq!(after.stage(), ChangeStage::Untouched);
 }
 
@@ -741,7 +741,7 @@ async fn change_does_not_begin_from_masters_opened_by_another_change() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     closed_and_waited(&change).await;
     drop(both);
     // The operator mistyped the last master, which differs from the master that was opened.
@@ -751,7 +751,7 @@ async fn change_does_not_begin_from_masters_opened_by_another_change() {
         .build()
         .expect("good settings");
     let change = wrong.change().expect("a change");
-    let said = missing_of(change.prepare().await);
+    let said = missing_of(change.begin().await);
     assert!(
         said.iter().any(|line| line.contains("is of other masters")),
         "{said:?}"

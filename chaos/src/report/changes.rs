@@ -174,7 +174,7 @@ impl Contents {
             out.push('\n');
         }
         out.push_str(
-            "steps: p prepare, b clients of both, C close, O open, n clients of the next, F finish, S stop; \
+            "steps: B begin, b clients of both, C close, O open, n clients of the next, F finish, S stop; \
              clients by their step: even numbers go\nby one set of masters, odd ones by two.\n",
         );
     }
@@ -225,7 +225,6 @@ fn letter(step: &str) -> char {
     match step {
         "clients of both" => 'b',
         "clients of the next" => 'n',
-        "prepare" => 'p',
         other => other
             .chars()
             .next()

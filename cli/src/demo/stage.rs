@@ -81,7 +81,7 @@ impl Stage {
         Ok(Self(actors.collect()))
     }
 
-    /// Runs `quorate prepare` for each real master.
+    /// Runs `quorate prepare-server` for each real master.
     pub(super) async fn prepare(&self) -> Result<(), Failure> {
         for actor in &self.0 {
             if let Actor::Real(spawned) = actor {

@@ -175,7 +175,7 @@ fn bench_nodes_compares_kinds_of_masters() {
     let server = quorate_testbed::MariaDb::start(quorate_testbed::MariaDbOptions::new());
     let server = server.expect("a server");
     let url = format!("{}?timeout=2s", server.url("locks"));
-    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
     let redis = masters(2);
     let urls = format!("{},{},{url}", redis[0].url(), redis[1].url());
     let mut own = bare();

@@ -107,9 +107,9 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
     for command in walk() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let step = words[1];
-        // `prepare` fails until the next masters have been up for some time, so repeat it.
-        until("the next masters are prepared", || {
-            step != "prepare" || scene.operator(&words).code == Some(0)
+        // `begin` fails until the next masters have been up for some time, so repeat it.
+        until("the change has begun", || {
+            step != "begin" || scene.operator(&words).code == Some(0)
         });
         for again in 0..2 {
             let took = scene.operator(&words);
@@ -117,7 +117,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
             assert!(took.out.contains("127.0.0.1:"), "{took:?}");
         }
         let codes = match step {
-            "prepare" | "status" => [Some(0), Some(0), Some(78)],
+            "begin" | "status" => [Some(0), Some(0), Some(78)],
             "close" => [Some(78), Some(0), Some(78)],
             "open" => [Some(78), Some(0), Some(0)],
             "finish" => [Some(78), Some(78), Some(0)],
@@ -126,7 +126,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
         assert_eq!(all(&scene), codes, "the exit codes after {step} are wrong");
         steps.push(step.to_owned());
     }
-    assert_eq!(steps, ["prepare", "status", "close", "open", "finish"]);
+    assert_eq!(steps, ["begin", "status", "close", "open", "finish"]);
     // Every command reports an error to a client whose configuration still names the old masters.
     let mut outdated = Scene::quorate(&scene.urls(0..3));
     let told = done(outdated.args(["masters", "status"]));
@@ -149,7 +149,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
     let mut command = Scene::quorate(&scene.urls(2..5));
     command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
     command.env("QUORATE_MASTERS_GENERATION", "1");
-    for step in ["prepare", "close", "open", "finish"] {
+    for step in ["begin", "close", "open", "finish"] {
         let mut again = Command::new(command.get_program());
         again.args(["masters", step]).envs(
             command
@@ -169,7 +169,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
 fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
     let scene = Scene(masters(5));
     for (step, says) in [
-        ("close", "prepare first"),
+        ("close", "begin first"),
         ("open", "close first"),
         ("finish", "open first"),
     ] {
@@ -177,14 +177,14 @@ fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
         assert_eq!(took.code, Some(1), "{took:?}");
         assert!(took.err.contains(says), "{took:?}");
     }
-    let young = scene.operator(&["masters", "prepare"]);
+    let young = scene.operator(&["masters", "begin"]);
     if young.code != Some(0) {
         assert!(young.err.contains("has been up for"), "{young:?}");
     }
     let left = scene.operator(&["masters", "back-out"]);
     assert_eq!(left.code, Some(0), "{left:?}");
-    until("the next masters are prepared", || {
-        scene.operator(&["masters", "prepare"]).code == Some(0)
+    until("the change has begun", || {
+        scene.operator(&["masters", "begin"]).code == Some(0)
     });
     assert_eq!(scene.operator(&["masters", "close"]).code, Some(0));
     let left = scene.operator(&["masters", "back-out"]);
@@ -200,8 +200,8 @@ fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
 fn masters_change_succeeds_while_one_old_master_is_down_and_fails_without_a_majority() {
     let scene = Scene(masters(5));
     scene.0[0].kill().expect("killed");
-    until("the next masters are prepared", || {
-        scene.operator(&["masters", "prepare"]).code == Some(0)
+    until("the change has begun", || {
+        scene.operator(&["masters", "begin"]).code == Some(0)
     });
     for step in ["close", "open"] {
         let took = scene.operator(&["masters", step]);
@@ -209,8 +209,8 @@ fn masters_change_succeeds_while_one_old_master_is_down_and_fails_without_a_majo
     }
     assert_eq!(scene.next(), Some(0));
     let scene = Scene(masters(5));
-    until("the next masters are prepared", || {
-        scene.operator(&["masters", "prepare"]).code == Some(0)
+    until("the change has begun", || {
+        scene.operator(&["masters", "begin"]).code == Some(0)
     });
     scene.0[0].kill().expect("killed");
     scene.0[1].kill().expect("killed");
@@ -255,7 +255,7 @@ fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
     assert_eq!(away.code, Some(1), "{away:?}");
     let next = scene.operator(&["masters", "mark"]);
     assert_eq!(next.code, Some(1), "{next:?}");
-    assert!(next.err.contains("prepare"), "{next:?}");
+    assert!(next.err.contains("begin"), "{next:?}");
 }
 
 /// The configuration of a client: its masters, next masters and generation. The numbers are the indices of the servers
@@ -297,9 +297,9 @@ impl Told<'_> {
         did.out
     }
 
-    fn prepare(&self) {
-        until("the next masters are prepared", || {
-            self.ask(&["masters", "prepare"]).code == Some(0)
+    fn begin(&self) {
+        until("the change has begun", || {
+            self.ask(&["masters", "begin"]).code == Some(0)
         });
     }
 
@@ -338,7 +338,7 @@ impl Scene {
 fn once_job_runs_once_although_different_old_masters_failed_at_each_step() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
-    both.prepare();
+    both.begin();
     both.does(&["once", "--create", "job"]);
     let old = Told {
         away: Some(2),
@@ -350,7 +350,7 @@ fn once_job_runs_once_although_different_old_masters_failed_at_each_step() {
         away: Some(0),
         ..scene.told(&[0, 1, 2], &[2, 3, 4])
     };
-    without.prepare();
+    without.begin();
     without.does(&["masters", "close"]);
     let stopped = without.ask(&["masters", "open"]);
     assert_eq!(stopped.code, Some(1), "{stopped:?}");
@@ -366,7 +366,7 @@ fn once_job_runs_once_although_different_old_masters_failed_at_each_step() {
 fn lost_quota_stops_masters_open_and_dropped_quota_stays_dropped() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
-    both.prepare();
+    both.begin();
     for name in ["lost", "dropped"] {
         both.does(&["quota", "create", name, "7"]);
     }
@@ -374,7 +374,7 @@ fn lost_quota_stops_masters_open_and_dropped_quota_stays_dropped() {
     for server in [0, 1] {
         scene.0[server].restart_empty().expect("restarted");
     }
-    both.prepare();
+    both.begin();
     both.does(&["masters", "close"]);
     let stopped = both.ask(&["masters", "open"]);
     assert_eq!(stopped.code, Some(1), "{stopped:?}");
@@ -392,7 +392,7 @@ fn lost_quota_stops_masters_open_and_dropped_quota_stays_dropped() {
 fn quota_survives_a_change_and_the_change_back_while_old_servers_run() {
     let scene = Scene(masters(5));
     let [_, both, next] = scene.clients();
-    both.prepare();
+    both.begin();
     for name in ["kept", "dropped"] {
         both.does(&["quota", "create", name, "10"]);
     }
@@ -407,7 +407,7 @@ fn quota_survives_a_change_and_the_change_back_while_old_servers_run() {
         generation: "1",
         ..scene.told(&[2, 3, 4], &[0, 1, 2])
     };
-    for step in ["prepare", "close", "open", "finish"] {
+    for step in ["begin", "close", "open", "finish"] {
         back.does(&["masters", step]);
     }
     let first = Told {

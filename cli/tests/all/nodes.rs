@@ -27,10 +27,10 @@ fn prepared_database_holds_locks() {
     };
     let early = quorate(&["run", "--wait", "1s", "nightly", "--", "true"]);
     assert_eq!(early.code, Some(69), "{early:?}");
-    assert!(early.err.contains("quorate prepare"), "{early:?}");
+    assert!(early.err.contains("quorate prepare-server"), "{early:?}");
 
     for said in ["prepared", "was already prepared"] {
-        let prepared = done(bare().args(["prepare", &url]));
+        let prepared = done(bare().args(["prepare-server", &url]));
         assert_eq!(prepared.code, Some(0), "{prepared:?}");
         assert!(prepared.out.contains(said), "{prepared:?}");
         assert!(
@@ -62,7 +62,7 @@ fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named() {
     };
     let redis = [(); 2].map(|()| Server::start(ServerOptions::new()).expect("a Redis"));
     let url = server.url("locks");
-    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
     let masters = format!("{},{},{url}", redis[0].url(), redis[1].url());
     let mut mixed = bare();
     mixed
@@ -92,7 +92,7 @@ fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named() {
         assert!(matches!(wrong.code, Some(64 | 69)), "{url}: {wrong:?}");
         assert!(wrong.err.contains(why), "{url}: {wrong:?}");
     }
-    let none = done(bare().args(["prepare", "redis://127.0.0.1:1"]));
+    let none = done(bare().args(["prepare-server", "redis://127.0.0.1:1"]));
     assert_eq!(none.code, Some(64), "{none:?}");
     assert!(none.err.contains("need no preparation"), "{none:?}");
 }

@@ -20,7 +20,7 @@ const COMMANDS: [&str; 16] = [
     "bench",
     "demo",
     "quota",
-    "prepare",
+    "prepare-server",
     "completions",
     "man",
 ];

@@ -106,21 +106,21 @@ fn database_without_a_schema_or_with_another_version_is_reported_with_the_remedy
     };
     let url = format!("{}?timeout=2s", server.url("locks"));
     let name = format!("mysql 127.0.0.1:{}/locks", server.port());
-    refused(&lock(&url), &[&name, "quorate prepare"]);
+    refused(&lock(&url), &[&name, "quorate prepare-server"]);
     let (run, lines) = doctor(&url);
     assert_eq!(run.code, Some(69), "{run:?}");
-    says(&lines, "error prepared", &[&name, "quorate prepare"]);
-    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    says(&lines, "error prepared", &[&name, "quorate prepare-server"]);
+    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
     assert_eq!(lock(&url).code, Some(0));
     server
         .sql("UPDATE locks.quorate_schema SET version=0")
         .expect("an old schema");
-    refused(&lock(&url), &[&name, "older", "quorate prepare"]);
+    refused(&lock(&url), &[&name, "older", "quorate prepare-server"]);
     server
         .sql("UPDATE locks.quorate_schema SET version=9")
         .expect("a new schema");
     refused(&lock(&url), &[&name, "version 9", "use a newer program"]);
-    let prepared = done(bare().args(["prepare", &url]));
+    let prepared = done(bare().args(["prepare-server", &url]));
     refused(&prepared, &[&name, "version 9", "use a newer program"]);
 }
 
@@ -129,12 +129,16 @@ fn missing_right_and_read_only_server_are_reported_differently() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
-    let prepared = done(bare().args(["prepare", &server.url("locks")]));
+    let prepared = done(bare().args(["prepare-server", &server.url("locks")]));
     let url = user(&server, &prepared.out, ", UPDATE");
     let name = format!("mysql 127.0.0.1:{}/locks", server.port());
     refused(&lock(&url), &[&name, "denied"]);
     let (_, lines) = doctor(&url);
-    says(&lines, "error acl", &[&name, "UPDATE", "quorate prepare"]);
+    says(
+        &lines,
+        "error acl",
+        &[&name, "UPDATE", "quorate prepare-server"],
+    );
     let stranger = url.replace("hunter2", "hunter3");
     let run = lock(&stranger);
     refused(&run, &[&name, "denied"]);
@@ -165,7 +169,7 @@ fn statement_based_binlog_and_replica_are_reported() {
     };
     let url = format!("{}?timeout=2s", server.url("locks"));
     let name = format!("mysql 127.0.0.1:{}/locks", server.port());
-    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
     refused(&lock(&url), &[&name, "binlog_format"]);
     let (_, lines) = doctor(&url);
     says(&lines, "error binlog", &[&name, "binlog_format = ROW"]);
@@ -194,7 +198,7 @@ fn one_server_under_two_names_is_refused() {
     let port = server.port();
     for database in ["locks", "others"] {
         let url = server.url(database);
-        assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+        assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
     }
     let url =
         |host: &str, database: &str| format!("mysql://root@{host}:{port}/{database}?timeout=2s");
@@ -226,12 +230,12 @@ fn long_and_unusual_resource_names_work_on_databases_and_zookeeper() {
         return;
     };
     let url = format!("{}?timeout=2s", server.url("locks"));
-    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
     let mut all = vec![url];
     let zookeeper = zookeeper(&ZooKeeperOptions::new());
     if let Some(zookeeper) = &zookeeper {
         let url = format!("{}?timeout=2s", zookeeper.url("/a/locks"));
-        assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+        assert_eq!(done(bare().args(["prepare-server", &url])).code, Some(0));
         all.push(url);
     }
     let longest = "x".repeat(1024);
@@ -267,13 +271,13 @@ fn zookeeper_without_its_path_or_with_short_sessions_is_reported_with_the_remedy
     let (_, lines) = doctor(&url);
     says(&lines, "error session", &[&name, "maxSessionTimeout"]);
     let quick = format!("{url}?timeout=300ms");
-    refused(&lock(&quick), &[&name, "quorate prepare"]);
+    refused(&lock(&quick), &[&name, "quorate prepare-server"]);
     let (_, lines) = doctor(&quick);
-    says(&lines, "error prepared", &[&name, "quorate prepare"]);
-    assert_eq!(done(bare().args(["prepare", &quick])).code, Some(0));
+    says(&lines, "error prepared", &[&name, "quorate prepare-server"]);
+    assert_eq!(done(bare().args(["prepare-server", &quick])).code, Some(0));
     assert_eq!(lock(&quick).code, Some(0));
     let other = format!("{}?timeout=300ms", server.url("/b/locks"));
-    assert_eq!(done(bare().args(["prepare", &other])).code, Some(0));
+    assert_eq!(done(bare().args(["prepare-server", &other])).code, Some(0));
     let both = format!("{quick},{other}");
     refused(&lock(&both), &["same server"]);
     let (_, lines) = doctor(&both);

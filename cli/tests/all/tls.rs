@@ -121,7 +121,7 @@ fn certificate_of_a_database_is_checked_before_the_login() {
         .unwrap_or_else(|error| panic!("{error}"));
     let secure = plain.replace("mysql://", "mysqls://");
     let trusted = format!("{secure}?ca={}&timeout=2s", file("ca.pem"));
-    let made = done(bare().args(["prepare", &trusted]));
+    let made = done(bare().args(["prepare-server", &trusted]));
     assert_eq!(made.code, Some(0), "{made:?}");
     let run = |master: &str| {
         let mut command = bare();

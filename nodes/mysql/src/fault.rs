@@ -64,7 +64,7 @@ fn of_server(said: &ServerError) -> Fault {
 
 /// The fault of a schema that is missing or wrong. Its message names the command that repairs the schema.
 pub(crate) fn unprepared(why: &str) -> Fault {
-    Fault::Unprepared(format!("{why}: run `quorate prepare URL`").into())
+    Fault::Unprepared(format!("{why}: run `quorate prepare-server URL`").into())
 }
 
 /// Shortens and escapes a message of the server before it goes to terminals and logs.
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(of(1040, "Too many").kind(), "down");
         assert_eq!(of(1142, "SELECT denied").kind(), "denied");
         assert_eq!(of(1665, "x").kind(), "unsupported");
-        assert!(of(1146, "").to_string().contains("quorate prepare"));
+        assert!(of(1146, "").to_string().contains("quorate prepare-server"));
         assert!(of(3159, "").to_string().contains("mysqls://"));
         assert_eq!(
             of(9999, "odd\n"),

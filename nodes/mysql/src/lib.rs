@@ -7,7 +7,7 @@
 //!
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
 //! let url = "mysql://locks:secret@db.example/locks";
-//! // Once, as a user who may create tables: `quorate prepare` does the same.
+//! // Once, as a user who may create tables: `quorate prepare-server` does the same.
 //! prepare(url).await?;
 //! let redlock = Redlock::builder()
 //!     .node(StoreNode::new(MySql::open(url)?))

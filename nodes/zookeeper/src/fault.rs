@@ -28,8 +28,10 @@ pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
 pub(crate) fn unprepared(address: &Address) -> Fault {
     let (path, url) = (&address.path, address.url());
     Fault::Unprepared(
-        format!("{path} is missing, or was not created by quorate: run `quorate prepare {url}`")
-            .into(),
+        format!(
+            "{path} is missing, or was not created by quorate: run `quorate prepare-server {url}`"
+        )
+        .into(),
     )
 }
 

@@ -85,7 +85,7 @@ impl Scenario {
         scenario
     }
 
-    /// Removes jumps of clocks, because an operator does not prepare a change if the masters' clocks differ.
+    /// Removes jumps of clocks, because an operator does not begin a change if the masters' clocks differ.
     fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));

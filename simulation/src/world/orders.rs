@@ -229,7 +229,7 @@ impl World {
         match number % 4 {
             1 => coverage.closed += 1,
             2 => coverage.opened += 1,
-            _ if number == 0 => coverage.prepared += 1,
+            _ if number == 0 => coverage.begun += 1,
             _ => coverage.finished += 1,
         }
         self.masters[index].set_mark(now_us, &raised, lifetime);

@@ -106,7 +106,7 @@ fn generation_markers_lost_after_all_faults_healed_are_restored() {
     assert!(outcome.coverage.mended > 0);
 }
 
-/// After the first change of masters, and before the second was prepared, a majority of the masters lost their
+/// After the first change of masters, and before the second had begun, a majority of the masters lost their
 /// generation markers. The error asked the operator to repeat the first change, and the operator never did.
 #[test]
 fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {

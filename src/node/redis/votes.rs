@@ -79,14 +79,14 @@ impl Votes {
         if marker.is_some() {
             self.unmarked = None;
         }
-        // On the masters that replace the present masters, only the operator who prepares the replacement may write the
+        // On the masters that replace the present masters, only the operator who begins the replacement may write the
         // first marker. Otherwise a client with wrong masters in its configuration would shut out the users of those
         // masters.
         let may_restore = |marker: &Marker| {
-            let prepared = marker.number > options.configuration.first_marker()
+            let begun = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
                 || options.markers.is_old(shared.address.name());
-            prepared && options.configuration.admission(Some(*marker)) == Admission::Admitted
+            begun && options.configuration.admission(Some(*marker)) == Admission::Admitted
         };
         if let Some(marker) = marker.filter(may_restore) {
             let marker = marker.to_string();

@@ -8,7 +8,7 @@ use quorate::{
 };
 
 use super::support::{ask_server, eventually, ms, secs, settings};
-use super::{MAX_TTL, PATIENCE, Scene, missing_of, prepare};
+use super::{MAX_TTL, PATIENCE, Scene, begin, missing_of};
 
 /// A period of a year, which does not end during a test.
 const PERIOD: Duration = secs(365 * 24 * 3600);
@@ -87,7 +87,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     let scene = Scene::start();
     let once = |redlock: &Redlock| redlock.once("job", PERIOD);
     let both = scene.both_without(&[]);
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     once(&both).create().await.expect("created");
     let ran = once(&scene.old_without(&[2]))
         .at_most_once(async |_| ())
@@ -95,7 +95,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     assert_eq!(ran, Ok(OnceOutcome::Done(())));
     scene.restart_empty(1).await;
     let both = scene.both_without(&[0]);
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     let missing = missing_of(opened(&both).await);
     assert!(
         missing.iter().any(|line| line.contains("\"job\"")),
@@ -116,7 +116,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
 async fn stored_value_that_two_old_masters_lost_stops_the_opening_until_it_is_dropped() {
     let scene = Scene::start();
     let both = scene.both_without(&[]);
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     both.quota("beans").create(7).await.expect("created");
     assert_eq!(
         take(&scene.old_without(&[2]), 3).await,
@@ -126,7 +126,7 @@ async fn stored_value_that_two_old_masters_lost_stops_the_opening_until_it_is_dr
     scene.restart_empty(1).await;
     let left = scene.old().quota("beans").left().await;
     assert!(matches!(left, Err(ValueError::Lost(_))), "{left:?}");
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     let missing = missing_of(opened(&both).await);
     let says = |line: &String| line.contains("\"beans\"") && line.contains("quota 7");
     assert!(missing.iter().any(says), "{missing:?}");
@@ -141,7 +141,7 @@ async fn stored_value_that_two_old_masters_lost_stops_the_opening_until_it_is_dr
 async fn quota_dropped_by_an_old_client_does_not_come_back() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     both.quota("beans").create(10).await.expect("created");
     old.quota("beans").drop_quota().await.expect("dropped");
     let open = opened(&both).await.expect("open");
@@ -158,7 +158,7 @@ async fn stored_values_of_servers_from_an_earlier_change_do_not_count_again() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     for name in ["beans", "peas"] {
         both.quota(name).create(10).await.expect("created");
     }
@@ -170,8 +170,8 @@ async fn stored_values_of_servers_from_an_earlier_change_do_not_count_again() {
     peas.drop_quota().await.expect("dropped");
     let back = scene.settings(2..5).masters_generation(1);
     let back = back.next_masters(scene.urls(0..3)).build().expect("back");
-    let prepared = prepare_again(&back).await;
-    let advice = prepared.advice();
+    let begun = begin_again(&back).await;
+    let advice = begun.advice();
     assert!(
         advice.iter().all(|line| line.contains("values")),
         "{advice:?}"
@@ -187,11 +187,11 @@ async fn stored_values_of_servers_from_an_earlier_change_do_not_count_again() {
     assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
 }
 
-async fn prepare_again(redlock: &Redlock) -> Survey {
+async fn begin_again(redlock: &Redlock) -> Survey {
     let change = redlock.change().expect("a change");
     let started = std::time::Instant::now();
     loop {
-        match change.prepare().await {
+        match change.begin().await {
             Ok(survey) => return survey,
             Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
         }
@@ -203,11 +203,11 @@ async fn prepare_again(redlock: &Redlock) -> Survey {
 async fn stored_values_of_an_abandoned_change_do_not_count_again() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     both.quota("beans").create(10).await.expect("created");
     // All clients use the old masters again, because the change was abandoned.
     assert_eq!(take(&old, 7).await, Take::Taken { left: 3 });
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     let open = opened(&both).await.expect("open");
     assert_eq!(carried(&open), ["\"beans\": carried"]);
     assert_eq!(open.stage(), ChangeStage::Open);
@@ -295,7 +295,7 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     let hour = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let hour = hour.expect("a date").as_micros() + 3_600_000_000;
     let change = both.change().expect("a change");
-    prepare(&change).await;
+    begin(&change).await;
     let owner = both.owner("order-7").expect("a good id");
     let first = owner.acquire("job").await.expect("free");
     // On one master, a client's attempt has set the fencing counter to an hour ahead of the clock.
@@ -330,8 +330,8 @@ async fn outdated_values_on_a_next_master_are_reported_and_removed() {
     for server in scene.servers.iter().skip(3) {
         ask_server(server, &beans);
     }
-    let prepared = prepare_again(&both).await;
-    let advice = prepared.advice();
+    let begun = begin_again(&both).await;
+    let advice = begun.advice();
     assert!(
         advice.iter().all(|line| line.contains("1 values")),
         "{advice:?}"
@@ -363,7 +363,7 @@ async fn quota_units_taken_before_the_change_are_not_returned() {
     old.quota("beans").create(10).await.expect("created");
     let both = told(&[0, 1, 2], &[]).next_masters(scene.without(&[1, 2, 3], &[]));
     let both = both.build().expect("both");
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     assert_eq!(take(&both, 1).await, Take::Taken { left: 9 });
     let old = told(&[0, 1, 2], &[2]).build().expect("old");
     assert_eq!(take(&old, 5).await, Take::Taken { left: 4 });
@@ -380,7 +380,7 @@ async fn quota_units_taken_before_the_change_are_not_returned() {
 async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
     let scene = Scene::start();
     let both = scene.both();
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     both.quota("beans").create(3).await.expect("created");
     let lock = both.lock("beans").note("counting beans");
     let held = lock.acquire().await.expect("free");
@@ -407,7 +407,7 @@ async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
 async fn stored_values_of_every_key_prefix_are_copied() {
     let scene = Scene::start();
     let both = scene.both();
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     for prefix in ["shop:", "a-much-longer-prefix:"] {
         let old = scene.settings(0..3).prefix(prefix);
         let old = old.build().expect("old");
@@ -433,12 +433,12 @@ async fn stored_values_of_every_key_prefix_are_copied() {
 /// Two of the three next masters have never received the values that old clients have created. Clients of both sets of
 /// masters must find these values nevertheless.
 #[tokio::test]
-async fn prepare_and_close_give_clients_of_both_sets_the_old_values() {
+async fn begin_and_close_give_clients_of_both_sets_the_old_values() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
     old.quota("beans").create(10).await.expect("created");
-    prepare(&change).await;
+    begin(&change).await;
     assert_eq!(take(&both, 1).await, Take::Taken { left: 9 });
     assert_eq!(take(&old, 1).await, Take::Taken { left: 8 });
     assert_eq!(take(&both, 1).await, Take::Taken { left: 7 });
@@ -467,7 +467,7 @@ async fn counter_is_not_copied_if_the_operator_may_not_read_its_lock() {
         .ttl(MAX_TTL)
         .node_timeout(ms(250));
     let both = both.next_masters(narrow(2..5)).build().expect("both");
-    prepare(&both.change().expect("a change")).await;
+    begin(&both.change().expect("a change")).await;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let ahead = (now.expect("a date").as_micros() + 3_600_000_000).to_string();
     ask_server(&scene.servers[0], &["SET", "quorate:fence:job", &ahead]);

@@ -52,7 +52,10 @@ async fn concurrent_prepares_create_the_schema_once() {
     server.sql("CREATE DATABASE locks").unwrap();
     let fault = fault_of(&url).await;
     assert_eq!(fault.kind(), "unprepared", "the tables do not exist");
-    assert!(fault.to_string().contains("quorate prepare"), "{fault}");
+    assert!(
+        fault.to_string().contains("quorate prepare-server"),
+        "{fault}"
+    );
     let (one, other) = tokio::join!(prepare(&url), prepare(&url));
     let (one, other) = (one.unwrap(), other.unwrap());
     assert!(
@@ -357,7 +360,12 @@ async fn table_with_a_wrong_storage_engine_is_refused_and_converted_by_prepare()
         ("quorate_schema", "MEMORY", "InnoDB"),
     ] {
         let alter = format!("ALTER TABLE locks.{table} ENGINE={engine}");
-        check_refusal_and_repair(&server, &alter, &[table, engine, right, "quorate prepare"]).await;
+        check_refusal_and_repair(
+            &server,
+            &alter,
+            &[table, engine, right, "quorate prepare-server"],
+        )
+        .await;
     }
     let (mut session, _) = store.connect().await.unwrap();
     let kept = session.load(&[common::name("a")]).await.unwrap();
@@ -376,7 +384,7 @@ async fn database_without_a_required_table_is_refused_and_repaired_by_prepare() 
         "quorate_schema",
     ] {
         let drop = format!("DROP TABLE locks.{table}");
-        check_refusal_and_repair(&server, &drop, &["quorate prepare"]).await;
+        check_refusal_and_repair(&server, &drop, &["quorate prepare-server"]).await;
     }
 }
 
@@ -389,7 +397,7 @@ async fn column_of_a_wrong_sql_type_is_named_in_the_refusal() {
         "ALTER TABLE locks.quorate_woken MODIFY process VARCHAR(64) NOT NULL",
         "ALTER TABLE locks.quorate_run DROP PRIMARY KEY",
     ] {
-        check_refusal_and_repair(&server, statement, &["quorate_", "quorate prepare"]).await;
+        check_refusal_and_repair(&server, statement, &["quorate_", "quorate prepare-server"]).await;
     }
     // Converting the table would lose its locks, so the fault is left to the administrator.
     let url = format!("{}?timeout=5s", server.url("locks"));

@@ -20,7 +20,7 @@ async fn refusal(url: &str) -> Fault {
 test!(missing_path_is_reported_with_the_command_that_creates_it, server => {
     let url = server.zookeeper.url("/not/there");
     let refused = refusal(&url).await;
-    let command = format!("quorate prepare {url}");
+    let command = format!("quorate prepare-server {url}");
     assert!(matches!(&refused, Fault::Unprepared(why) if why.contains(&command)), "{refused}");
     // A listener reports the same fault as a session.
     let listened = ZooKeeper::open(&url).unwrap().listen("00000000000000aa".into()).await;

@@ -235,7 +235,7 @@ test!(unprepared_zookeeper_fails_the_acquisition_at_once, server => {
     let refused = redlock.acquire("a").await.map(|_| ()).unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     let AcquireError::NoQuorum(_) = &refused else { panic!("{refused:?}") };
-    assert!(format!("{refused:?}").contains("quorate prepare"), "{refused:?}");
+    assert!(format!("{refused:?}").contains("quorate prepare-server"), "{refused:?}");
 });
 
 /// The async runtime of a client whose wall clock is ahead by this time.
