@@ -170,8 +170,9 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long connecting to one master may take, including the handshake. Default: 500 ms. Connections are made in
-    /// the background. Only the first request to a master waits for the connection.
+    /// How long each step of connecting to one master may take: opening the connection, and each of the two messages of
+    /// the handshake. For MySQL and ZooKeeper: how long all steps together may take. Default: 500 ms. Connections are
+    /// made in the background. Only the first request to a master waits for the connection.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.settings.connect_timeout = Some(connect_timeout);
         self

@@ -261,8 +261,8 @@ impl Redlock {
     /// guard counts the votes. All masters are asked at the same time, each over a new connection that is made exactly
     /// like those of the locks and closed afterwards. Nothing on the masters is changed.
     ///
-    /// Connecting may take one connect timeout, and so may the requests for the configuration. Each master's clock is
-    /// read within the node timeout.
+    /// Opening the connection, the handshake, and the requests for the configuration may each take one connect timeout.
+    /// Each master's clock is read within the node timeout.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) {

@@ -375,11 +375,13 @@ impl UnderWay<'_> {
     fn over(self) {
         let (call, began) = (self.call, self.began);
         let client = self.client.process.client;
+        let first_request = self.client.process.shared.world().processes[client].first_request;
         self.client.tell(|task| Fact::Returned {
             client,
             task,
             call,
             began,
+            first_request,
         });
     }
 }

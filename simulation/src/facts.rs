@@ -99,6 +99,8 @@ pub(crate) enum Fact<'a> {
         task: usize,
         call: Call,
         began: u64,
+        /// When the client's process sent its first request and began to connect; `None` if it has sent none.
+        first_request: Option<u64>,
     },
     /// The holder with this lock value leaves this note.
     Says {

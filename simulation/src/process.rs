@@ -48,6 +48,7 @@ impl Process {
     pub(crate) fn connect(&self) -> Vec<Arc<dyn Node>> {
         let (shared, client) = (&self.shared, self.client);
         let mut world = shared.world();
+        world.processes[client].first_request = None;
         let salt = (client as u64) << 32 | u64::from(world.processes[client].life) << 8;
         let seed = world.scenario.seed;
         let first = world.links.len();

@@ -8,7 +8,7 @@ use crate::error::BuildError;
 use crate::keys::RESERVED;
 use crate::node::note::{Identity, Notes};
 use crate::node::redis::{NodeOptions, RedisNode};
-use crate::node::{Context, Markers, Node};
+use crate::node::{CONNECT_STEPS, Context, Markers, Node};
 use crate::options::{Options, bad, text};
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
@@ -83,7 +83,7 @@ impl RedlockBuilder {
         }
         let patience = Patience {
             answer: self.slowest(node_timeout, nodes)?,
-            connect: self.settings.connect_timeout(),
+            connect: CONNECT_STEPS * self.settings.connect_timeout(),
         };
         let coordinator = Coordinator::new(
             members,

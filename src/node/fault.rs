@@ -56,7 +56,26 @@ pub enum Fault {
     Server(Arc<str>),
 }
 
+/// The beginning of the text of [`Fault::no_connection_within`].
+const NO_CONNECTION_WITHIN: &str = "no connection within ";
+
 impl Fault {
+    /// Creates the fault of a connection attempt in which one step took longer than `limit`.
+    pub(crate) fn no_connection_within(limit: Duration) -> Self {
+        let limit = humantime::format_duration(limit);
+        Self::Down(format!("{NO_CONNECTION_WITHIN}{limit}").into())
+    }
+
+    /// Whether the master did not answer in time. It may be up: a busy machine delays answers as well. The opposite is
+    /// an answer that shows the fault, such as a refused connection.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::Stalled => true,
+            Self::Down(why) => why.starts_with(NO_CONNECTION_WITHIN),
+            _ => false,
+        }
+    }
+
     /// Returns one fault of each variant, for metrics. The match has no wildcard, so a new variant does not compile
     /// until this list has it.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
@@ -214,6 +233,20 @@ mod tests {
             (fault.kind(), leaves, passes)
         };
         assert_eq!(Fault::all().map(each).collect::<Vec<_>>(), EACH);
+    }
+
+    #[test]
+    fn only_faults_without_an_answer_are_silence() {
+        let limit = Duration::from_millis(500);
+        let late = Fault::no_connection_within(limit);
+        assert_eq!(late.to_string(), "down (no connection within 500ms)");
+        for fault in [late, Fault::Timeout(limit), Fault::Stalled] {
+            assert!(fault.is_silence(), "{fault}");
+        }
+        let refused = Fault::Down("Connection refused (os error 111)".into());
+        for fault in [refused, Fault::Loading, Fault::Quarantined(limit)] {
+            assert!(!fault.is_silence(), "{fault}");
+        }
     }
 
     #[test]

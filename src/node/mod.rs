@@ -35,6 +35,7 @@ mod wake;
 pub use answer::{Answer, Extended, Hold, KeyState, QueueInfo, Waiter};
 pub use change::{ChangeOrder, ChangeSeen};
 pub use claim::{Claim, Fairness, Ticket};
+pub(crate) use context::CONNECT_STEPS;
 pub use context::{Abilities, Context};
 pub use contract::Node;
 pub use fault::Fault;

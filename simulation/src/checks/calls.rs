@@ -7,8 +7,11 @@ use crate::clock::MS;
 use crate::facts::{Call, Fact};
 use crate::scenario::Scenario;
 
-/// The time, in nanoseconds, until a process has its first connections and can send its first request.
+/// The time limit, in nanoseconds, of one step of connecting.
 const CONNECT: u64 = 500 * MS;
+
+/// The number of steps in which a process makes its first connections. The first requests wait for all of them.
+const CONNECT_STEPS: u64 = 3;
 
 /// The time limit of one attempt, in rounds (one request to all masters each). An attempt may need an acquire, three
 /// confirmations, and a request for the reason of its failure, so one round is spare. An attempt is completed even if
@@ -86,6 +89,7 @@ impl Check for Calls {
             client,
             call,
             began,
+            first_request,
             ..
         } = fact
         else {
@@ -107,7 +111,10 @@ impl Check for Calls {
         self.judged += 1;
         // The client measures its timeout on its own clock, which may be up to 1 % slow.
         let by_itself = wait + wait / 100;
-        let late = (at.now - began).saturating_sub(by_itself);
+        // A call that waits for the first connections may end later. All other calls must end as if there were
+        // connections.
+        let connected = first_request.map_or(0, |first| first + (CONNECT_STEPS - 1) * CONNECT);
+        let late = at.now.saturating_sub((began + by_itself).max(connected));
         if self.worst.as_ref().is_none_or(|worst| worst.late < late) {
             self.worst = Some(Lateness {
                 call: call.name(),

@@ -124,9 +124,11 @@ impl World {
         Some(Call::Tick)
     }
 
-    /// Reports to the checkers every write of a value, and every attempt when its first request is queued.
+    /// Reports to the checkers every write of a value, and every attempt when its first request is queued. Notes the
+    /// time of the first request of the process.
     pub(super) fn started(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.task);
+        self.processes[client].first_request.get_or_insert(self.now);
         if let Request::Write { claim, token, .. } = request {
             let (resource, token) = (resource_of(claim.key()), *token);
             let fact = Fact::WriteSent {

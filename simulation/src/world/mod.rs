@@ -328,6 +328,8 @@ pub(crate) struct Process {
     pub(crate) killed: bool,
     /// The attempt of the process that began last.
     attempt: Option<Arc<Claim>>,
+    /// When the process sent its first request over its present connections; `None` if it has not sent one.
+    pub(crate) first_request: Option<u64>,
     /// The step in the replacement of masters that the process takes over at its next start.
     next_step: u8,
     /// The step in the replacement of masters at which the process is now.
@@ -414,6 +416,7 @@ impl World {
             done: false,
             killed: false,
             attempt: None,
+            first_request: None,
         };
         let mut world = Self {
             now: BEGIN,

@@ -120,10 +120,12 @@ impl Actor {
             if stage != Stage::Talk {
                 self.socket = None;
                 self.gathering = false;
-                self.link.tick(self.clock.now());
             }
             if stage != Stage::Dial {
                 self.dialing = None;
+            }
+            if matches!(stage, Stage::Rest | Stage::Over) {
+                self.link.tick(self.clock.now());
             }
             let next = match stage {
                 Stage::Over => return Poll::Ready(()),
@@ -139,14 +141,16 @@ impl Actor {
     }
 
     fn dial(&mut self, cx: &mut Context<'_>) -> Next {
-        if self.link.stage() != Stage::Dial {
-            return Next::Again;
-        }
-        let shared = &self.shared;
-        let dialing = self
-            .dialing
-            .get_or_insert_with(|| Box::pin(dial(shared.clone())));
+        let (shared, link, clock) = (&self.shared, &mut self.link, self.clock);
+        let dialing = self.dialing.get_or_insert_with(|| {
+            link.dialing(clock.now());
+            Box::pin(dial(shared.clone()))
+        });
         let Poll::Ready(dialed) = dialing.as_mut().poll(cx) else {
+            // Refuses the requests that may not wait for the connection. Also ends the link if it is closed.
+            let now = self.clock.now();
+            self.link.take(now);
+            self.link.settle(now);
             return Next::Wait;
         };
         self.dialing = None;
@@ -237,9 +241,10 @@ impl Actor {
                 return Next::Wait;
             };
             // Also check the clock, because tokio's timer does not fire for a task that has used up its budget by
-            // reading.
+            // reading. A connection attempt is given up only when the timer fires: tokio then has looked for input.
+            // Otherwise a process that gets no CPU time would give up a connection whose answer has arrived.
             let now = self.clock.now();
-            if now >= at {
+            if now >= at && !self.link.is_connecting() {
                 self.armed = None;
                 self.link.tick(now);
                 return Next::Again;

@@ -21,12 +21,13 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    /// Connects and does the whole handshake, exactly as a link does.
+    /// Connects and does the whole handshake, exactly as a link does. Connecting and the handshake may each take one
+    /// connect timeout.
     pub(super) async fn begin(
         shared: &std::sync::Arc<Shared>,
     ) -> Result<(Self, Negotiated), Fault> {
+        let mut talk = Self::dial(shared).await?;
         in_time(shared, async {
-            let mut talk = Self::dial(shared).await?;
             let mut handshake = Handshake::begin(shared, talk.out());
             loop {
                 let step = talk
@@ -48,8 +49,8 @@ impl Conversation {
     /// Connects and authenticates, without the rest of the handshake. It is for a master that refuses a later part of
     /// the handshake.
     pub(super) async fn introduce(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
+        let mut talk = Self::dial(shared).await?;
         in_time(shared, async {
-            let mut talk = Self::dial(shared).await?;
             hello(shared, talk.out());
             talk.next(|value| hello_answer(shared, &value)).await??;
             Ok(talk)
@@ -59,7 +60,7 @@ impl Conversation {
 
     async fn dial(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
         Ok(Self {
-            socket: dial(shared.clone()).await?,
+            socket: in_time(shared, dial(shared.clone())).await?,
             output: Output::new(),
             input: Input::new(),
         })
@@ -134,8 +135,5 @@ async fn in_time<T>(
 ) -> Result<T, Fault> {
     let limit = shared.options.connect_timeout;
     let done = tokio::time::timeout(limit, work).await;
-    done.unwrap_or_else(|_| {
-        let limit = humantime::format_duration(limit);
-        Err(Fault::Down(format!("no connection within {limit}").into()))
-    })
+    done.unwrap_or_else(|_| Err(Fault::no_connection_within(limit)))
 }

@@ -5,9 +5,10 @@
 //! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and uses no
 //! socket, so a simulation can drive the state machine that runs in production.
 //!
-//! Every request is answered, whatever the master does. A request that was sent is answered within the node timeout, a
-//! request that waits for a connection within the connect timeout, and a request in a burst within [`BURST_TIMEOUTS`]
-//! node timeouts. Undelivered releases are kept up to a limit, and are sent first on the next connection.
+//! Every request is answered, whatever the master does. A request that was sent is answered within the node timeout. A
+//! request that waits for a connection is answered within three connect timeouts
+//! ([`CONNECT_STEPS`](crate::node::CONNECT_STEPS)), and a request in a burst within [`BURST_TIMEOUTS`] node timeouts.
+//! Undelivered releases are kept up to a limit, and are sent first on the next connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,6 +127,14 @@ impl Link {
         }
     }
 
+    /// Whether a connection is being made.
+    pub(super) fn is_connecting(&self) -> bool {
+        matches!(
+            self.state,
+            State::Dialing { .. } | State::Handshaking { .. }
+        )
+    }
+
     /// Whether a request is outstanding.
     pub(super) fn is_at_work(&self) -> bool {
         matches!(&self.state, State::Online(online) if online.is_at_work())
@@ -144,6 +153,14 @@ impl Link {
         &mut self.output
     }
 
+    /// Handles that the driver begins to open the connection, which may be long after the link was created.
+    pub(super) fn dialing(&mut self, now: Instant) {
+        if let State::Dialing { until } = self.state {
+            let until = self.extend_patience(until, now);
+            self.state = State::Dialing { until };
+        }
+    }
+
     /// Handles that the connection was established.
     pub(super) fn dialed(&mut self, now: Instant) {
         let State::Dialing { until } = self.state else {
@@ -152,8 +169,19 @@ impl Link {
         self.input.clear();
         self.output.clear();
         let handshake = Box::new(Handshake::begin(&self.shared, self.output.commands()));
+        let until = self.extend_patience(until, now);
         self.state = State::Handshaking { until, handshake };
         self.tick(now);
+    }
+
+    /// Returns the time limit of a step of the connection that begins at `now`. Requests that would have waited for the
+    /// whole previous step, whose limit was `before`, wait for the new step as well.
+    fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
+        let until = now + self.shared.options.connect_timeout;
+        if self.patience == Some(before) {
+            self.patience = Some(until);
+        }
+        until
     }
 
     /// Handles the loss of the connection, or the failure to establish one.
@@ -192,7 +220,9 @@ impl Link {
                                 return Err(Fault::Server(why.into()));
                             }
                             let out = self.output.commands();
-                            !handshake.turn(&self.shared, out, now)?
+                            let asks = handshake.turn(&self.shared, out, now)?;
+                            self.begin_second_message(now);
+                            !asks
                         }
                     };
                     if ready {
@@ -210,6 +240,16 @@ impl Link {
                     return Ok(received);
                 }
                 _ => return Ok(received),
+            }
+        }
+    }
+
+    /// Gives the second message of the handshake a time limit of its own.
+    fn begin_second_message(&mut self, now: Instant) {
+        if let State::Handshaking { until, .. } = self.state {
+            let extended = self.extend_patience(until, now);
+            if let State::Handshaking { until, .. } = &mut self.state {
+                *until = extended;
             }
         }
     }
@@ -232,10 +272,11 @@ impl Link {
     /// Takes requests from the mailbox and writes them. Returns `true` if there may be more.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // A request that arrives during a handshake waits no longer than the requests that came earlier: all of
-            // them are refused at the same time. After the handshake itself has timed out, they are refused with the
-            // fault of that timeout.
-            if matches!(self.state, State::Handshaking { until, .. } if now < until) {
+            // A request that arrives while the connection is made waits no longer than the requests that came earlier:
+            // all of them are refused at the same time. After the connection attempt itself has timed out, they are
+            // refused with the fault of that timeout.
+            if matches!(self.state, State::Dialing { until } | State::Handshaking { until, .. } if now < until)
+            {
                 self.lose_patience(now);
             }
             return false;
@@ -283,9 +324,8 @@ impl Link {
                 self.refuse_batch(&Fault::Overloaded);
             }
             State::Dialing { until } | State::Handshaking { until, .. } if *until <= now => {
-                let limit = humantime::format_duration(self.shared.options.connect_timeout);
-                let why = format!("no connection within {limit}");
-                self.lose(Fault::Down(why.into()), now);
+                let limit = self.shared.options.connect_timeout;
+                self.lose(Fault::no_connection_within(limit), now);
             }
             State::Pausing { until } if *until <= now => self.dial(now),
             State::Dialing { .. }

@@ -185,10 +185,8 @@ impl<S: Store> SessionTask<S> {
         let limit = shared.context().connect_timeout;
         let until = self.now() + limit;
         let connected = self.wait_apart(until, shared.store.connect()).await;
-        let (session, greeting) = connected.unwrap_or_else(|| {
-            let limit = humantime::format_duration(limit);
-            Err(Fault::Down(format!("no connection within {limit}").into()))
-        })?;
+        let (session, greeting) =
+            connected.unwrap_or_else(|| Err(Fault::no_connection_within(limit)))?;
         self.greet(session, greeting)
     }
 
