@@ -2,11 +2,14 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use quorate::list::DEFAULT_TTL;
-use quorate::{LockGuard, NodeOutcome, Phase, Redlock, Wait};
+use quorate::{
+    AcquireError, Fault, LockGuard, LockRequest, NodeOutcome, NodeReport, Phase, Redlock, Settings,
+    Wait,
+};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
@@ -29,6 +32,9 @@ pub(crate) struct LockArgs {
     resource: OsString,
 
     /// Do not wait: exit with 75 if another client holds the lock; same as --wait none
+    ///
+    /// Masters get more time to answer (5s to connect, 1s for each reply), unless you set it. Without an answer of a
+    /// majority, quorate asks again for up to 10s and exits with 69.
     #[arg(long = "try", env = "QUORATE_TRY", value_parser = clap::builder::BoolishValueParser::new())]
     try_once: bool,
 
@@ -47,6 +53,16 @@ pub(crate) struct LockArgs {
     #[command(flatten)]
     kind: KindArgs,
 }
+
+/// How long `--try` asks again while a majority of the masters is neither up nor down for certain (10 s). On a busy
+/// machine an answer may come later than the timeouts allow.
+const UNDECIDED: Duration = Duration::from_secs(10);
+/// The default `connect_timeout` of `--try`: 5 s.
+const TRY_CONNECT: Duration = Duration::from_secs(5);
+/// The longest default `node_timeout` of `--try`: 1 s. It is never longer than a tenth of the ttl.
+const TRY_ANSWER: Duration = Duration::from_secs(1);
+/// The pause before `--try` asks again.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A lock to acquire, with its options completed from the configuration file.
 pub(crate) struct Lock {
@@ -90,7 +106,7 @@ impl LockArgs {
     ///
     /// If an option is wrong, or if this process would have to wait for a lock that its ancestor holds.
     pub(crate) fn complete(self, masters: MasterOptions) -> Result<(Lock, FileOptions), Failure> {
-        let (masters, file) = masters.complete()?;
+        let (mut masters, file) = masters.complete()?;
         let settings = self.given.0.or(file.settings.clone());
         process::ready().map_err(Failure::internal)?;
         let most = masters.settings().max_ttl.unwrap_or(DEFAULT_TTL);
@@ -100,9 +116,13 @@ impl LockArgs {
                 "--ttl 0s: the lock would expire at once; use for example --ttl 10s",
             ));
         }
+        let wait = settings.wait.unwrap_or(Wait::Forever);
+        let wait = if self.try_once { Wait::None } else { wait };
+        if wait == Wait::None {
+            be_patient(masters.settings_mut(), ttl);
+        }
         let redlock = config::redlock(&masters, Some(ttl))?;
         let place = Place::new(&redlock, &masters);
-        let wait = settings.wait.unwrap_or(Wait::Forever);
         let lock = Lock {
             redlock,
             kind: self.kind.kind(&place, &self.resource)?,
@@ -111,7 +131,7 @@ impl LockArgs {
             ttl,
             max_hold: settings.max_hold,
             parting: masters.parting(),
-            wait: if self.try_once { Wait::None } else { wait },
+            wait,
             note: settings.note,
         };
         lock.kind
@@ -165,6 +185,30 @@ impl Lock {
     }
 
     async fn acquire(&self) -> Result<LockGuard, Failure> {
+        let began = Instant::now();
+        let error = loop {
+            match self.request()?.acquire().await {
+                Ok(guard) => return Ok(guard),
+                Err(error) if self.asks_again(&error, began.elapsed()) => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => break error,
+            }
+        };
+        let failure = not_acquired(error);
+        if failure.code != exit::HELD || !self.is_read_above() {
+            return Err(failure);
+        }
+        Err(failure.with("; the quorate process that this one runs under holds it as a reader, and a waiting writer goes first"))
+    }
+
+    /// Whether `--try` asks the masters again: the attempt has not shown whether another client holds the lock, and the
+    /// missing answers alone may be the reason.
+    fn asks_again(&self, error: &AcquireError, asked_for: Duration) -> bool {
+        self.wait == Wait::None && asked_for < UNDECIDED && is_undecided(error)
+    }
+
+    fn request(&self) -> Result<LockRequest, Failure> {
         let mut lock = self.kind.request(&self.redlock, &self.resource)?;
         lock = lock.ttl(self.ttl).wait(self.patience());
         if let Some(max_hold) = self.max_hold {
@@ -177,13 +221,32 @@ impl Lock {
             let display = WaitDisplay::new(self.resource.as_bytes());
             lock = lock.waiting(move |seen| display.see(seen));
         }
-        lock.acquire().await.map_err(|error| {
-            let failure = not_acquired(error);
-            if failure.code != exit::HELD || !self.is_read_above() {
-                return failure;
-            }
-            failure.with("; the quorate process that this one runs under holds it as a reader, and a waiting writer goes first")
-        })
+        Ok(lock)
+    }
+}
+
+/// Gives masters more time to answer `--try`, unless the user has set the time. `--try` must end with the right exit
+/// code, and a wait can simply ask again.
+fn be_patient(settings: &mut Settings, ttl: Duration) {
+    settings.connect_timeout.get_or_insert(TRY_CONNECT);
+    let answer = TRY_ANSWER.min(ttl / 10);
+    settings.node_timeout.get_or_insert(answer);
+}
+
+/// Whether this failed attempt could have ended otherwise if all masters had answered in time.
+fn is_undecided(error: &AcquireError) -> bool {
+    match error {
+        AcquireError::TooLate(_) => true,
+        AcquireError::NoQuorum(missed) => {
+            let failed = |report: &&NodeReport| {
+                let fault =
+                    matches!(&report.outcome, NodeOutcome::Fault(fault) if !fault.is_silence());
+                fault && report.outcome != NodeOutcome::Fault(Fault::Withdrawn)
+            };
+            let failed = missed.reports.iter().filter(failed).count();
+            failed <= missed.reports.len().saturating_sub(1) / 2
+        }
+        _ => false,
     }
 }
 

@@ -3,8 +3,11 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use quorate_testbed::Fault::Latency;
+use quorate_testbed::{Proxy, Way};
+
 use crate::common::{
-    self, alive, bare, done, end, mark, masters, run, signal, sleeps, until, until_held,
+    self, alive, bare, done, end, mark, masters, quorate, run, signal, sleeps, until, until_held,
 };
 
 /// Time that `quorate` may take in addition, to start, connect and end on an overloaded machine.
@@ -117,6 +120,62 @@ fn run_works_while_a_minority_is_down_and_exits_with_69_while_a_majority_is_down
     let words = run.err.lines().filter(|line| !line.contains("warning:"));
     assert_eq!(words.count(), 1, "{run:?}");
     masters[1].cont().expect("continued");
+}
+
+/// Regression test: of 200 processes that tried one lock at the same time on two processors, 62 ended with 69, although
+/// all masters were up.
+#[test]
+fn slow_masters_are_not_down_for_a_single_try() {
+    let masters = masters(3);
+    let tried = |options: &[&str]| {
+        let mut run = quorate(&masters);
+        run.args([
+            "run",
+            "--try",
+            "--node-timeout",
+            "1s",
+            "--connect-timeout",
+            "500ms",
+            "r",
+        ]);
+        run.args(options).args(["--", "echo", "ran"]);
+        run.stdout(Stdio::piped()).stderr(Stdio::piped());
+        run
+    };
+    // Each step of connecting takes 400 ms, and all of them take longer than the connect timeout of 500 ms.
+    let slow: Vec<_> = masters
+        .iter()
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    let _late: Vec<_> = slow
+        .iter()
+        .map(|proxy| {
+            proxy.inject(Latency {
+                way: Way::Both,
+                base: Duration::from_millis(200),
+                jitter: Duration::ZERO,
+            })
+        })
+        .collect();
+    let urls: Vec<_> = slow
+        .iter()
+        .map(|proxy| format!("redis://{}", proxy.addr()))
+        .collect();
+    let far = done(&mut tried(&["--masters", &urls.join(",")]));
+    assert_eq!((far.code, &*far.out), (Some(0), "ran\n"), "{far:?}");
+    // Two of three masters stop for longer than any timeout of a single attempt.
+    let frozen = || masters.iter().take(2);
+    frozen().for_each(|master| master.stop().expect("stopped"));
+    let run = tried(&[]).spawn().expect("quorate starts");
+    std::thread::sleep(Duration::from_secs(1));
+    frozen().for_each(|master| master.cont().expect("continued"));
+    let run = end(run);
+    assert_eq!((run.code, &*run.out), (Some(0), "ran\n"), "{run:?}");
+    // A master that refuses connections is down: the answer comes at once.
+    frozen().for_each(|master| master.kill().expect("killed"));
+    let down = done(&mut tried(&[]));
+    assert_eq!(down.code, Some(69), "{down:?}");
+    assert!(!down.err.contains("attempts: 2"), "{down:?}");
 }
 
 #[test]
