@@ -154,7 +154,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], which lists all conditions that are not met.
     pub async fn begin(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.foreign_markers_and_duplicates();
+        let mut missing = before.obstacles();
         missing.extend(before.faults_of(|master| master.is_next));
         missing.extend(before.unfit(self.redlock.core.options.max_ttl));
         if self.configuration.first_marker() > 0
@@ -192,7 +192,7 @@ impl MastersChange<'_> {
     /// majority of the old masters could be closed. Masters that were closed stay closed.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.foreign_markers_and_duplicates();
+        let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Begun {
             missing.push(
                 "no majority of masters, or none of next_masters, has the generation marker of this change: run begin first"
@@ -219,7 +219,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`] if no majority of the old masters is closed.
     pub async fn closed(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        none(before.foreign_markers_and_duplicates())?;
+        none(before.obstacles())?;
         if before.stage() < ChangeStage::Closed {
             let missing = vec!["no majority of the old masters is closed: run close first".into()];
             return Err(ChangeError::Missing(missing));
@@ -246,7 +246,7 @@ impl MastersChange<'_> {
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
-        let mut missing = now.foreign_markers_and_duplicates();
+        let mut missing = now.obstacles();
         if waited.is_none_or(|waited| waited < self.wait()) {
             missing.push(format!(
                 "the old masters must be closed for {:?} before open: run close again, or wait longer",
@@ -295,7 +295,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`] if no majority of the next masters is open.
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.foreign_markers_and_duplicates();
+        let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run open first".into());
         }
@@ -310,7 +310,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`] if no majority of the next masters is open.
     pub async fn finish(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.foreign_markers_and_duplicates();
+        let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run open first".into());
         }
@@ -474,7 +474,10 @@ impl MastersChange<'_> {
     }
 }
 
-fn none(missing: Vec<String>) -> Result<(), ChangeError> {
+/// Returns an error with these lines, each only once, if there are any.
+fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
+    let mut known = BTreeSet::new();
+    missing.retain(|line| known.insert(line.clone()));
     if missing.is_empty() {
         Ok(())
     } else {
@@ -485,6 +488,12 @@ fn none(missing: Vec<String>) -> Result<(), ChangeError> {
 impl MasterSeen {
     fn marker(&self) -> Option<Marker> {
         Marker::read(self.seen.mark.as_ref()?.as_bytes())
+    }
+
+    /// Whether the master answered, but the operator's user lacks a right that the steps of a replacement need
+    /// ([`ChangeSeen::missing`]). No step is executed then.
+    pub fn lacks_rights(&self) -> bool {
+        !self.seen.missing.is_empty()
     }
 }
 
@@ -648,10 +657,11 @@ impl Survey {
         faults.collect()
     }
 
-    /// One line for each marker that does not belong to this replacement, and for each server that is named as two
-    /// masters.
-    fn foreign_markers_and_duplicates(&self) -> Vec<String> {
-        let mut missing = Vec::new();
+    /// The reasons why no step may be executed, one line each: markers that do not belong to this replacement, servers
+    /// that are named as two masters, and masters whose user lacks a right. A step that finds a missing right only when
+    /// it writes would be half done.
+    fn obstacles(&self) -> Vec<String> {
+        let mut missing = self.faults_of(MasterSeen::lacks_rights);
         for (index, master) in self.masters.iter().enumerate() {
             let node = &master.node;
             if let (Some(text), None) = (&master.seen.mark, master.marker()) {

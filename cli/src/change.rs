@@ -53,7 +53,7 @@ pub(crate) const CODES: [Meaning; 5] = [
     ("0", "the step is done (status: the state was printed)"),
     (
         "1",
-        "the step was not done: the messages say what is missing",
+        "the step was not done, or the state is not complete: the messages say what is missing",
     ),
     ("64", ""),
     ("69", ""),
@@ -145,6 +145,14 @@ async fn status(redlock: &Redlock) -> Outcome {
     let survey = redlock.survey().await.map_err(Failure::usage)?;
     show(&survey)?;
     output::print(&format!("{}\n", what_next(&survey)))?;
+    let mut masters = survey.masters.iter();
+    // A master that names the missing rights has answered.
+    if masters.any(MasterSeen::lacks_rights) {
+        return Err(Failure::new(
+            exit::FINDINGS,
+            "the state is not complete: grant the rights that are named above",
+        ));
+    }
     if survey
         .masters
         .iter()

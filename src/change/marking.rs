@@ -52,7 +52,7 @@ impl Survey {
         if self.configuration.has_next() {
             return vec!["next_masters is set: use begin, which also marks the masters".into()];
         }
-        let mut missing = self.foreign_markers_and_duplicates();
+        let mut missing = self.obstacles();
         for master in &self.masters {
             let strange = |marker: &Marker| {
                 !self.is_own(*marker) && !self.is_of_others(*marker) && !self.is_later(*marker)

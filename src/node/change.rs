@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use super::name::NodeName;
+use super::right::MissingRight;
 
 /// The full key of a fencing counter, and the value of the counter.
 pub(crate) type Counter = (Vec<u8>, u64);
@@ -46,6 +47,9 @@ pub enum ChangeOrder {
 pub struct ChangeSeen {
     /// Why the state is missing or incomplete; `None` if it is complete.
     pub fault: Option<Fault>,
+    /// The rights for the steps of an operator that the user does not have on this master. Only
+    /// [`ChangeOrder::Look`] looks for them. If there are any, `fault` names them.
+    pub missing: Vec<MissingRight>,
     /// The generation marker as text: its number, and the fingerprint of the set of masters that the number refers to.
     pub mark: Option<String>,
     /// The run id of the server. It changes at a restart.

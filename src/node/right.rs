@@ -43,13 +43,15 @@ pub enum Purpose {
     Masters,
     /// Needed to request many locks in one command. Without these rights, each lock is requested with its own command.
     Crowds,
+    /// Needed by operators to mark and replace masters. Clients do not need these rights.
+    Changing,
     /// Needed to release locks with the server's own compare-and-delete command, if the server has one. Without this
     /// right, a script releases them.
     Releases,
 }
 
 impl Purpose {
-    pub(in crate::node) const ALL: [Self; 18] = [
+    pub(in crate::node) const ALL: [Self; 19] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -64,6 +66,7 @@ impl Purpose {
         Self::Values,
         Self::Semaphores,
         Self::Masters,
+        Self::Changing,
         Self::Database,
         Self::Persistence,
         Self::Naming,
@@ -99,6 +102,7 @@ impl fmt::Display for Purpose {
             Self::Notes => "notes of who holds a lock",
             Self::Elections => "hearing of new leaders at once",
             Self::Masters => "masters that change",
+            Self::Changing => "replacing masters",
             Self::Crowds => "many locks at once",
             Self::Releases => "cheaper releases",
         })

@@ -16,11 +16,21 @@ use quorate_testbed::{Masters, Reply, Server, ServerOptions, not_run};
 const PREFIX: &str = "lock:";
 const PASSWORD: &str = "s3cret-of-the-locker";
 
-/// The words of the `ACL SETUSER` command in docs/operations.md, which operators must run.
+/// The Redis user of clients, and the user of operators, as docs/operations.md names them.
+const CLIENT: &str = "quorate";
+const OPERATOR: &str = "quorate-operator";
+
+/// The words of the `ACL SETUSER` command in docs/operations.md that creates the user of clients.
 fn documented() -> Vec<String> {
+    documented_for(CLIENT)
+}
+
+/// The words of the `ACL SETUSER` command in docs/operations.md that creates this user.
+fn documented_for(user: &str) -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
-    let line = page.lines().find(|line| line.starts_with("ACL SETUSER "));
+    let command = format!("ACL SETUSER {user} ");
+    let line = page.lines().find(|line| line.starts_with(&command));
     let line = line.expect("the page prints the command");
     line.split_whitespace().map(str::to_owned).collect()
 }
@@ -51,7 +61,11 @@ fn three(program: Option<PathBuf>) -> Masters {
 /// Runs the documented `ACL SETUSER` command on every master. If `without` names a right, leaves this right out of the
 /// command.
 fn grant(masters: &Masters, without: Option<&str>) {
-    let mut words = documented();
+    grant_to(CLIENT, masters, without);
+}
+
+fn grant_to(user: &str, masters: &Masters, without: Option<&str>) {
+    let mut words = documented_for(user);
     words.retain(|word| Some(word.as_str()) != without);
     for word in &mut words {
         if word.starts_with('>') {
@@ -70,12 +84,20 @@ fn locker(masters: &Masters) -> Redlock {
     settings(masters, "").build().expect("good settings")
 }
 
-/// Settings for the documented user; `path` is appended to the address of every master.
+/// Settings for the documented user of clients; `path` is appended to the address of every master.
 fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
-    let user = &documented()[2];
+    settings_of(urls(CLIENT, masters.iter(), path))
+}
+
+/// The URLs of these masters with the name and the password of `user`.
+fn urls<'a>(user: &str, masters: impl Iterator<Item = &'a Server>, path: &str) -> Vec<String> {
     let url = |master: &Server| format!("redis://{user}:{PASSWORD}@{}{path}", master.addr());
+    masters.map(url).collect()
+}
+
+fn settings_of(urls: Vec<String>) -> RedlockBuilder {
     Redlock::builder()
-        .masters(masters.iter().map(url))
+        .masters(urls)
         .prefix(PREFIX)
         // This setting of the restart guard reads all that is needed to detect restarts, but trusts servers that the
         // test has just started.
@@ -327,6 +349,139 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         assert!(
             broken.nodes.iter().all(|node| node.state.is_ok()),
             "{broken:?}"
+        );
+    }
+}
+
+/// The longest lease while masters are replaced in these tests.
+const MAX_TTL: Duration = secs(1);
+
+/// A `Redlock` of this user with the first two masters, which the last two masters replace.
+fn replacing(user: &str, masters: &Masters) -> Redlock {
+    settings_of(urls(user, masters.iter().take(2), ""))
+        .next_masters(urls(user, masters.iter().skip(1), ""))
+        .max_ttl(MAX_TTL)
+        .ttl(MAX_TTL)
+        .node_timeout(MAX_TTL / 4)
+        .build()
+        .expect("good settings")
+}
+
+/// The generation marker of each master.
+fn markers(masters: &Masters) -> Vec<Option<String>> {
+    let marker = |master| {
+        let marker = ask_server(master, &["GET", "quorate:masters"]);
+        marker.text().map(std::borrow::Cow::into_owned)
+    };
+    masters.iter().map(marker).collect()
+}
+
+/// Begins the change of the masters as soon as the new server has been up for long enough.
+async fn begin(redlock: &Redlock) {
+    let began = Instant::now();
+    let change = redlock.change().expect("next masters are set");
+    while let Err(error) = change.begin().await {
+        assert!(began.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_masters() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        grant_to(OPERATOR, &masters, None);
+        let client = replacing(CLIENT, &masters);
+        let old = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
+        let old = old.build().expect("good settings");
+        old.mark_masters().await.expect("all rights are granted");
+
+        let operator = replacing(OPERATOR, &masters);
+        begin(&operator).await;
+        // A fencing counter and a value, which the operator copies.
+        drop(client.acquire("job").await.expect("free"));
+        client.quota("prizes").create(3).await.expect("it is new");
+        drop(client);
+        let change = operator.change().expect("next masters are set");
+        change.close().await.expect("all rights are granted");
+        let closed = change.closed().await.expect("all rights are granted");
+        tokio::time::sleep(change.wait()).await;
+        let opened = change.open(&closed).await.expect("all rights are granted");
+        assert_eq!(opened.carried.len(), 1, "{opened:?}");
+        change.open_again().await.expect("all rights are granted");
+        change.finish().await.expect("all rights are granted");
+        for master in &masters {
+            let refused = refused(master);
+            let optional = |what: &String| {
+                // Old servers report only the name of the container command.
+                ["client|setinfo", "client"].contains(&what.as_str())
+            };
+            let refused: Vec<_> = refused.into_iter().filter(|what| !optional(what)).collect();
+            assert_eq!(refused, [] as [String; 0], "the page must name every right");
+        }
+    }
+}
+
+/// Regression test: with the rights of a client, the first step of a change failed only after it had written the
+/// markers of the next masters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missing() {
+    for program in programs() {
+        let masters = three(program);
+        let (commands, keys) = row("`quorate masters`: operators only");
+        let keys = keys.iter().map(|key| key.trim_end_matches('*').to_owned());
+        let rights: Vec<String> = commands.into_iter().chain(keys).collect();
+        assert!(
+            rights.contains(&"~quorate:masters".to_owned()),
+            "{rights:?}"
+        );
+        for right in &rights {
+            grant_to(OPERATOR, &masters, Some(right));
+            let operator = replacing(OPERATOR, &masters);
+            let survey = operator.survey().await.expect("masters with markers");
+            for master in &survey.masters {
+                let rules = master.seen.missing.iter().map(MissingRight::rule);
+                assert_eq!(rules.collect::<Vec<_>>(), [right], "{master:?}");
+                assert!(master.lacks_rights());
+            }
+            let change = operator.change().expect("next masters are set");
+            let old = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
+            let old = old.build().expect("good settings");
+            for step in [
+                change.begin().await,
+                change.close().await,
+                change.closed().await,
+                change.finish().await,
+                old.mark_masters().await,
+            ] {
+                let said = step.expect_err("a right is missing").to_string();
+                assert!(
+                    said.contains(&format!("ACL SETUSER <user> {right}")),
+                    "{said}"
+                );
+                assert!(!said.contains(PASSWORD), "{said}");
+            }
+            assert_eq!(markers(&masters), [None, None, None], "{right}");
+        }
+        // The error for the documented user of clients names the right that it lacks.
+        grant(&masters, None);
+        let client = replacing(CLIENT, &masters);
+        let change = client.change().expect("next masters are set");
+        let said = change.begin().await.expect_err("a right is missing");
+        let said = said.to_string();
+        assert!(
+            said.contains("CLIENT LIST: ACL SETUSER <user> +client|list"),
+            "{said}"
+        );
+        assert_eq!(markers(&masters), [None, None, None]);
+        // It still reads what its rights allow.
+        let survey = client.survey().await.expect("masters with markers");
+        assert!(
+            survey
+                .masters
+                .iter()
+                .all(|master| master.seen.run_id.is_some())
         );
     }
 }

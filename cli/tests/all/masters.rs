@@ -1,6 +1,7 @@
 //! Tests of `quorate masters` on real servers, with the commands exactly as docs/operations.md shows them.
 
 use std::process::Command;
+use std::time::Duration;
 
 use crate::common::{Done, bare, done, masters, until};
 use quorate_testbed::Masters;
@@ -417,4 +418,50 @@ fn quota_survives_a_change_and_the_change_back_while_old_servers_run() {
     assert_eq!(first.does(&["quota", "left", "kept"]), "3\n");
     let left = first.ask(&["quota", "left", "dropped"]);
     assert_eq!(left.code, Some(64), "{left:?}");
+}
+
+/// Regression test: with the documented rights of clients, `status` exited with 69 although all masters had answered,
+/// and `begin` failed after it had marked the next masters.
+#[test]
+fn user_without_the_rights_of_operators_gets_no_step_and_an_incomplete_status() {
+    let scene = Scene(masters(5));
+    for server in &scene.0 {
+        let mut words = vec![
+            "ACL", "SETUSER", "quorate", "on", "nopass", "~*", "&*", "+@all",
+        ];
+        words.extend(["-client|list"]);
+        let mut connection = server
+            .connect(Duration::from_secs(5))
+            .expect("a connection");
+        let reply = connection.command(&words).expect("a reply");
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+    let user = |which| scene.urls(which).replace("redis://", "redis://quorate:x@");
+    let run = |step: &str| {
+        let mut command = Scene::quorate(&user(0..3));
+        command.env("QUORATE_NEXT_MASTERS", user(2..5));
+        done(command.args(["masters", step]))
+    };
+    let right = "its user may not use CLIENT LIST: ACL SETUSER <user> +client|list";
+    for step in ["begin", "close", "open", "finish", "status"] {
+        let said = run(step);
+        assert_eq!(said.code, Some(1), "{step}: {said:?}");
+        assert!(said.out.contains(right), "{step}: {said:?}");
+        assert_eq!(
+            said.err.contains(right),
+            step != "status",
+            "{step}: {said:?}"
+        );
+    }
+    // Nothing was written, and the rest of the state is shown.
+    let state = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
+    assert!(
+        state
+            .out
+            .contains("not all masters have a generation marker"),
+        "{state:?}"
+    );
+    let said = run("status");
+    assert!(said.out.contains("not begun"), "{said:?}");
+    assert!(said.err.contains("grant the rights"), "{said:?}");
 }

@@ -4,6 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::conversation::Conversation;
+use super::needs::{Names, needs};
 use super::refusal::{down, server_fault};
 use super::resp::{Command, Value};
 use super::shared::Shared;
@@ -11,6 +12,7 @@ use super::source::with_parts;
 use crate::keys::{self, Family, MASTERS};
 use crate::node::Fault;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
+use crate::node::right::{MissingRight, Purpose};
 use crate::protocol::marker::RESTORED;
 
 /// The time limit for the replies to one message: 5 s, far longer than a master needs.
@@ -22,8 +24,8 @@ const TOGETHER: usize = 500;
 /// The largest number of stored values that are counted.
 const MOST_VALUES: usize = 1000;
 
-const RAISE: &str = include_str!("../../scripts/masters/raise.lua");
-const CARRY: &str = include_str!("../../scripts/masters/carry.lua");
+pub(super) const RAISE: &str = include_str!("../../scripts/masters/raise.lua");
+pub(super) const CARRY: &str = include_str!("../../scripts/masters/carry.lua");
 
 /// Executes an operator's operation on the master of `shared`, and then reads the master's state. Uses a connection of
 /// its own.
@@ -48,7 +50,8 @@ async fn carried_out(
     // The connection's name is for information only, so ignore an error in the reply.
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
-        ChangeOrder::Look => {}
+        // Every step of an operator begins with this order. So a missing right is found before anything is written.
+        ChangeOrder::Look => talk.missing_rights(seen).await?,
         ChangeOrder::Raise {
             number,
             print,
@@ -57,8 +60,8 @@ async fn carried_out(
         } => {
             let lifetime = if *restores { RESTORED.as_millis() } else { 0 };
             let raise = [
-                "EVAL",
-                &with_parts(RAISE),
+                "EVALSHA",
+                &talk.load(&with_parts(RAISE)).await?,
                 "1",
                 MASTERS,
                 &number.to_string(),
@@ -84,7 +87,23 @@ async fn carried_out(
         ChangeOrder::Values => seen.names = talk.names().await?,
         ChangeOrder::Carry(counters) => seen.owned = talk.carry(counters).await?,
     }
-    talk.look(seen).await
+    let looked = talk.look(seen).await;
+    // A missing right explains why a part of the state could not be read.
+    lacking(&seen.missing).map_or(looked, Err)
+}
+
+/// The fault of an operator's user that does not have these rights; `None` if there are none.
+fn lacking(missing: &[MissingRight]) -> Option<Fault> {
+    if missing.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let why = format!("its user may not use {}", names.join(", "));
+    let rules: Vec<&str> = missing.iter().map(MissingRight::rule).collect();
+    Some(Fault::Denied(match rules.join(" ").trim() {
+        "" => format!("{why}: restore the names of these commands (rename-command)").into(),
+        rules => format!("{why}: ACL SETUSER <user> {rules}").into(),
+    }))
 }
 
 /// A copy of a server's reply that owns its data.
@@ -143,14 +162,50 @@ impl Talk {
 
     async fn replies(&mut self, count: usize) -> Result<Vec<Result<OwnedValue, Fault>>, Fault> {
         let mut said = Vec::with_capacity(count);
-        let exchange = self
-            .0
-            .exchange(count, |_, value| said.push(OwnedValue::of(&value)));
-        match tokio::time::timeout(PATIENCE, exchange).await {
-            Ok(replies) => replies.map_err(down)?,
-            Err(_) => return Err(Fault::Timeout(PATIENCE)),
-        }
+        self.receive(count, |_, value| said.push(OwnedValue::of(value)))
+            .await?;
         Ok(said)
+    }
+
+    /// Sends the commands that were written, and calls `each` with the index and the reply of each of them.
+    async fn receive(
+        &mut self,
+        count: usize,
+        mut each: impl FnMut(usize, &Value<'_>),
+    ) -> Result<(), Fault> {
+        let exchange = self.0.exchange(count, |index, value| each(index, &value));
+        match tokio::time::timeout(PATIENCE, exchange).await {
+            Ok(replies) => replies.map_err(down),
+            Err(_) => Err(Fault::Timeout(PATIENCE)),
+        }
+    }
+
+    /// Loads a script, and returns its digest. So operators need no other rights to scripts than clients.
+    async fn load(&mut self, script: &str) -> Result<String, Fault> {
+        Ok(self.say(&["SCRIPT", "LOAD", script]).await?.text())
+    }
+
+    /// Tries the commands that the steps of an operator need, and records the rights that the user does not have.
+    /// Changes nothing.
+    async fn missing_rights(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
+        let needs = needs(std::iter::once(Purpose::Changing));
+        // No command of these needs contains any of these names.
+        let names = Names {
+            lock: String::new(),
+            channel: String::new(),
+            database: 0,
+        };
+        for need in &needs {
+            need.write(&names, self.0.out());
+        }
+        let missing = &mut seen.missing;
+        self.receive(needs.len(), |index, value| {
+            let need = &needs[index];
+            if let Some(right) = need.missing("", value) {
+                MissingRight::add(missing, right, need.purposes());
+            }
+        })
+        .await
     }
 
     async fn clients(&mut self) -> Result<Vec<ClientSeen>, Fault> {
@@ -248,11 +303,11 @@ impl Talk {
     /// Raises each of these fencing counters to the value given with it. Returns the counters that were not raised
     /// because an owner holds the lock, each with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
-        let carry = with_parts(CARRY);
+        let carry = self.load(&with_parts(CARRY)).await?;
         let mut owned = Vec::new();
         for page in counters.chunks(TOGETHER) {
             let mut command = Command::of(self.0.out(), 3 + 2 * page.len() + 1);
-            command.arg("EVAL").arg(&carry).number(page.len() as u64);
+            command.arg("EVALSHA").arg(&carry).number(page.len() as u64);
             for (key, _) in page {
                 command.arg(key);
             }

@@ -130,6 +130,21 @@ const USES: &[(Purpose, &str)] = &[
     // refuses the command.
     (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
+    // Operators also read and write the keys of locks, counters and values, with the rights of the clients above.
+    (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
+    // No connection has this id, so the list is empty and no connection is closed.
+    (Purpose::Changing, "CLIENT LIST ID 9223372036854775807"),
+    (Purpose::Changing, "CLIENT KILL ID 9223372036854775807"),
+    (Purpose::Changing, "INFO server"),
+    (Purpose::Changing, "TIME"),
+    (Purpose::Changing, "SCAN 0 COUNT 1"),
+    (Purpose::Changing, "SCRIPT LOAD ("),
+    (
+        Purpose::Changing,
+        "EVALSHA 0000000000000000000000000000000000000000 1 {masters}",
+    ),
+    (Purpose::Changing, "GET {masters}"),
+    (Purpose::Changing, "SET {masters} x NX XX"),
 ];
 
 /// The purposes for which a `Redlock` with these settings needs rights. `guarded` is true if the restart guard is on,
@@ -146,8 +161,9 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
                 true
             }
-            // Old servers do not have these commands. Locks work fully without them.
-            Purpose::Naming | Purpose::Releases => false,
+            // Old servers do not have the commands of the first two purposes. Locks work fully without them. Only
+            // operators need the rights for the last purpose, and `change` looks for these itself.
+            Purpose::Naming | Purpose::Releases | Purpose::Changing => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,

@@ -3,9 +3,11 @@ use std::fmt::Write as _;
 
 use super::*;
 use crate::node::redis::call::Call;
+use crate::node::redis::change::{CARRY, RAISE};
 use crate::node::redis::script::Script;
+use crate::node::redis::source::with_parts;
 
-/// The purposes for which the line `ACL SETUSER` on the page `docs/operations.md` grants rights: all that are on by
+/// The purposes for which the line `ACL SETUSER quorate` on the page `docs/operations.md` grants rights: all that are on by
 /// default, and those that operators need.
 const DEFAULTS: [Purpose; 14] = [
     Purpose::Locking,
@@ -23,6 +25,14 @@ const DEFAULTS: [Purpose; 14] = [
     Purpose::Semaphores,
     Purpose::Masters,
 ];
+
+/// The purposes for which the line `ACL SETUSER quorate-operator` on the same page grants rights. An operator copies
+/// values under locks, so it also needs the rights of clients.
+fn of_operators() -> Vec<Purpose> {
+    let mut purposes = DEFAULTS.to_vec();
+    purposes.push(Purpose::Changing);
+    purposes
+}
 
 /// The arguments of `ACL SETUSER` after the user name that grant the rights for the `wanted` purposes.
 fn rules(prefix: &str, wanted: &[Purpose]) -> String {
@@ -75,6 +85,7 @@ fn without(purpose: Purpose) -> &'static str {
         Purpose::Notes => "no notes",
         Purpose::Elections => "observers use only timers",
         Purpose::Crowds => "each lock by itself: more work for the master",
+        Purpose::Changing => "`quorate masters` writes nothing, and names the missing rights",
         Purpose::Masters => {
             "clients do not learn that masters are replaced, and lost markers are not restored: grant it before"
         }
@@ -100,7 +111,8 @@ fn when(purpose: Purpose) -> &'static str {
         Purpose::Releases => "cheaper releases of locks without waiters (Valkey 9)",
         Purpose::Notes => "notes of who holds a lock",
         Purpose::Elections => "notices of new leaders",
-        Purpose::Masters => "replacing masters",
+        Purpose::Masters => "noticing that masters are replaced",
+        Purpose::Changing => "`quorate masters`: operators only",
         Purpose::Crowds => "many locks at once",
     }
 }
@@ -151,40 +163,57 @@ fn page_for_operators_prints_the_table_of_rights() {
         "docs/operations.md does not print what the table says:\n{}",
         page()
     );
+    let operator = format!(
+        "```\nACL SETUSER quorate-operator {}\n```\n",
+        rules("lock:", &of_operators())
+    );
+    assert!(
+        text.contains(&operator),
+        "docs/operations.md does not print the rights of an operator:\n{operator}"
+    );
 }
 
 #[test]
 fn every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_script() {
     for script in Script::ALL {
-        for line in script
-            .source()
-            .lines()
-            .filter(|line| line.contains("call('"))
-        {
-            assert_eq!(
-                line.matches("call('").count(),
-                1,
-                "each line may contain only one call: {line}"
-            );
-            let call = Call::read(line).expect("a call");
-            let name = call.command.to_ascii_lowercase();
-            let listed = needs(script.row().purposes.iter().copied());
-            let known = listed.iter().any(|need| {
-                need.command() == name && (call.family.is_none() || need.family() == call.family)
-            });
-            assert!(
-                known,
-                "the table of rights lacks this call: {line} {call:?}"
-            );
-            // A call without a family of keys uses no key, or its key is a variable of a loop.
-            assert!(
-                call.family.is_some()
-                    || ["time", "publish"].contains(&name.as_str())
-                    || line.contains(", name")
-                    || line.contains(", unpack("),
-                "{line}"
-            );
-        }
+        calls_are_listed(script.source(), script.row().purposes);
+    }
+}
+
+#[test]
+fn every_call_of_an_operators_script_is_in_the_table_of_rights_of_operators() {
+    for script in [RAISE, CARRY] {
+        calls_are_listed(&with_parts(script), &of_operators());
+    }
+}
+
+/// Checks that the table of rights lists each call in this script under one of the `purposes`.
+fn calls_are_listed(script: &str, purposes: &[Purpose]) {
+    let listed = needs(purposes.iter().copied());
+    for line in script.lines().filter(|line| line.contains("call('")) {
+        assert_eq!(
+            line.matches("call('").count(),
+            1,
+            "each line may contain only one call: {line}"
+        );
+        let call = Call::read(line).expect("a call");
+        let name = call.command.to_ascii_lowercase();
+        let known = listed.iter().any(|need| {
+            need.command() == name && (call.family.is_none() || need.family() == call.family)
+        });
+        assert!(
+            known,
+            "the table of rights lacks this call: {line} {call:?}"
+        );
+        // A call without a family of keys uses no key, or its key is a variable of a loop.
+        assert!(
+            call.family.is_some()
+                || ["time", "publish"].contains(&name.as_str())
+                || line.contains(", name")
+                || line.contains(", string.sub(key,")
+                || line.contains(", unpack("),
+            "{line}"
+        );
     }
 }
 
