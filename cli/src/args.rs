@@ -10,6 +10,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::file::{FileOptions, Source};
+use crate::help::{self, Detail};
 use crate::log::Talk;
 use crate::{
     bench, break_, change, completion, demo, doctor, exit, hold, layout, lead, list, manual, once,
@@ -44,62 +45,62 @@ pub(crate) enum Command {
     /// Take a lock, run a command, release the lock
     #[command(
         override_usage = "quorate run [OPTIONS] <RESOURCE> [--] <COMMAND>...\n       quorate run [OPTIONS] <RESOURCE> --shell <LINE>",
-        after_help = exit::table_of(&run::CODES),
-        after_long_help = exit::below(run::AFTER_HELP, &run::CODES)
+        after_help = exit::below(run::AFTER_HELP, &run::CODES)
     )]
     Run(run::RunArgs),
-    /// Take a lock and hold it until Ctrl-C, a signal, or the end of standard input
-    #[command(after_help = exit::table_of(&hold::CODES), after_long_help = exit::below(hold::AFTER_HELP, &hold::CODES))]
-    Hold(hold::HoldArgs),
-    /// Show the holder of a lock and the waiting clients, master by master
-    #[command(after_help = exit::table_of(&status::CODES), after_long_help = exit::below(status::AFTER_HELP, &status::CODES))]
-    Status(status::StatusArgs),
-    /// Delete a lock on all masters, whoever holds it (last resort)
-    #[command(after_help = exit::table_of(&break_::CODES), after_long_help = exit::below(break_::AFTER_HELP, &break_::CODES))]
-    Break(break_::BreakArgs),
-    /// Check whether the masters are fit to hold locks, and say what to change
-    #[command(after_help = exit::table_of(&doctor::CODES), after_long_help = exit::below(doctor::AFTER_HELP, &doctor::CODES))]
-    Doctor(doctor::DoctorArgs),
-    /// Create the tables or the path that locks need on a MySQL or ZooKeeper server
-    #[command(after_help = exit::table_of(&prepare::CODES), after_long_help = exit::below(prepare::AFTER_HELP, &prepare::CODES))]
-    PrepareServer(prepare::PrepareArgs),
-    /// Show quorate at work: workers share one lock while masters are killed
-    #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
-    Demo(demo::DemoArgs),
-    /// Measure the cost of a quorum by number or kind of masters, on your masters or on newly started servers
-    #[command(after_help = exit::below(bench::AFTER_HELP, &bench::CODES))]
-    Bench(bench::BenchArgs),
-    /// Manage a quota, which hands out at most N units across all machines: create, take, left, drop
-    #[command(after_help = exit::table_of(&quota::CODES), after_long_help = exit::below(quota::AFTER_HELP, &quota::CODES))]
-    Quota(quota::QuotaArgs),
     /// Run a command at most (or at least) once per period across all machines
     #[command(
         override_usage = "quorate once --per <TIME> <RESOURCE> -- <COMMAND>...\n       quorate once --create|--status|--drop <RESOURCE>",
-        after_help = exit::table_of(&once::CODES),
-        after_long_help = exit::below(once::AFTER_HELP, &once::CODES),
+        after_help = exit::below(once::AFTER_HELP, &once::CODES),
         mut_arg("command", |command| command.required(false).required_unless_present_any(["create", "drop", "status", "shell"]))
     )]
     Once(once::OnceArgs),
+    /// Take a lock and hold it until Ctrl-C, a signal, or the end of standard input
+    #[command(after_help = exit::below(hold::AFTER_HELP, &hold::CODES))]
+    Hold(hold::HoldArgs),
     /// Run a command while this machine is the leader, and campaign again after losing leadership
     #[command(
         override_usage = "quorate lead [OPTIONS] <NAME> [--] <COMMAND>...\n       quorate lead [OPTIONS] <NAME> --shell <LINE>",
-        after_help = exit::table_of(&lead::CODES),
-        after_long_help = exit::below(lead::AFTER_HELP, &lead::CODES)
+        after_help = exit::below(lead::AFTER_HELP, &lead::CODES)
     )]
     Lead(lead::LeadArgs),
     /// Print the leader of an election, and every change of the leader
-    #[command(after_help = exit::table_of(&watch::CODES), after_long_help = exit::below(watch::AFTER_HELP, &watch::CODES))]
+    #[command(after_help = exit::below(watch::AFTER_HELP, &watch::CODES))]
     Watch(watch::WatchArgs),
+    /// Manage a quota, which hands out at most N units across all machines: create, take, left, drop
+    #[command(after_help = exit::below(quota::AFTER_HELP, &quota::CODES))]
+    Quota(quota::QuotaArgs),
+    /// Show the holder of a lock and the waiting clients, master by master
+    #[command(after_help = exit::below(status::AFTER_HELP, &status::CODES))]
+    Status(status::StatusArgs),
     /// List the locks that are held, with their holders and the number of waiters
-    #[command(after_help = exit::table_of(&list::CODES), after_long_help = exit::below(list::AFTER_HELP, &list::CODES))]
+    #[command(after_help = exit::below(list::AFTER_HELP, &list::CODES))]
     List(list::ListArgs),
+    /// Delete a lock on all masters, whoever holds it (last resort)
+    #[command(after_help = exit::below(break_::AFTER_HELP, &break_::CODES))]
+    Break(break_::BreakArgs),
+    /// Check whether the masters are fit to hold locks, and say what to change
+    #[command(after_help = exit::below(doctor::AFTER_HELP, &doctor::CODES))]
+    Doctor(doctor::DoctorArgs),
+    /// Create the tables or the path that locks need on a MySQL or ZooKeeper server
+    #[command(after_help = exit::below(prepare::AFTER_HELP, &prepare::CODES))]
+    PrepareServer(prepare::PrepareArgs),
     /// Replace the masters while they are in use: status, mark, begin, close, open, finish, back-out
-    #[command(after_help = exit::table_of(&change::CODES), after_long_help = exit::below(change::AFTER_HELP, &change::CODES))]
+    #[command(after_help = exit::below(change::AFTER_HELP, &change::CODES))]
     Masters(change::ChangeArgs),
+    /// Measure the cost of a quorum by number or kind of masters, on your masters or on newly started servers
+    #[command(after_help = exit::below(bench::AFTER_HELP, &bench::CODES))]
+    Bench(bench::BenchArgs),
+    /// Show quorate at work: workers share one lock while masters are killed
+    #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
+    Demo(demo::DemoArgs),
+    /// Explain a topic (masters, command, kinds), or a command
+    Help(help::HelpArgs),
     /// Print a completion script for a shell
-    #[command(after_help = completion::AFTER_HELP)]
+    #[command(hide = true, after_help = completion::AFTER_HELP)]
     Completions(completion::CompletionArgs),
     /// Print or write the manual pages
+    #[command(hide = true)]
     Man(manual::ManArgs),
 }
 
@@ -107,7 +108,7 @@ impl Command {
     /// The words of the command that quorate runs under the lock, as the user typed them.
     fn typed_command(&self) -> &[OsString] {
         match self {
-            Self::Run(args) => args.command(),
+            Self::Run(args) => args.job.command(),
             Self::Once(args) => args.command(),
             Self::Lead(args) => args.command(),
             _ => &[],
@@ -124,41 +125,42 @@ impl Command {
     }
 }
 
-/// Parses the command line and the `QUORATE_*` variables.
+/// Parses the command line `words`, which begins with the name of the program, and the `QUORATE_*` variables.
 ///
 /// # Errors
 ///
 /// The errors of the argument parser. A request for help or for the version is returned as an error, too.
-pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
-    let command = fitted(
+pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error> {
+    let command = help::on_screen(
         without_empty_variables(Cli::command()),
         layout::page_width(),
+        Detail::asked_for(&words),
     );
-    let matches = command.clone().try_get_matches()?;
+    let matches = command.clone().try_get_matches_from(&words)?;
     let matches = match set_by_named_file(&matches) {
         keys if keys.is_empty() => matches,
-        keys => without_variables(command, &keys).try_get_matches()?,
+        keys => without_variables(command, &keys).try_get_matches_from(&words)?,
     };
     let Cli {
         mut command,
         mut talk,
     } = Cli::from_arg_matches(&matches)?;
-    let words = "--quiet and --verbose exclude each other: give only one of them";
-    if second_stands(&matches, ["quiet", "verbose"], words)? {
+    let why = "--quiet and --verbose exclude each other: give only one of them";
+    if second_stands(&matches, ["quiet", "verbose"], why)? {
         talk.quiet = false;
     }
     if let Some((name, _)) = matches.subcommand() {
-        check_separator(name, command.typed_command())?;
+        check_separator(name, &words, command.typed_command())?;
     }
     let waits = match &mut command {
-        Command::Run(run) => Some(&mut run.lock),
+        Command::Run(run) => Some(&mut run.job.lock),
         Command::Hold(hold) => Some(hold.lock()),
-        Command::Once(once) => Some(&mut once.shared().lock),
+        Command::Once(once) => Some(&mut once.job.lock),
         _ => None,
     };
     if let (Some(lock), Some((_, matches))) = (waits, matches.subcommand()) {
-        let words = "--try and --wait exclude each other: --try is --wait none";
-        if second_stands(matches, ["try_once", "wait"], words)? {
+        let why = "--try and --wait exclude each other: --try is --wait none";
+        if second_stands(matches, ["try_once", "wait"], why)? {
             lock.do_wait();
         }
     }
@@ -201,7 +203,11 @@ fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
 
 /// Refuses an ambiguous command line: one in which the command to run could begin at another word than the one that the
 /// parser chose.
-fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> {
+fn check_separator(
+    name: &str,
+    words: &[OsString],
+    command: &[OsString],
+) -> Result<(), clap::Error> {
     let mut all = Cli::command();
     all.build();
     let Some(ours) = all.find_subcommand(name) else {
@@ -218,8 +224,7 @@ fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> 
                 || arg.get_short().is_some_and(|name| short == Some(name))
         })
     };
-    let typed: Vec<OsString> = std::env::args_os().skip(1).collect();
-    separator::check(&typed, command, is_ours)
+    separator::check(&words[1..], command, is_ours)
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
@@ -231,23 +236,6 @@ fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bo
         [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),
         [first, second] => Ok(second && !first),
     }
-}
-
-/// Wraps all help texts at `width` columns.
-fn fitted(command: clap::Command, width: usize) -> clap::Command {
-    let fit = |text: &clap::builder::StyledStr| layout::page(&text.to_string(), width);
-    let short = command.get_after_help().map(fit);
-    let long = command.get_after_long_help().map(fit);
-    let mut command = command
-        .term_width(width)
-        .mut_subcommands(|command| fitted(command, width));
-    if let Some(text) = short {
-        command = command.after_help(text);
-    }
-    if let Some(text) = long {
-        command = command.after_long_help(text);
-    }
-    command
 }
 
 /// Makes the parser treat an empty environment variable as unset, for every option. Otherwise the parser would use the
@@ -280,9 +268,21 @@ mod tests {
     }
 
     #[test]
+    fn every_positional_argument_stands_under_arguments() {
+        fn check(command: &clap::Command) {
+            for arg in command.get_positionals() {
+                let heading = arg.get_help_heading();
+                assert_eq!(heading, None, "{} {arg}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&description());
+    }
+
+    #[test]
     fn every_option_with_a_value_has_a_variable() {
         for command in description().get_subcommands() {
-            if matches!(command.get_name(), "completions" | "man") {
+            if matches!(command.get_name(), "completions" | "man" | "help") {
                 continue;
             }
             for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {

@@ -23,23 +23,18 @@ const CUT_SHORT: &str = "the step may be half done: run it again";
 
 /// The text below the options of `quorate masters --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Replace some or all masters while clients use them; the new set may be larger or smaller:
+Steps to replace some or all masters while clients use them (the new set may be larger or smaller):
+    1 begin     start the new servers, set next_masters to the complete new set here (keep masters), run this step
+    2 clients   set next_masters for all clients: they then lock on a majority of both sets, and the others go on; \
+quorate masters status names the clients that do not have next_masters yet
+    3 close     from now on the masters refuse clients without next_masters
+    4 open      waits until locks of refused clients have expired, copies values and fencing counters, opens
+    5 clients   for all clients: set masters to the next masters, remove next_masters, set masters_generation one higher
+    6 finish    from now on the masters refuse clients that still have next_masters
+    7 servers   stop the servers that were replaced, for good
 
-    1  start the new servers, set next_masters to the complete new set here (keep masters), and run
-       quorate masters begin
-    2  set next_masters for all clients as well. They then lock on a majority of both sets; the other clients go on.
-       quorate masters status         names the clients that do not have next_masters yet
-    3  quorate masters close          from now on the masters refuse clients without next_masters
-    4  quorate masters open           waits until locks of refused clients have expired, copies values and fencing counters, opens
-    5  for all clients: set masters to the next masters, remove next_masters, set masters_generation one higher
-    6  quorate masters finish         from now on the masters refuse clients that still have next_masters
-    7  stop the servers that were replaced, for good
-
-Once, after the masters have been set up and before any change:
-
-    quorate masters mark           writes a generation marker to all masters
-
-A different server at the address of a master lacks the marker, and its votes are ignored for max_ttl.
+Run quorate masters mark once after setting up masters, and before any change: it writes a generation marker to all of
+them. A different server at the address of a master lacks the marker, and its votes are ignored for max_ttl.
 
 Each step can be repeated, prints what it saw and what is missing, and does nothing unsafe. Before step 3 the change
 can be abandoned. Step 4 copies the values under locks (quota, once) to the next masters and prints a line for each.
@@ -78,9 +73,9 @@ enum Step {
     /// Check the next masters, and record the change on all masters
     Begin(StepArgs),
     /// From now on, refuse clients that do not have next_masters
-    Close(StepArgs),
+    Close(PassArgs),
     /// Wait until the locks of refused clients have expired, copy stored values, and open the next masters
-    Open(StepArgs),
+    Open(PassArgs),
     /// From now on, refuse clients that still have next_masters
     Finish(StepArgs),
     /// Show whether the change can still be abandoned, and how
@@ -90,26 +85,33 @@ enum Step {
 /// Options of every step.
 #[derive(Debug, Args)]
 struct StepArgs {
-    /// Continue although unknown clients run scripts or set keys on the masters. Use this only if they take no locks
-    ///
-    /// Without this option, close and open stop if a client that is not quorate runs scripts or sets keys. Such a
-    /// client may be another Redlock client, which does not take part in the change of the masters.
-    #[arg(long, env = "QUORATE_STRANGERS_PASS", value_parser = clap::builder::BoolishValueParser::new())]
-    strangers_pass: bool,
-
     #[command(flatten)]
     masters: MasterOptions,
 }
 
+/// Options of the steps that refuse clients.
+#[derive(Debug, Args)]
+struct PassArgs {
+    /// Continue although unknown clients run scripts or set keys on the masters. Use this only if they take no locks
+    ///
+    /// Such a client may be another Redlock client, which does not take part in the change of the masters.
+    #[arg(long, env = "QUORATE_STRANGERS_PASS", value_parser = clap::builder::BoolishValueParser::new())]
+    strangers_pass: bool,
+
+    #[command(flatten)]
+    step: StepArgs,
+}
+
 /// Runs one step of a change of the masters.
 pub(crate) fn run(args: ChangeArgs) -> Outcome {
-    let (Step::Status(step)
-    | Step::Mark(step)
-    | Step::Begin(step)
-    | Step::Close(step)
-    | Step::Open(step)
-    | Step::Finish(step)
-    | Step::BackOut(step)) = &args.step;
+    let (step, strangers_pass) = match &args.step {
+        Step::Close(pass) | Step::Open(pass) => (&pass.step, pass.strangers_pass),
+        Step::Status(step)
+        | Step::Mark(step)
+        | Step::Begin(step)
+        | Step::Finish(step)
+        | Step::BackOut(step) => (step, false),
+    };
     let (masters, _) = step.masters.clone().complete()?;
     let ttl = masters
         .settings()
@@ -117,7 +119,7 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
         .unwrap_or(DEFAULT_MAX_TTL)
         .min(LOCKED);
     let redlock = config::redlock(&masters, Some(ttl))?;
-    let work = take_step(&args, &redlock, step.strangers_pass);
+    let work = take_step(&args, &redlock, strangers_pass);
     let work = process::unless_asked_to_end(work, CUT_SHORT);
     config::block_on(leaving_nothing(&redlock, masters.parting(), work))
 }

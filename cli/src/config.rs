@@ -36,7 +36,6 @@ const PARTING: Duration = Duration::from_millis(300);
 
 /// How to reach the masters, and the rules of the lock. Every command takes these.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Masters")]
 pub(crate) struct MasterOptions {
     #[command(flatten)]
     given: MasterSettings,
@@ -48,7 +47,7 @@ pub(crate) struct MasterOptions {
     ///
     /// The file may set every option about masters, and ttl, wait, max_hold, note, keep_for and grace. Its keys are the
     /// long options with underscores: masters = ["redis://a", ..], ttl = "10s".
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", help_heading = settings::HEADING)]
     config: Option<PathBuf>,
 }
 

@@ -23,13 +23,25 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct ExporterArgs {
     /// Write metrics to this file, in the format of Prometheus
     ///
-    /// For the textfile collector of the node exporter: put the file into the collector's directory, under a name that
-    /// ends in .prom. quorate replaces the file atomically: when the command starts, and when quorate ends.
-    #[arg(long, value_name = "FILE", env = "QUORATE_METRICS_FILE")]
+    /// For the textfile collector of the node exporter, which reads files whose names end in .prom. The file is
+    /// replaced atomically when the command starts, and when quorate ends.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "QUORATE_METRICS_FILE",
+        hide_short_help = true,
+        help_heading = "Metrics"
+    )]
     metrics_file: Option<PathBuf>,
 
     /// Send metrics to this statsd server, over UDP, when quorate ends
-    #[arg(long, value_name = "HOST:PORT", env = "QUORATE_STATSD")]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "QUORATE_STATSD",
+        hide_short_help = true,
+        help_heading = "Metrics"
+    )]
     statsd: Option<String>,
 }
 

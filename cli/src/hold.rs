@@ -11,6 +11,7 @@ use crate::config::{self, MasterOptions};
 use crate::deadline::{Action, Deadline};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::input;
+use crate::kind::KindArgs;
 use crate::lock::{Lock, LockArgs, said};
 use crate::output;
 use crate::process::{self, Signals};
@@ -61,6 +62,9 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     lock: LockArgs,
 
+    #[command(flatten)]
+    kind: KindArgs,
+
     /// Send SIGTERM to the process with this pid when the lock is lost, for example to a script ($$)
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(2..))]
     terminate: Option<i32>,
@@ -86,7 +90,7 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
     // Find the process first. A process that gets the same pid later is another one.
     let relies = args.terminate.map(Relying::find).transpose()?;
-    let (lock, _) = args.lock.complete(args.masters)?;
+    let (lock, _) = args.lock.complete(args.kind, args.masters)?;
     // A process that relies on the lock needs time to end before the lock expires.
     let grace = relies.as_ref().map_or(Duration::ZERO, |_| DEFAULT_GRACE);
     let work = async {

@@ -18,27 +18,32 @@ const HELD: &str = "QUORATE_HELD";
 /// The variable with the owner id of the nearest ancestor that holds a lock as an owner.
 const OWNER: &str = "QUORATE_OWNER";
 
-/// Options of `run` for the kind of lock.
+/// The heading of the options for the kind of lock in help texts.
+const HEADING: &str = "Kind of lock";
+
+/// Options of `run` and `hold` for the kind of lock.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct KindArgs {
-    /// Lock this resource as well: quorate gets all resources or none (may be given up to 15 times)
-    #[arg(long, value_name = "RESOURCE", conflicts_with_all = ["shared", "permits", "owner", "reenter"])]
+    /// Lock this resource as well: all of them or none
+    ///
+    /// May be given up to 15 times.
+    #[arg(long, value_name = "RESOURCE", help_heading = HEADING, conflicts_with_all = ["shared", "permits", "owner", "reenter"])]
     also: Vec<OsString>,
 
-    /// Take a read lock: several readers can hold the lock at the same time, but not together with a writer
-    #[arg(long, conflicts_with_all = ["permits", "owner", "reenter"])]
+    /// Take a read lock, which several readers can hold together
+    #[arg(long, help_heading = HEADING, conflicts_with_all = ["permits", "owner", "reenter"])]
     shared: bool,
 
-    /// Take one of the N permits of the semaphore of this name
-    #[arg(long, value_name = "N", conflicts_with_all = ["owner", "reenter"])]
+    /// Take one of N permits of the semaphore of this name
+    #[arg(long, value_name = "N", help_heading = HEADING, conflicts_with_all = ["owner", "reenter"])]
     permits: Option<usize>,
 
-    /// Take the lock as this owner: all quorate processes with the same owner can hold the lock at the same time
-    #[arg(long, value_name = "ID", conflicts_with = "reenter")]
+    /// Take the lock as this owner: all quorate processes with the same owner can hold it together
+    #[arg(long, value_name = "ID", hide_short_help = true, help_heading = HEADING, conflicts_with = "reenter")]
     owner: Option<String>,
 
-    /// Take the lock as the same owner as the outer quorate process, whose command this process belongs to
-    #[arg(long)]
+    /// Take the lock as the owner of the outer quorate process, to whose command this process belongs
+    #[arg(long, hide_short_help = true, help_heading = HEADING)]
     reenter: bool,
 }
 
@@ -53,19 +58,6 @@ pub(crate) enum Kind {
 }
 
 impl KindArgs {
-    /// The first of the given options that selects another kind of lock than the exclusive lock on one resource.
-    pub(crate) fn asks_for_another(&self) -> Option<&'static str> {
-        let asked = [
-            (!self.also.is_empty(), "--also"),
-            (self.shared, "--shared"),
-            (self.permits.is_some(), "--permits"),
-            (self.owner.is_some(), "--owner"),
-            (self.reenter, "--reenter"),
-        ];
-        let mut asked = asked.into_iter().filter(|(given, _)| *given);
-        asked.next().map(|(_, option)| option)
-    }
-
     /// Returns the kind of lock that the options select for this resource.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use crate::kind::{Kind, Place};
 use crate::lock::said;
 use crate::output::{self, human};
 use crate::process::{self, Ended, Fate, Job, Signals};
-use crate::run::{DEFAULT_GRACE, leaving_nothing, words};
+use crate::run::{self, DEFAULT_GRACE, leaving_nothing, words};
 use crate::settings;
 use crate::waiting::WaitDisplay;
 
@@ -29,7 +29,7 @@ first served. The environment of the command has QUORATE_RESOURCE and QUORATE_FE
 larger than that of every earlier leader. Pass it to the resource that the command writes to, which should reject
 smaller numbers.
 
-When leadership is lost, quorate stops the command as `quorate run` does, and campaigns again. When the command
+When leadership is lost, quorate stops the command (quorate help command), and campaigns again. When the command
 fails, quorate resigns, so that another machine can lead, and campaigns again after a second. quorate ends when
 the command exits with 0, or with any exit code after quorate received SIGTERM, SIGINT or SIGQUIT; these
 signals are forwarded to the command.
@@ -78,7 +78,7 @@ pub(crate) struct LeadArgs {
 
     /// The command to run while this machine leads, with its arguments
     ///
-    /// Put `--` before it. The `--` is optional if no argument of the command is `--` or also an option of quorate.
+    /// Put `--` before it, unless no argument of the command is `--` or an option of quorate.
     #[arg(
         trailing_var_arg = true,
         required_unless_present = "shell",
@@ -89,7 +89,7 @@ pub(crate) struct LeadArgs {
     command: Vec<OsString>,
 
     /// Run this line with `sh -c` instead of COMMAND, for example 'a | b'
-    #[arg(long, value_name = "LINE")]
+    #[arg(long, value_name = "LINE", help_heading = run::HEADING)]
     shell: Option<OsString>,
 
     /// Text that other machines see for the leader, for example its address; at most 1 KiB
@@ -101,11 +101,11 @@ pub(crate) struct LeadArgs {
     ttl: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL when leadership ends [default: 5s, but less than half of the ttl]
-    #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
+    #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", help_heading = run::HEADING, hide_short_help = true, value_parser = config::duration)]
     grace: Option<Duration>,
 
-    /// Remove QUORATE_MASTERS and QUORATE_NEXT_MASTERS, which may contain passwords, from the command's environment
-    #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
+    /// Remove the masters, whose URLs may contain passwords, from the environment of the command
+    #[arg(long, env = "QUORATE_HIDE_MASTERS", help_heading = run::HEADING, hide_short_help = true, value_parser = clap::builder::BoolishValueParser::new())]
     hide_masters: bool,
 
     #[command(flatten)]

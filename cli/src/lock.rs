@@ -31,10 +31,9 @@ pub(crate) struct LockArgs {
     /// The name of the lock: any text that all clients agree on
     resource: OsString,
 
-    /// Do not wait: exit with 75 if another client holds the lock; same as --wait none
+    /// Do not wait: exit with 75 if another client holds the lock
     ///
-    /// Masters get more time to answer (5s to connect, 1s for each reply), unless you set it. Without an answer of a
-    /// majority, quorate asks again for up to 10s and exits with 69.
+    /// The same as --wait none.
     #[arg(long = "try", env = "QUORATE_TRY", value_parser = clap::builder::BoolishValueParser::new())]
     try_once: bool,
 
@@ -44,14 +43,12 @@ pub(crate) struct LockArgs {
     /// Exit code if another client holds the lock for the whole wait [default: 75]
     #[arg(
         short = 'E',
+        hide_short_help = true,
         long,
         value_name = "N",
         env = "QUORATE_CONFLICT_EXIT_CODE"
     )]
     conflict_exit_code: Option<u8>,
-
-    #[command(flatten)]
-    kind: KindArgs,
 }
 
 /// How long `--try` asks again while a majority of the masters is neither up nor down for certain (10 s). On a busy
@@ -84,11 +81,6 @@ impl LockArgs {
         self.try_once = false;
     }
 
-    /// The options for the kind of lock.
-    pub(crate) fn kind(&self) -> &KindArgs {
-        &self.kind
-    }
-
     /// The exit code if another client holds the lock for the whole wait.
     pub(crate) fn conflict_exit_code(&self) -> u8 {
         self.conflict_exit_code.unwrap_or(exit::HELD)
@@ -99,13 +91,17 @@ impl LockArgs {
         self.resource
     }
 
-    /// Completes the options from the configuration file. Returns the lock on these masters, and the contents of the
-    /// configuration file, which also has options that do not concern the lock.
+    /// Completes the options from the configuration file. Returns the lock of this kind on these masters, and the
+    /// contents of the configuration file, which also has options that do not concern the lock.
     ///
     /// # Errors
     ///
     /// If an option is wrong, or if this process would have to wait for a lock that its ancestor holds.
-    pub(crate) fn complete(self, masters: MasterOptions) -> Result<(Lock, FileOptions), Failure> {
+    pub(crate) fn complete(
+        self,
+        kind: KindArgs,
+        masters: MasterOptions,
+    ) -> Result<(Lock, FileOptions), Failure> {
         let (mut masters, file) = masters.complete()?;
         let settings = self.given.0.or(file.settings.clone());
         process::ready().map_err(Failure::internal)?;
@@ -125,7 +121,7 @@ impl LockArgs {
         let place = Place::new(&redlock, &masters);
         let lock = Lock {
             redlock,
-            kind: self.kind.kind(&place, &self.resource)?,
+            kind: kind.kind(&place, &self.resource)?,
             resource: self.resource,
             place,
             ttl,

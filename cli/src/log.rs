@@ -19,12 +19,16 @@ use crate::waiting;
 /// How much is printed on stderr. Every command has these options.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Talk {
-    /// Print nothing on stderr except the final error, and a warning if a wait reaches no majority of the masters
-    #[arg(short, long, global = true, env = "QUORATE_QUIET", value_parser = clap::builder::BoolishValueParser::new())]
+    /// Print only the final error on stderr
+    ///
+    /// A wait that reaches no majority of the masters also prints one warning.
+    #[arg(short, long, global = true, display_order = 900, env = "QUORATE_QUIET", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) quiet: bool,
 
-    /// Print more on stderr: -v for each step, -vv for every renewal (or RUST_LOG=quorate=debug)
-    #[arg(short, long, global = true, action = ArgAction::Count, env = "QUORATE_VERBOSE")]
+    /// Print more on stderr: -v each step, -vv every renewal
+    ///
+    /// RUST_LOG=quorate=debug selects events of the library more precisely.
+    #[arg(short, long, global = true, display_order = 901, action = ArgAction::Count, env = "QUORATE_VERBOSE")]
     pub(crate) verbose: u8,
 }
 

@@ -22,6 +22,7 @@ mod exporter;
 mod file;
 mod finding;
 mod findings;
+mod help;
 mod hold;
 mod input;
 mod kind;
@@ -66,12 +67,15 @@ fn main() -> ExitCode {
     if let Some(code) = process::helper::main() {
         return code;
     }
-    let (command, talk) = match args::parse() {
+    let (command, talk) = match args::parse(std::env::args_os().collect()) {
         Ok(parsed) => parsed,
-        Err(error) => return finish(wrong_usage::explain(&error)),
+        Err(error) => return finish(wrong_usage::explain(&error, &args::description())),
     };
     log::start(talk, command.usual());
-    if !matches!(command, Command::Completions(_) | Command::Man(_)) {
+    if !matches!(
+        command,
+        Command::Completions(_) | Command::Man(_) | Command::Help(_)
+    ) {
         variables::warn_of_unknown(&args::description());
     }
     finish(match command {
@@ -90,8 +94,20 @@ fn main() -> ExitCode {
         Command::Watch(args) => watch::run(args),
         Command::List(args) => list::run(args),
         Command::Masters(args) => change::run(args),
+        Command::Help(args) => explain(args),
         Command::Man(args) => manual::man(&args, args::description()),
     })
+}
+
+/// Prints the page of a topic, or the help of a command.
+fn explain(args: help::HelpArgs) -> Outcome {
+    if let Some(topic) = args.topic() {
+        return topic.print();
+    }
+    match args::parse(args.command_line()) {
+        Ok(_) => Ok(exit::OK),
+        Err(error) => wrong_usage::explain(&error, &args::description()),
+    }
 }
 
 /// Prints the failure, if there is one, and returns the exit code.

@@ -7,6 +7,7 @@ use clap::Args;
 use clap_mangen::Man;
 
 use crate::exit::{self, Failure, Outcome};
+use crate::help::{self, TOPICS, Topic};
 use crate::layout::{self, Block, Line};
 use crate::output;
 use crate::variables::TOLD;
@@ -28,13 +29,12 @@ Examples:
     quorate status nightly-report
         Show who holds the lock, and for how long.
 
-Configuration: flags override QUORATE_* variables, which override the file that --config or QUORATE_CONFIG
-names, or else quorate.toml in the working directory. Durations need a unit: 500ms, 10s, 5m, 1h 30m.
-Results go to stdout, messages to stderr. NO_COLOR turns colours off.";
+Durations need a unit: 500ms, 10s, 5m, 1h 30m. Results go to stdout, messages to stderr. NO_COLOR turns colours off.
+quorate man and quorate completions print manual pages and completion scripts.";
 
 /// The text below the options of `quorate --help`.
 pub(crate) fn after_help() -> String {
-    format!("{AFTER_HELP}\n\n{}", exit::table())
+    format!("{AFTER_HELP}\n\n{}\n\n{}", help::topics(), exit::table())
 }
 
 /// Environment variables that quorate reads although no option has them: name and meaning.
@@ -82,8 +82,13 @@ pub(crate) fn man(args: &ManArgs, mut commands: clap::Command) -> Outcome {
             ))
         };
         std::fs::create_dir_all(dir).map_err(failed)?;
-        for (name, page) in pages(&commands).map_err(failed)? {
-            std::fs::write(dir.join(format!("{name}.1")), page).map_err(failed)?;
+        for (file, page) in pages(&commands).map_err(failed)? {
+            std::fs::write(dir.join(file), page).map_err(failed)?;
+        }
+        for topic in &TOPICS {
+            let page = topic_page(topic).map_err(failed)?;
+            let file = format!("{}.{TOPIC_SECTION}", topic.manual_name());
+            std::fs::write(dir.join(file), page).map_err(failed)?;
         }
     } else {
         let page = page(&commands).map_err(Failure::internal)?;
@@ -92,9 +97,9 @@ pub(crate) fn man(args: &ManArgs, mut commands: clap::Command) -> Outcome {
     Ok(exit::OK)
 }
 
-/// Generates the manual pages of this command and of its subcommands. Returns pairs of name and content.
+/// Generates the manual pages of this command and of its subcommands. Returns pairs of file name and content.
 fn pages(command: &clap::Command) -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut all = vec![(name(command).to_owned(), page(command)?)];
+    let mut all = vec![(format!("{}.1", name(command)), page(command)?)];
     for below in command.get_subcommands() {
         all.extend(pages(below)?);
     }
@@ -109,11 +114,7 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").to_owned();
     let man = Man::new(command.clone().override_usage(usage));
-    let mut page = Vec::new();
-    man.render_title(&mut page)?;
-    // Turn off hyphenation, because the pages contain many commands that readers copy.
-    page.extend_from_slice(b".nr HY 0\n.nh\n.ad l\n");
-    man.render_name_section(&mut page)?;
+    let mut page = head(&man)?;
     man.render_synopsis_section(&mut page)?;
     man.render_description_section(&mut page)?;
     let help = command.get_after_long_help().or(command.get_after_help());
@@ -136,6 +137,43 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     section(&mut rest, "EXAMPLES", &lines(&examples));
     section(&mut rest, "JSON", &text(&json));
     section(&mut rest, "SEE ALSO", &see_also(command));
+    page.extend(rest.into_bytes());
+    Ok(page)
+}
+
+/// The title and the name of a page.
+fn head(man: &Man) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    // Turn off hyphenation, because the pages contain many commands that readers copy.
+    page.extend_from_slice(b".nr HY 0\n.nh\n.ad l\n");
+    man.render_name_section(&mut page)?;
+    Ok(page)
+}
+
+/// The section of the manual for pages on topics.
+const TOPIC_SECTION: &str = "7";
+
+/// Generates the manual page of a topic of `quorate help`.
+fn topic_page(topic: &Topic) -> io::Result<Vec<u8>> {
+    let mut command = topic.page().display_name(topic.manual_name());
+    command.build();
+    let man = Man::new(command.clone()).section(TOPIC_SECTION);
+    let mut page = head(&man)?;
+    let text_below = command.get_after_help().map(ToString::to_string);
+    let mut blocks = layout::blocks(&text_below.unwrap_or_default());
+    let examples: Vec<Block> = blocks
+        .extract_if(.., |block| block.head == "Examples:")
+        .collect();
+    let mut rest = String::new();
+    section(&mut rest, "DESCRIPTION", &text(&blocks));
+    page.extend(rest.into_bytes());
+    if command.get_arguments().next().is_some() {
+        man.render_options_section(&mut page)?;
+    }
+    let mut rest = String::new();
+    section(&mut rest, "EXAMPLES", &lines(&examples));
+    section(&mut rest, "SEE ALSO", "\\fBquorate\\fR(1)\n");
     page.extend(rest.into_bytes());
     Ok(page)
 }
@@ -201,6 +239,10 @@ fn see_also(command: &clap::Command) -> String {
     if !command.has_subcommands() {
         pages.push("\\fBquorate\\fR(1)".to_owned());
     }
+    pages.extend(TOPICS.iter().map(|topic| {
+        let name = escaped(&topic.manual_name());
+        format!("\\fB{name}\\fR({TOPIC_SECTION})")
+    }));
     format!("{}\n", pages.join(",\n"))
 }
 

@@ -14,40 +14,37 @@ use crate::calendar::{self, Per, Schedule};
 use crate::config;
 use crate::errors::{VALUE_CUT_SHORT, no_record, not_acquired};
 use crate::exit::{self, Failure, Meaning, Outcome};
-use crate::kind::{Place, check_ancestors_of_value};
+use crate::kind::{KindArgs, Place, check_ancestors_of_value};
 use crate::last_run::OnceStatus;
 use crate::output;
 use crate::period::Period;
 use crate::process;
-use crate::run::{self, RunArgs, leaving_nothing};
+use crate::run::{self, JobArgs, leaving_nothing};
 
 /// The text below the options of `quorate once --help`.
 pub(crate) const AFTER_HELP: &str = "\
-For cron jobs on several machines: the masters record which period was done last. --per day, week (from Monday)
-and month follow the calendar, in UTC or in the time zone of --tz; other periods have a fixed length and are
-counted from 1970-01-01 UTC. --at 03:00 lets periods begin at this time instead of midnight. Give all machines
-the same options. A call is for the period in which it was made, even if it waits for the lock beyond its end.
+For cron jobs on several machines, which must have the same options. --per day, week (from Monday) and month follow
+the calendar, in UTC or in the time zone of --tz; other periods are counted from 1970-01-01 UTC. A call is for the
+period in which it was made, even if it waits for the lock beyond the end of the period.
 
-By default the command runs at most once per period: the period is first recorded as done, then the command
-runs. After a crash in between, or if the command fails, it does not run again in this period. A command that
-does not exist or is not executable does not use up the period; neither does a script without its interpreter.
-With --at-least the command runs first, and the period is recorded as done once the command has exited with 0.
-After a failure or a crash the command runs again, so it must be safe to repeat.
+By default the command runs at most once per period: the masters first record the period as done, then the command
+runs. If it fails or crashes, it does not run again in this period. A command that does not exist or is not
+executable does not use up the period. With --at-least the command runs first, and the period is recorded as done
+once the command has exited with 0. After a failure or a crash it runs again, so it must be safe to repeat.
 
-Create the record once, by hand, while all masters are up: quorate once --create NAME. A missing record is
-never treated as a new one. If too many masters have lost it, nothing runs: quorate once --drop NAME --yes
-removes what is left, and then the record can be created again.
+Create the record once, by hand, while all masters are up: quorate once --create NAME. If too many masters have lost
+it, nothing runs: quorate once --drop NAME --yes removes what is left, and then it can be created again.
 
-quorate once --status NAME shows when and where the command ran last and how it ended, and with --per whether the
-present period is done. While the command runs, it shows where. JSON fields (stable): once, state (held, never,
-done, failed, unknown), done, period, holder, run (host, pid, began, ended, exit_code).
+quorate once --status NAME shows when and where the command ran last, or runs now, and how it ended; with --per also
+whether the present period is done. JSON fields (stable): once, state (held, never, done, failed, unknown), done,
+period, holder, run (host, pid, began, ended, exit_code).
 
-The command runs under the exclusive lock of the same name. Everything else is as for quorate run.
+The command runs under the exclusive lock of the same name, as with quorate run (see quorate help command).
 
 Examples:
     quorate once --create nightly-report
     quorate once --per day nightly-report -- ./report.sh
-    quorate once --per month --at 06:00 --tz Europe/Berlin invoices -- ./invoices.sh
+    quorate once --per month --tz Europe/Berlin invoices -- ./invoices.sh
     quorate once --per 1h --at-least --try sync:users -- ./sync.sh
     quorate once --status --per day nightly-report";
 
@@ -55,85 +52,73 @@ Examples:
 pub(crate) const CODES: [Meaning; 9] = [
     (
         "n",
-        "the command's own exit code; 0 also if this period was done before (--status: 0)",
+        "the command's own exit code; 0 also if this period was done before",
     ),
-    (
-        "64",
-        "wrong usage, or the record does not exist; the command did not run",
-    ),
+    ("64", "wrong usage, or the record does not exist"),
     (
         "69",
-        "no quorum of masters, or too many have lost the record; the command did not run",
+        "no quorum of masters, or too many have lost the record",
     ),
     ("70", ""),
-    (
-        "74",
-        "the lock was lost; the command was stopped, or a message says that it could not be",
-    ),
-    (
-        "75",
-        "another client held the lock for the whole wait; the command did not run",
-    ),
+    ("74", ""),
+    ("75", ""),
     ("126", ""),
     ("127", ""),
-    (
-        "128+n",
-        "signal n ended the command, the wait for the lock, or the access to the record",
-    ),
+    ("128+n", "signal n ended the command or the wait"),
 ];
+
+/// The heading of the options about the record of the last period in help texts.
+const RECORD: &str = "Record of the last period";
 
 /// Arguments of `once`.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
-    /// Length of a period: day, week or month of the calendar, or a fixed time such as 24h or 15m
+    /// Length of a period: day, week, month, or a fixed time such as 15m
     #[arg(long, value_name = "TIME", env = "QUORATE_PER", value_parser = calendar::per, required_unless_present_any = ["create", "drop", "status"])]
     per: Option<Per>,
 
-    /// The time of the day at which periods begin, for example 03:00 [default: 00:00]
+    /// Time of day when periods begin [default: 00:00]
     #[arg(long, value_name = "HH:MM", env = "QUORATE_AT", value_parser = calendar::at)]
     at: Option<Time>,
 
-    /// The time zone of --per day, week or month and of --at, for example Europe/Berlin [default: UTC]
+    /// Time zone of the calendar and of --at [default: UTC]
+    ///
+    /// For example Europe/Berlin.
     #[arg(long, value_name = "ZONE", env = "QUORATE_TZ", value_parser = calendar::tz)]
     tz: Option<TimeZone>,
 
-    /// If the command fails or crashes, run it again at the next call in the same period, until it exits with 0
+    /// Run the command in each call until it has succeeded in this period
     #[arg(long, env = "QUORATE_AT_LEAST", value_parser = clap::builder::BoolishValueParser::new())]
     at_least: bool,
 
-    /// Create the record of the last period; all masters must be reachable
-    #[arg(long, conflicts_with_all = ["drop", "status", "command", "shell"])]
+    /// Create the record; all masters must be reachable
+    #[arg(long, help_heading = RECORD, conflicts_with_all = ["drop", "status", "command", "shell"])]
     create: bool,
 
-    /// Remove the record of the last period from all masters; needs --yes
-    #[arg(long, conflicts_with_all = ["status", "command", "shell"])]
+    /// Remove the record from all masters; needs --yes
+    #[arg(long, help_heading = RECORD, conflicts_with_all = ["status", "command", "shell"])]
     drop: bool,
 
     /// Confirm --drop
-    #[arg(long)]
+    #[arg(long, help_heading = RECORD)]
     yes: bool,
 
     /// Show when and where the command ran last, and how it ended
-    #[arg(long, conflicts_with_all = ["command", "shell"])]
+    #[arg(long, help_heading = RECORD, conflicts_with_all = ["command", "shell"])]
     status: bool,
 
     /// Print JSON, with --status
-    #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
+    #[arg(long, env = "QUORATE_JSON", help_heading = RECORD, value_parser = clap::builder::BoolishValueParser::new())]
     json: bool,
 
     #[command(flatten)]
-    run: RunArgs,
+    pub(crate) job: JobArgs,
 }
 
 impl OnceArgs {
-    /// The options of `quorate run`, which `once` also has.
-    pub(crate) fn shared(&mut self) -> &mut RunArgs {
-        &mut self.run
-    }
-
     /// The words of the command to run, as the user typed them.
     pub(crate) fn command(&self) -> &[OsString] {
-        self.run.command()
+        self.job.command()
     }
 }
 
@@ -145,11 +130,6 @@ const SHORT_HOLDS: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: OnceArgs) -> Outcome {
     // Read the clock first: the period is the one in which the user called this command.
     let now = SystemTime::now();
-    if let Some(option) = args.run.lock.kind().asks_for_another() {
-        return Err(Failure::usage(format!(
-            "{option} is not supported by quorate once, which takes the exclusive lock of its name: use quorate run"
-        )));
-    }
     let schedule = |per| Schedule::new(per, args.at, args.tz.clone());
     let range = args.per.map(|per| schedule(per)?.period(now)).transpose()?;
     if args.create || args.drop || args.status {
@@ -161,7 +141,8 @@ pub(crate) fn run(args: OnceArgs) -> Outcome {
         ));
     };
     let at_least = args.at_least;
-    run::run_once(args.run, Some(Period { range, at_least }))
+    let period = Period { range, at_least };
+    run::run_once(args.job, KindArgs::default(), Some(period))
 }
 
 /// The operation on the record that the options ask for.
@@ -180,7 +161,7 @@ fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> Outcome {
         } => (Verb::Status, true, *json),
         OnceArgs { yes, .. } => (Verb::Drop, *yes, false),
     };
-    let (name, masters) = args.run.into_name();
+    let (name, masters) = args.job.into_name();
     let shown = output::bytes(name.as_bytes());
     if !sure {
         return Err(Failure::usage(format!(

@@ -15,6 +15,7 @@ use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::exporter::{Exporter, ExporterArgs};
+use crate::kind::KindArgs;
 use crate::lock::{Lock, LockArgs, said};
 use crate::output::{self, human};
 use crate::period::{Period, Unrecorded};
@@ -23,31 +24,16 @@ use crate::settings;
 
 /// The text below the options of `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The environment of the command has QUORATE_RESOURCE, QUORATE_TOKEN (the value of the lock key on the masters) and
-QUORATE_FENCING_TOKEN (a number larger than that of every earlier holder: pass it to the resource that the
-command writes to, which should reject smaller numbers). All other variables are passed on unchanged, including
-QUORATE_MASTERS with its passwords, so that the command can call quorate itself. To hide the masters from the
-command, use --hide-masters, or name the masters in a file that it cannot read (--config).
+The lock is renewed while the command runs. If it cannot be renewed, the command is stopped before the lock expires.
+The command gets QUORATE_FENCING_TOKEN, a number larger than that of every earlier holder: the resource that the
+command writes to should reject smaller numbers.
 
-By default the lock is exclusive. --also NAME locks several resources at once, all or none. --shared takes a
-read lock, which several readers can hold at a time. --permits N takes one of N permits of a semaphore
-(QUORATE_SLOT is its number). --owner ID takes a lock that all runs with the same ID can hold at a time. A
-quorate that runs under another one and asks for a lock which that one holds would wait forever, so it is
-refused at once (QUORATE_HELD lists the held locks and their processes). To allow it, give --owner to the outer
-one and --reenter to the inner one (QUORATE_OWNER).
+With --try, masters get more time to answer (5s to connect, 1s for each reply), unless you set it. Without an answer
+of a majority, quorate asks again for up to 10s and exits with 69.
 
-The command runs without a shell, in a process group of its own; signals that quorate receives are forwarded to
-the group. --shell LINE runs sh -c LINE instead; the exit code is that of the last command in LINE. quorate must
-be allowed to signal the command: write `sudo quorate run .. -- command`, not `quorate run .. -- sudo command`.
-quorate names every process of the group, with its pid, that it could not stop or that is still running when
-the command ends.
-
-If the lock cannot be renewed, the group gets SIGTERM a grace period before the lock expires, and SIGKILL just
-before. If a majority of masters reports that the lock is gone, the group gets SIGKILL at once. If quorate
-itself is killed or stopped, the group is killed as well. Processes that leave the group are not stopped.
-If a signal to quorate ends the command or the wait, quorate dies of the same signal, as shells expect:
-Ctrl-C also ends a loop around quorate. A second Ctrl-C within 5 seconds sends SIGTERM to a command that ignores the
-first one, and SIGKILL after the grace period; a third one sends SIGKILL at once.
+Topics:
+    quorate help command    the environment of the command, and how it is stopped
+    quorate help kinds      readers, several resources, semaphores, owners, and runs inside of runs
 
 Examples:
     quorate run nightly-report -- ./report.sh --full
@@ -85,11 +71,24 @@ pub(crate) const CODES: [Meaning; 9] = [
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
+    kind: KindArgs,
+
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+}
+
+/// The heading of the options about the command to run in help texts.
+pub(crate) const HEADING: &str = "Command";
+
+/// Arguments of both `run` and `once`: the lock, the command to run under it, and the masters.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    #[command(flatten)]
     pub(crate) lock: LockArgs,
 
     /// The command to run, with its arguments
     ///
-    /// Put `--` before it. The `--` is optional if no argument of the command is `--` or also an option of quorate.
+    /// Put `--` before it, unless no argument of the command is `--` or an option of quorate.
     #[arg(
         trailing_var_arg = true,
         required_unless_present = "shell",
@@ -101,30 +100,28 @@ pub(crate) struct RunArgs {
 
     /// Run this line with `sh -c` instead of COMMAND, for example 'a | b'
     ///
-    /// quorate cannot check that the programs in LINE exist. With `once`, a missing program therefore uses up the
-    /// period.
-    #[arg(long, value_name = "LINE")]
+    /// With `once`, a missing program in LINE uses up the period.
+    #[arg(long, value_name = "LINE", help_heading = HEADING)]
     shell: Option<OsString>,
 
     /// Keep the lock for at least this long, even if the command ends earlier
     ///
-    /// This prevents several machines from running the same cron job one after another, if their clocks differ by less
-    /// than TIME.
-    #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", value_parser = config::duration)]
+    /// For cron jobs on machines whose clocks differ by less than TIME: they run one of them.
+    #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", help_heading = HEADING, value_parser = config::duration)]
     keep_for: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL when the lock ends [default: 5s, but less than half of the ttl]
-    #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
+    #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", help_heading = HEADING, hide_short_help = true, value_parser = config::duration)]
     grace: Option<Duration>,
 
     /// Print the output of the command only if it fails or is stopped
     ///
-    /// For cron, which mails all output. The output is kept in temporary files until the command has ended.
-    #[arg(long, env = "QUORATE_OUTPUT_ON_FAILURE", value_parser = clap::builder::BoolishValueParser::new())]
+    /// For cron, which mails all output. Temporary files keep the output until then.
+    #[arg(long, env = "QUORATE_OUTPUT_ON_FAILURE", help_heading = HEADING, hide_short_help = true, value_parser = clap::builder::BoolishValueParser::new())]
     output_on_failure: bool,
 
-    /// Remove QUORATE_MASTERS and QUORATE_NEXT_MASTERS, which may contain passwords, from the command's environment
-    #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
+    /// Remove the masters, whose URLs may contain passwords, from the environment of the command
+    #[arg(long, env = "QUORATE_HIDE_MASTERS", help_heading = HEADING, hide_short_help = true, value_parser = clap::builder::BoolishValueParser::new())]
     hide_masters: bool,
 
     #[command(flatten)]
@@ -134,7 +131,7 @@ pub(crate) struct RunArgs {
     masters: MasterOptions,
 }
 
-impl RunArgs {
+impl JobArgs {
     /// The words of the command to run, as the user typed them.
     pub(crate) fn command(&self) -> &[OsString] {
         &self.command
@@ -182,22 +179,26 @@ pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
 pub(crate) fn run(args: RunArgs) -> Outcome {
-    run_once(args, None)
+    run_once(args.job, args.kind, None)
 }
 
 /// Runs a command under a lock. If `once` is given, runs the command only if it has not run in the current period.
-pub(crate) fn run_once(args: RunArgs, once: Option<Period>) -> Outcome {
+pub(crate) fn run_once(args: JobArgs, kind: KindArgs, once: Option<Period>) -> Outcome {
     let conflict = args.lock.conflict_exit_code();
-    let end = plan_and_run(args, once).map_err(|failure| failure.on_conflict(conflict))?;
+    let end = plan_and_run(args, kind, once).map_err(|failure| failure.on_conflict(conflict))?;
     Ok(match end {
         WayOut::Code(code) => code,
         WayOut::Signal(sig) => process::die_of(sig),
     })
 }
 
-fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failure> {
+fn plan_and_run(
+    mut args: JobArgs,
+    kind: KindArgs,
+    once: Option<Period>,
+) -> Result<WayOut, Failure> {
     let conflict = args.lock.conflict_exit_code();
-    let (lock, mut file) = args.lock.complete(args.masters)?;
+    let (lock, mut file) = args.lock.complete(kind, args.masters)?;
     config::fill!(args from file: keep_for, grace);
     let grace = args.grace.unwrap_or(DEFAULT_GRACE);
     // If `max_hold` is shorter than the ttl, the grace period must fit into `max_hold`. Otherwise the command would

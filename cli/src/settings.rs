@@ -36,6 +36,12 @@ pub(crate) fn flag(name: &str) -> String {
     format!("--{}", name.replace('_', "-"))
 }
 
+/// Settings of the lock that `-h` leaves out.
+const RARE: [&str; 1] = ["note"];
+
+/// The heading of the options about masters in help texts.
+pub(crate) const HEADING: &str = "Masters";
+
 fn of_group(lock: bool) -> impl Iterator<Item = &'static Setting> {
     let group = if lock {
         OptionGroup::Lock
@@ -57,10 +63,15 @@ fn option(setting: &'static Setting) -> Arg {
         .value_name(setting.value)
         .env(setting.variable)
         .hide_env_values(setting.secret)
+        .hide_short_help(RARE.contains(&setting.name))
         .help(help.clone());
     let arg = match setting.more {
         "" => arg,
         more => arg.long_help(format!("{help}\n\n{more}")),
+    };
+    let arg = match setting.group {
+        OptionGroup::Masters => arg.help_heading(HEADING),
+        OptionGroup::Lock => arg,
     };
     let arg = if setting.several {
         arg.action(ArgAction::Append)

@@ -24,6 +24,12 @@ pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_OWNER", "the owner of the lock, with --owner"),
 ];
 
+/// The lines of a help text that list the variables of [`TOLD`].
+pub(crate) fn table() -> String {
+    let line = |(name, words): (&str, &str)| format!("    {name:<21} {words}");
+    TOLD.map(line).join("\n")
+}
+
 /// The variables that choose the servers which `demo` and `bench` start.
 const SERVERS: [&str; 2] = ["QUORATE_SERVER", "QUORATE_ZOOKEEPER"];
 
@@ -77,26 +83,24 @@ fn is_unknown(name: &str, known: &BTreeSet<String>) -> bool {
 /// The known variable whose name is most similar to `name`; `None` if no name is similar enough.
 fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let bare = name.strip_prefix(OURS)?.to_ascii_uppercase();
-    let most = (bare.len() / 3).max(1);
-    let distance = |other: &String| edits(&bare, other.strip_prefix(OURS).unwrap_or(other));
-    let near = known.iter().map(|other| (distance(other), other));
-    let near = near.filter(|(edits, _)| *edits <= most);
-    near.min().map(|(_, other)| &**other)
+    let known = known.iter().map(|other| &**other);
+    nearest_of(&bare, known, |other| {
+        other.strip_prefix(OURS).unwrap_or(other)
+    })
 }
 
-/// The Levenshtein distance of two words: the smallest number of letters to insert, delete or replace.
-fn edits(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (n, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], n + 1);
-        for (m, theirs) in other.iter().enumerate() {
-            let exchanged = diagonal + usize::from(letter != *theirs);
-            diagonal = row[m + 1];
-            row[m + 1] = exchanged.min(row[m] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
+/// The word of `known` that is most similar to `word`, if a misspelling may explain the difference. `part` is the part
+/// of a known word that is compared.
+pub(crate) fn nearest_of<'a>(
+    word: &str,
+    known: impl Iterator<Item = &'a str>,
+    part: impl Fn(&'a str) -> &'a str,
+) -> Option<&'a str> {
+    let most = (word.chars().count() / 3).max(1);
+    let near = known.map(|other| (strsim::damerau_levenshtein(word, part(other)), other));
+    near.filter(|(edits, _)| *edits <= most)
+        .min()
+        .map(|(_, other)| other)
 }
 
 #[cfg(test)]
@@ -112,7 +116,7 @@ mod tests {
             ("QUORATE_MASTER", Some("QUORATE_MASTERS")),
             ("QUORATE_masters", Some("QUORATE_MASTERS")),
             ("QUORATE_NODE_TIME_OUT", Some("QUORATE_NODE_TIMEOUT")),
-            ("QUORATE_WIAT", None),
+            ("QUORATE_WIAT", Some("QUORATE_WAIT")),
             ("QUORATE_ELSE", None),
         ] {
             assert_eq!(nearest(name, &known), meant, "{name}");
@@ -125,20 +129,6 @@ mod tests {
             "PATH",
         ] {
             assert!(!is_unknown(name, &known), "{name}");
-        }
-    }
-
-    #[test]
-    fn edit_distance_counts_differing_letters() {
-        let apart = [
-            ("", "abc", 3),
-            ("abc", "abc", 0),
-            ("kitten", "sitting", 3),
-            ("ab", "ba", 2),
-        ];
-        for (one, other, wanted) in apart {
-            assert_eq!(edits(one, other), wanted, "{one} {other}");
-            assert_eq!(edits(other, one), wanted, "{other} {one}");
         }
     }
 }

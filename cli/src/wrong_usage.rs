@@ -3,10 +3,11 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit::{self, Failure, Outcome};
+use crate::variables;
 
 /// Prints help or version if the user asked for it. Every other error of the argument parser becomes a failure of wrong
-/// usage.
-pub(crate) fn explain(error: &clap::Error) -> Outcome {
+/// usage. `commands` is the whole command line interface.
+pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = error.print();
@@ -16,11 +17,65 @@ pub(crate) fn explain(error: &clap::Error) -> Outcome {
             let _ = error.print();
             Ok(exit::USAGE)
         }
-        _ => Err(Failure::usage(one_line(
-            &error.render().to_string(),
-            origin(error),
-        ))),
+        _ => Err(Failure::usage(
+            unknown_word(error, commands)
+                .unwrap_or_else(|| one_line(&error.render().to_string(), origin(error))),
+        )),
     }
+}
+
+/// The message about an option or a command that does not exist, with the one that the user may have meant. `None` for
+/// any other error.
+fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String> {
+    let (what, word, meant) = match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let word = text_of(error, ContextKind::InvalidArg)?;
+            let meant = text_of(error, ContextKind::SuggestedArg);
+            let meant = meant.or_else(|| nearest(&word, commands));
+            ("unexpected argument", word, meant)
+        }
+        ErrorKind::InvalidSubcommand => {
+            let word = text_of(error, ContextKind::InvalidSubcommand)?;
+            let meant = text_of(error, ContextKind::SuggestedSubcommand);
+            ("unrecognized command", word, meant)
+        }
+        _ => return None,
+    };
+    Some(match meant {
+        Some(meant) => format!("{what} '{word}': did you mean {meant}? See --help"),
+        None => format!("{what} '{word}'; see --help"),
+    })
+}
+
+/// A text that the parser has attached to the error. Of several suggestions, the parser's best one is the last.
+fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => texts.last().cloned(),
+        _ => None,
+    }
+}
+
+/// The option of the command in the command line that is most similar to `word`. The parser suggests none for short
+/// words such as `--tyr`.
+fn nearest(word: &str, commands: &clap::Command) -> Option<String> {
+    let word = word.strip_prefix("--")?;
+    let typed = std::env::args_os().skip(1);
+    let typed: Vec<String> = typed.filter_map(|word| word.into_string().ok()).collect();
+    let mut command = commands;
+    let mut options: Vec<&str> = commands
+        .get_arguments()
+        .filter_map(clap::Arg::get_long)
+        .collect();
+    for name in typed.iter().filter(|word| !word.starts_with('-')) {
+        let Some(below) = command.find_subcommand(name) else {
+            break;
+        };
+        command = below;
+        options.extend(command.get_arguments().filter_map(clap::Arg::get_long));
+    }
+    let meant = variables::nearest_of(word, options.into_iter(), |option| option)?;
+    Some(format!("--{meant}"))
 }
 
 /// The environment variable that the wrong value came from; `None` if the value was typed on the command line.

@@ -208,8 +208,8 @@ settings! {
         default: "none",
         change: "always: name an odd number of independent servers",
         option: Masters "URL,URL,..",
-        help: "The masters, separated by commas: redis://, rediss://, unix://, mysql://, mysqls:// or zk:// URLs",
-        more: "Each URL names one independent master, never a replica or a node of a cluster. Use an odd number of \
+        help: "URLs of the masters, separated by commas",
+        more: "The URLs begin with redis://, rediss:// (TLS), unix://, mysql://, mysqls:// (TLS) or zk://. Each URL names one independent master, never a replica or a node of a cluster. Use an odd number of \
             masters; different kinds may be mixed. Masters of the form mysql://user:password@host/database and \
             zk://host+host/path need `quorate prepare-server` once. A URL may contain a user, a password and a database \
             number: redis://user:password@host:6379/0. A password on the command line is visible in the list of \
@@ -314,21 +314,22 @@ settings! {
         default: "10s, at most max_ttl",
         change: "a crashed holder must be replaced sooner, or masters are far away",
         option: Lock "TIME",
-        help: "How long the lock lasts without renewal; it is renewed after a third of this time",
+        help: "How long the lock lasts without renewal",
+        more: "While it is held, the lock is renewed after a third of this time.",
     }
     max_hold: Option<Duration> {
         variable: "QUORATE_MAX_HOLD",
         default: "none",
         change: "a stuck holder must not hold for ever",
         option: Lock "TIME",
-        help: "Longest time to hold the lock; after that it counts as lost",
+        help: "Longest time to hold the lock, after which it is lost",
     }
     note: Option<String> {
         variable: "QUORATE_NOTE",
         default: "none",
         change: "operators should see more of a holder than host, pid and process",
         option: Lock "TEXT",
-        help: "Text that `status` and waiters show for this holder, next to host, pid and start time; at most 1 KiB",
+        help: "Text about this holder for `status` and waiters; at most 1 KiB",
     }
 }
 

@@ -5,6 +5,7 @@ mod bench;
 mod common;
 mod demo;
 mod doctor;
+mod help;
 mod hold;
 mod kinds;
 mod lead;

@@ -27,19 +27,21 @@ const COMMANDS: [&str; 16] = [
 
 fn help(command: &str, columns: &str) -> String {
     let mut help = bare();
-    help.args(Some(command).filter(|name| !name.is_empty()));
-    let help = done(
-        help.arg("--help")
-            .env("COLUMNS", columns)
-            .stdin(Stdio::null()),
-    );
+    help.args(command.split_whitespace());
+    if !command.starts_with("help ") {
+        help.arg("--help");
+    }
+    let help = done(help.env("COLUMNS", columns).stdin(Stdio::null()));
     assert_eq!(help.code, Some(0), "{help:?}");
     help.out
 }
 
 #[test]
 fn help_fits_its_width_and_breaks_no_word() {
-    for command in COMMANDS {
+    for command in COMMANDS
+        .iter()
+        .chain(&["help masters", "help command", "help kinds"])
+    {
         let words = |text: &str| -> Vec<String> {
             let words = text.split_whitespace().filter(|word| *word != "\\");
             words.map(str::to_owned).collect()
@@ -86,6 +88,17 @@ fn every_manual_page_has_the_standard_sections() {
             assert!(!page.contains(warning), "{name}: {warning}");
         }
         typeset(&name, &file, command);
+    }
+    for topic in ["masters", "command", "kinds"] {
+        let name = format!("quorate-{topic}");
+        let file = dir.path().join(format!("{name}.7"));
+        let page = std::fs::read_to_string(&file).expect("a page");
+        let title = format!(".TH {name} 7");
+        assert!(page.contains(&title), "{page}");
+        for section in [".SH NAME", ".SH \"DESCRIPTION\"", ".SH \"SEE ALSO\""] {
+            assert!(page.contains(section), "{name}: {section}: {page}");
+        }
+        typeset(&name, &file, &format!("help {topic}"));
     }
     let run = std::fs::read_to_string(dir.path().join("quorate-run.1")).expect("a page");
     assert!(

@@ -1,7 +1,7 @@
 //! Tests of environment variables: an empty variable counts as unset, and an unknown `QUORATE_*` variable causes a
 //! warning.
 
-use crate::common::{Done, bare, done, masters, quorate, run};
+use crate::common::{self, Done, bare, done, masters, quorate, run};
 
 /// The commands that need masters, with their required arguments.
 const COMMANDS: [&[&str]; 11] = [
@@ -21,16 +21,12 @@ const COMMANDS: [&[&str]; 11] = [
 #[test]
 fn every_variable_of_every_command_may_be_empty() {
     for words in COMMANDS {
-        let mut help = bare();
-        help.args(&words[..1]);
-        if words[0] == "quota" {
-            help.arg("left");
-        }
-        let help = done(help.arg("--help")).out;
-        let names = help.split("[env: ").skip(1);
-        let names: Vec<&str> = names
-            .filter_map(|rest| rest.split(['=', ']']).next())
-            .collect();
+        let page = if words[0] == "quota" {
+            "quota-left"
+        } else {
+            words[0]
+        };
+        let names = common::variables_of(page);
         assert!(names.len() > 12, "{words:?}: {names:?}");
         let mut command = bare();
         for name in &names {

@@ -34,6 +34,20 @@ pub(crate) fn bare() -> Command {
     command
 }
 
+/// The variables of the options of this command, from its manual page.
+pub(crate) fn variables_of(command: &str) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a directory");
+    let written = done(bare().args(["man", "--out"]).arg(folder.path()));
+    assert_eq!(written.code, Some(0), "{written:?}");
+    let page = folder.path().join(format!("quorate-{command}.1"));
+    let page = std::fs::read_to_string(page).expect("a page");
+    let names = page.split(".TP\n\\fB").skip(1).filter_map(|row| {
+        let (name, rest) = row.split_once("\\fR\nas ")?;
+        (!name.contains('\n') && !rest.is_empty()).then(|| name.to_owned())
+    });
+    names.collect()
+}
+
 /// A command that runs the binary under test with these masters. The restart guard is off, because the masters have
 /// just been started.
 pub(crate) fn quorate(masters: &Masters) -> Command {

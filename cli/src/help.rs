@@ -1,0 +1,261 @@
+//! Help texts on the screen: `-h` shows the usual options of a command, `--help` shows all of its options, and
+//! `quorate help` also has pages on topics that concern several commands.
+
+use std::ffi::OsString;
+
+use clap::builder::{Resettable, StyledStr};
+use clap::{Arg, Args, Command};
+
+use crate::config::MasterOptions;
+use crate::exit::{self, Outcome};
+use crate::settings::HEADING;
+use crate::{layout, output, variables};
+
+/// The options about masters that the help of every command shows. The topic `masters` shows all of them.
+const USUAL: [&str; 2] = ["masters", "config"];
+
+/// The heading of the options about masters in the help of a command.
+const USUAL_HEADING: &str = "Masters (all options: quorate help masters)";
+
+/// How much of a command its help shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// The usual options, with one line for each: `-h`.
+    Usual,
+    /// All options, explanations, examples and exit codes: `--help`.
+    All,
+}
+
+impl Detail {
+    /// The detail that this command line asks for, if it asks for help.
+    pub(crate) fn asked_for(words: &[OsString]) -> Self {
+        if words.iter().any(|word| word == "--help") {
+            Self::All
+        } else {
+            Self::Usual
+        }
+    }
+}
+
+/// The command as its help shows it, wrapped at `width` columns. Manual pages and completions show all of the command.
+pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Command {
+    let fit = |text: &StyledStr| layout::page(&text.to_string(), width);
+    let long = command.get_after_long_help().map(fit);
+    let after = command.get_after_help().map(fit);
+    let about = command.get_long_about().or(command.get_about()).cloned();
+    let command = command
+        .term_width(width)
+        .mut_args(|arg| shown(arg, detail))
+        .mut_subcommands(|command| on_screen(command, width, detail));
+    match (detail, long, after) {
+        (Detail::Usual, Some(long), after) => command
+            .after_help(after.unwrap_or_default())
+            .after_long_help(long),
+        (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
+        (Detail::Usual, None, None) => command,
+        // Without any text that only `--help` shows, the parser lists each option on as few lines as for `-h`.
+        (Detail::All, long, after) => command
+            .about(about.unwrap_or_default())
+            .long_about(Resettable::Reset)
+            .after_help(long.or(after).unwrap_or_default())
+            .after_long_help(Resettable::Reset),
+    }
+}
+
+/// The option as the help of a command shows it: without its variable, and the options about masters only if they are
+/// [`USUAL`].
+fn shown(arg: Arg, detail: Detail) -> Arg {
+    let arg = arg.hide_env(true);
+    let arg = if arg.get_help_heading() == Some(HEADING) {
+        let is_usual = USUAL.contains(&arg.get_id().as_str());
+        arg.help_heading(USUAL_HEADING)
+            .hide(!is_usual)
+            .long_help(Resettable::Reset)
+    } else {
+        arg
+    };
+    if detail == Detail::Usual {
+        return arg;
+    }
+    explained(arg)
+}
+
+/// The option with its whole explanation as one paragraph, which needs fewer lines than the parser's long form.
+fn explained(arg: Arg) -> Arg {
+    let text = arg.get_long_help().or(arg.get_help());
+    let text = text.map(ToString::to_string).unwrap_or_default();
+    let mut sentences: Vec<String> = text
+        .split("\n\n")
+        .map(|text| text.trim_end_matches('.').to_owned())
+        .collect();
+    let values = arg.get_possible_values();
+    let values = values.iter().filter_map(|value| {
+        let help = value.get_help()?;
+        Some(format!("{}: {help}", value.get_name()))
+    });
+    let values: Vec<String> = values.collect();
+    let has_values = !values.is_empty();
+    sentences.extend(values);
+    arg.hide_short_help(false)
+        .hide_possible_values(has_values)
+        .help(sentences.join(". "))
+        .long_help(Resettable::Reset)
+}
+
+/// A page on a topic that concerns several commands.
+pub(crate) struct Topic {
+    name: &'static str,
+    about: &'static str,
+    /// Builds the text below the options of the page.
+    text: fn() -> String,
+    /// Whether the page shows the options about masters.
+    has_options: bool,
+}
+
+/// All topics of `quorate help`.
+pub(crate) const TOPICS: [Topic; 3] = [
+    Topic {
+        name: "masters",
+        about: "The options about masters, their variables, and the configuration file",
+        text: masters,
+        has_options: true,
+    },
+    Topic {
+        name: "command",
+        about: "The command that quorate runs: its environment, and how it is stopped",
+        text: command,
+        has_options: false,
+    },
+    Topic {
+        name: "kinds",
+        about: "The kinds of locks, and commands that call quorate again",
+        text: kinds,
+        has_options: false,
+    },
+];
+
+const MASTERS: &str = "\
+Every command that connects to masters has these options. A flag overrides a QUORATE_* variable, which overrides the
+file. Most other options have a variable, too: --max-hold has QUORATE_MAX_HOLD. The manual page of each command lists
+its variables (man quorate-run). Durations need a unit: 500ms, 10s, 5m, 1h 30m.
+
+quorate doctor checks the masters, and says where each setting comes from. To set up MySQL or ZooKeeper, see
+quorate prepare-server --help; to replace masters while they are in use, see quorate masters --help.
+
+Examples:
+    export QUORATE_MASTERS=redis://a,redis://b,redis://c
+    quorate doctor --config /etc/quorate.toml
+    quorate run --masters redis://a,mysql://b/locks,zk://c/locks nightly-report -- ./report.sh";
+
+fn masters() -> String {
+    MASTERS.to_owned()
+}
+
+const COMMAND: &str = "\
+This page is about the command that quorate run, once and lead start.
+
+All other variables are passed on unchanged, including QUORATE_MASTERS with its passwords, so that the command can call
+quorate itself. To hide the masters from the command, use --hide-masters, or name the masters in a file that the
+command cannot read (--config). The command should pass QUORATE_FENCING_TOKEN to the resource that it writes to, which
+should reject smaller numbers than the largest it has seen.
+
+The command runs without a shell, in a process group of its own; signals that quorate receives are forwarded to the
+group. --shell LINE runs sh -c LINE instead; the exit code is that of the last command in LINE. quorate must be allowed
+to signal the command: write `sudo quorate run .. -- command`, not `quorate run .. -- sudo command`. quorate names
+every process of the group, with its pid, that it could not stop or that is still running when the command ends.
+
+If the lock cannot be renewed, the group gets SIGTERM a grace period before the lock expires, and SIGKILL just before.
+If a majority of masters reports that the lock is gone, the group gets SIGKILL at once. If quorate itself is killed or
+stopped, the group is killed as well. Processes that leave the group are not stopped.
+
+If a signal to quorate ends the command or the wait, quorate dies of the same signal, as shells expect: Ctrl-C also
+ends a loop around quorate. A second Ctrl-C within 5 seconds sends SIGTERM to a command that ignores the first one, and
+SIGKILL after the grace period; a third one sends SIGKILL at once.";
+
+fn command() -> String {
+    let (first, rest) = COMMAND.split_once("\n\n").unwrap_or((COMMAND, ""));
+    let variables = variables::table();
+    format!("{first}\n\nThe environment of the command has:\n{variables}\n\n{rest}")
+}
+
+const KINDS: &str = "\
+By default a lock is exclusive. quorate run and quorate hold have options for other kinds:
+    --also NAME    locks several resources at once, all or none
+    --shared       takes a read lock, which several readers can hold at a time
+    --permits N    takes one of N permits of a semaphore, which has its own name space
+    --owner ID     takes a lock that all runs with the same ID can hold at a time
+    --reenter      takes the lock with the ID of the outer quorate
+
+A quorate that runs under another one and asks for a lock which that one holds would wait forever, so it is refused at
+once with exit code 75. The variable QUORATE_HELD lists the held locks and their processes. To allow it, give --owner
+to the outer quorate and --reenter to the inner one. A reader under a reader of the same lock is allowed.
+
+quorate once and quorate lead take the exclusive lock of their name; quorate quota does so for each change.
+
+Examples:
+    quorate run account:1 --also account:2 -- transfer
+    quorate run --shared catalogue -- ./export.sh
+    quorate run --permits 5 api -- ./call.sh
+    quorate run --owner deploy-17 web -- sh -c 'quorate run --reenter web -- ./step.sh'";
+
+fn kinds() -> String {
+    KINDS.to_owned()
+}
+
+impl Topic {
+    /// The name of the topic's manual page.
+    pub(crate) fn manual_name(&self) -> String {
+        format!("quorate-{}", self.name)
+    }
+
+    /// Prints the page.
+    pub(crate) fn print(&self) -> Outcome {
+        let width = layout::page_width();
+        let text = layout::page(&(self.text)(), width);
+        let page = self.page().mut_args(explained);
+        let mut page = page.term_width(width).after_help(text);
+        output::print(&format!("{}\n", page.render_help().ansi()))?;
+        Ok(exit::OK)
+    }
+
+    /// The topic as a command, whose help is the page.
+    pub(crate) fn page(&self) -> Command {
+        let page = Command::new(self.name)
+            .disable_help_flag(true)
+            .help_template("{about-with-newline}\n{all-args}{after-help}")
+            .after_help((self.text)());
+        let page = if self.has_options {
+            MasterOptions::augment_args(page)
+        } else {
+            page
+        };
+        page.about(self.about).long_about(Resettable::Reset)
+    }
+}
+
+/// The list of topics, for the help of `quorate` itself.
+pub(crate) fn topics() -> String {
+    let line = |topic: &Topic| format!("\n    quorate help {:<9} {}", topic.name, topic.about);
+    format!("Topics:{}", TOPICS.iter().map(line).collect::<String>())
+}
+
+/// Arguments of `help`.
+#[derive(Debug, Args)]
+pub(crate) struct HelpArgs {
+    /// A topic, or a command and its step [default: quorate itself]
+    #[arg(value_name = "TOPIC")]
+    words: Vec<OsString>,
+}
+
+impl HelpArgs {
+    /// The topic that is asked for; `None` if the words name a command.
+    pub(crate) fn topic(&self) -> Option<&'static Topic> {
+        TOPICS.iter().find(|topic| self.words == [topic.name])
+    }
+
+    /// The command line that asks for the help of the named command.
+    pub(crate) fn command_line(self) -> Vec<OsString> {
+        let words = std::iter::once("quorate".into()).chain(self.words);
+        words.chain(["--help".into()]).collect()
+    }
+}

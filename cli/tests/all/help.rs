@@ -1,0 +1,248 @@
+//! Tests of the help: its length, the options that it shows, the topics, and the suggestion for a misspelt option.
+
+use crate::common::{Done, bare, done};
+
+/// The commands and steps whose help is tested, with arguments that they need. The first number is the number of words
+/// that name the command.
+const COMMANDS: [(usize, &[&str]); 27] = [
+    (1, &["run", "r", "true"]),
+    (1, &["hold", "r"]),
+    (1, &["once", "--per", "day", "r", "true"]),
+    (1, &["lead", "r", "true"]),
+    (1, &["watch", "r"]),
+    (1, &["status", "r"]),
+    (1, &["list"]),
+    (1, &["break", "--yes", "r"]),
+    (1, &["doctor"]),
+    (1, &["bench"]),
+    (2, &["quota", "create", "r", "1"]),
+    (2, &["quota", "take", "r"]),
+    (2, &["quota", "left", "r"]),
+    (2, &["quota", "drop", "--yes", "r"]),
+    (2, &["masters", "status"]),
+    (2, &["masters", "mark"]),
+    (2, &["masters", "begin"]),
+    (2, &["masters", "close"]),
+    (2, &["masters", "open"]),
+    (2, &["masters", "finish"]),
+    (2, &["masters", "back-out"]),
+    (1, &["quota"]),
+    (1, &["masters"]),
+    (1, &["demo"]),
+    (1, &["prepare-server"]),
+    (1, &["help"]),
+    (0, &[]),
+];
+
+/// The commands that connect to masters: all but the last six.
+fn with_masters() -> &'static [(usize, &'static [&'static str])] {
+    &COMMANDS[..21]
+}
+
+fn ask(words: &[&str]) -> Done {
+    let asked = done(bare().args(words).env("COLUMNS", "100"));
+    assert_eq!(asked.code, Some(0), "{words:?}: {asked:?}");
+    asked
+}
+
+/// The options that a help text shows, each with the name of its value; empty for an option without a value.
+fn options(help: &str) -> Vec<(String, String)> {
+    let rows = help.lines().filter_map(|line| {
+        // Only the rows of lists of options are indented like this.
+        let long = line.strip_prefix("      --");
+        let words = long.or_else(|| line.strip_prefix("  -")?.get(1..)?.strip_prefix(", --"))?;
+        let name: String = words
+            .chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '-')
+            .collect();
+        let rest = &words[name.len()..];
+        let value = rest
+            .strip_prefix(" <")
+            .and_then(|rest| rest.split_once('>'));
+        Some((
+            name,
+            value.map_or_else(String::new, |(value, _)| value.to_owned()),
+        ))
+    });
+    rows.collect()
+}
+
+#[test]
+fn help_is_short_at_both_usual_widths() {
+    for (number, words) in COMMANDS {
+        for columns in ["80", "100"] {
+            for (flag, most) in [("-h", 45), ("--help", 120)] {
+                let mut help = bare();
+                help.args(&words[..number])
+                    .arg(flag)
+                    .env("COLUMNS", columns);
+                let help = done(&mut help);
+                let lines = help.out.lines().count();
+                assert!(
+                    (3..=most).contains(&lines),
+                    "{:?} {flag} has {lines} lines in {columns} columns:\n{}",
+                    &words[..number],
+                    help.out
+                );
+            }
+        }
+    }
+}
+
+/// A value that the option accepts, by the name of the value in the help.
+fn value(name: &str) -> String {
+    let value = match name {
+        "PID" => return std::process::id().to_string(),
+        "DIR" => return std::env::temp_dir().display().to_string(),
+        "TIME" => "10s",
+        "N,N,.." => "1,3",
+        "HH:MM" => "03:00",
+        "ZONE" => "UTC",
+        "URL,URL,.." | "KIND,KIND,.." => "redis",
+        "on|off" | "MODE" => "on",
+        "ORDER" => "fair",
+        "HOST:PORT" => "127.0.0.1:9",
+        "FILE" => "/dev/null",
+        _ => "7",
+    };
+    value.to_owned()
+}
+
+#[test]
+fn every_option_that_a_help_shows_is_accepted() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = folder.path().join("metrics.prom");
+    for (number, words) in with_masters() {
+        let help = ask(&[&words[..*number], &["--help"]].concat());
+        let shown = options(&help.out);
+        assert!(shown.len() > 4, "{words:?}: {shown:?}");
+        for (option, value_name) in shown {
+            if matches!(&*option, "help" | "masters") {
+                continue;
+            }
+            let flag = format!("--{option}");
+            let mut command = bare();
+            command.args(&words[..*number]).arg(&flag);
+            match &*option {
+                "metrics-file" => drop(command.arg(&file)),
+                _ if value_name.is_empty() => {}
+                _ => drop(command.arg(value(&value_name))),
+            }
+            let rest = &words[*number..];
+            // These options replace the command or another option.
+            let without_command = ["create", "drop", "status", "shell"].contains(&&*option);
+            let rest = match (&*option, words[0]) {
+                ("per", _) => &rest[2..],
+                (_, "once" | "run" | "lead") if without_command => &rest[..rest.len() - 1],
+                ("yes", "break" | "quota") => &rest[1..],
+                _ => rest,
+            };
+            if option == "drop" {
+                command.arg("--yes");
+            }
+            if matches!(&*option, "nodes" | "spawn") {
+                continue; // these start servers, so no masters need to be named
+            }
+            let ran = done(command.args(rest));
+            assert!(
+                ran.code == Some(64) && ran.err.contains("no masters: "),
+                "{words:?} {flag}: {ran:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn options_about_masters_are_on_one_page() {
+    let topic = ask(&["help", "masters"]).out;
+    let words = topic.split_whitespace().collect::<Vec<_>>().join(" ");
+    let all = options(&topic);
+    assert!(all.len() >= 14, "{all:?}");
+    for wanted in [
+        "QUORATE_NODE_TIMEOUT",
+        "quorate.toml",
+        "quorate masters --help",
+    ] {
+        assert!(words.contains(wanted), "{wanted}: {topic}");
+    }
+    assert!(topic.lines().count() <= 120, "{topic}");
+    for (number, words) in with_masters() {
+        let help = ask(&[&words[..*number], &["--help"]].concat()).out;
+        assert!(help.contains("quorate help masters"), "{words:?}: {help}");
+        let both: Vec<String> = options(&help)
+            .into_iter()
+            .filter(|option| all.contains(option))
+            .map(|(option, _)| option)
+            .collect();
+        assert_eq!(both, ["masters", "config"], "{words:?}: {help}");
+    }
+}
+
+#[test]
+fn help_command_shows_topics_and_the_help_of_commands() {
+    for topic in ["masters", "command", "kinds"] {
+        assert!(
+            ask(&["--help"])
+                .out
+                .contains(&format!("quorate help {topic}"))
+        );
+        assert!(ask(&["help", topic]).out.lines().count() > 10, "{topic}");
+    }
+    assert_eq!(ask(&["help", "run"]).out, ask(&["run", "--help"]).out);
+    assert_eq!(
+        ask(&["help", "masters", "close"]).out,
+        ask(&["masters", "close", "--help"]).out
+    );
+    assert_eq!(ask(&["help"]).out, ask(&["--help"]).out);
+    let wrong = done(bare().args(["help", "mastres"]));
+    assert_eq!(wrong.code, Some(64), "{wrong:?}");
+    assert!(wrong.err.contains("did you mean masters?"), "{wrong:?}");
+}
+
+#[test]
+fn list_of_commands_leaves_out_those_for_packagers() {
+    for flag in ["-h", "--help"] {
+        let help = ask(&[flag]).out;
+        let (_, list) = help.split_once("Commands:\n").expect("a list");
+        let list = list.split("\n\n").next().expect("its lines");
+        let names = list
+            .lines()
+            .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        let names: Vec<&str> = names
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
+        assert!(
+            names.contains(&"run") && names.contains(&"help"),
+            "{names:?}"
+        );
+        assert!(
+            !names.contains(&"man") && !names.contains(&"completions"),
+            "{names:?}"
+        );
+    }
+    assert_eq!(ask(&["man"]).code, Some(0));
+}
+
+#[test]
+fn misspelt_option_names_the_nearest_one() {
+    for (words, meant) in [
+        (&["run", "--max-hodl", "1m", "r", "true"][..], "--max-hold"),
+        (&["run", "--tyr", "r", "--", "true"], "--try"),
+        (&["run", "r", "--wiat", "1s", "--", "true"], "--wait"),
+        (&["hold", "--tll", "5s", "r"], "--ttl"),
+        (&["status", "--jsn", "r"], "--json"),
+        (&["list", "--master", "redis://a"], "--masters"),
+        (&["list", "--node-time-out", "1s"], "--node-timeout"),
+        (&["quota", "take", "r", "--jsno"], "--json"),
+        (&["masters", "clos"], "close"),
+        (&["stauts", "r"], "status"),
+    ] {
+        let said = done(bare().args(words));
+        assert_eq!(said.code, Some(64), "{words:?}: {said:?}");
+        let wanted = format!("did you mean {meant}?");
+        assert!(said.err.contains(&wanted), "{words:?}: {said:?}");
+        assert!(!said.err.contains("as a value"), "{words:?}: {said:?}");
+    }
+    let far = done(bare().args(["status", "--frobnicate", "r"]));
+    assert!(!far.err.contains("did you mean"), "{far:?}");
+}
