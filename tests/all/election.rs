@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::support::{PATIENCE, ask_server, eventually, masters, ms, redlock, secs, settings};
 use futures::StreamExt;
 use quorate::{AcquireError, Leader, Leadership, Observation, Redlock, RedlockBuilder, Wait};
-use quorate_testbed::{ClockShim, Masters, OffsetFile, Reply, ServerOptions, Skew};
+use quorate_testbed::{
+    ClockShim, Fault as Cut, Masters, OffsetFile, Proxy, Reply, ServerOptions, Skew, Way,
+};
 
 /// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
@@ -47,25 +49,21 @@ fn woken(masters: &Masters) -> RedlockBuilder {
         .node_timeout(secs(5))
 }
 
-/// Becomes the leader in a separate runtime, which then ends without a release, like a killed process. Returns the term
-/// of the leader.
-fn lead_and_die(settings: RedlockBuilder, note: &'static str) -> u64 {
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let redlock = settings.build().expect("good settings");
-        let leads = runtime.block_on(campaign(&redlock, note));
-        let term = leads.term();
-        // The leader's note has been sent. From here on this client sends neither renewals nor releases.
-        runtime.block_on(redlock.flush());
-        std::mem::forget((leads, redlock));
-        runtime.shutdown_background();
-        term
-    })
-    .join()
-    .expect("no panic")
+/// Becomes the leader through the proxies. Then the proxies stop forwarding, so that this client sends neither renewals
+/// nor releases, like a killed process. Returns the term of the leader.
+async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
+    let urls = masters.iter().zip(proxies);
+    let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
+    let redlock = settings(urls).node_timeout(ms(400)).ttl(secs(2)).build();
+    let redlock = redlock.expect("good settings");
+    let leads = campaign(&redlock, note).await;
+    let term = leads.term();
+    // The leader's note has been sent.
+    redlock.flush().await;
+    for proxy in proxies {
+        std::mem::forget(proxy.inject(Cut::Hold(Way::Both)));
+    }
+    term
 }
 
 #[tokio::test]
@@ -174,17 +172,19 @@ async fn observers_without_wake_ups_poll() {
 #[tokio::test]
 async fn killed_leader_is_replaced_with_a_larger_term() {
     let masters = masters(3);
-    let settings = || settings(masters.urls()).node_timeout(ms(400)).ttl(secs(2));
-    let redlock = settings().build().expect("good settings");
+    let redlock = settings(masters.urls()).node_timeout(ms(400)).ttl(secs(2));
+    let redlock = redlock.build().expect("good settings");
     let mut observer = observe(&redlock);
     assert_eq!(change(&mut observer).await, None);
-    let mut last = 0;
+    let (mut last, mut dead) = (0, Vec::new());
     for note in ["first", "second", "third"] {
-        let settings = settings();
-        let dies = tokio::task::spawn_blocking(move || lead_and_die(settings, note));
-        let leader = led(&mut observer).await;
+        let proxies = masters.iter().map(|master| Proxy::start(master.addr()));
+        let proxies: Vec<Proxy> = proxies.map(|proxy| proxy.expect("a proxy")).collect();
+        let died = lead_and_die(&masters, &proxies, note);
+        let (term, leader) = tokio::join!(died, led(&mut observer));
         assert_eq!(text(&leader), Some(note));
-        assert_eq!(dies.await.expect("no panic"), leader.term);
+        assert_eq!(term, leader.term);
+        dead.push(proxies);
         assert!(
             leader.term > last,
             "term {} must exceed {last}",

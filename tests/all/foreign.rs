@@ -169,7 +169,7 @@ async fn foreign_value_in_the_key_of_the_generation_marker_is_named_and_nothing_
         let redlock = support::redlock(&masters);
         let why = redlock.try_acquire("nightly").await.unwrap_err();
         let named = "quorate:masters holds something that is not a generation marker";
-        assert!(why.to_string().contains(named), "{why}");
+        assert!(why.details().contains(named), "{why}");
         assert_eq!(
             ask_server(&masters[0], &["EXISTS", "nightly"]).int(),
             Some(0)

@@ -60,14 +60,8 @@ async fn writer_waits_for_a_reader_that_joined_just_before_another_reader_expire
         let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
         let (dies, reader, writer) = (redlock(), redlock(), redlock());
         // The process of the first reader ends without releasing its lock.
-        let first = std::thread::spawn(move || {
-            let mut runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = runtime.enable_all().build().expect("a runtime");
-            let read = dies.lock("page").shared().acquire();
-            std::mem::forget(runtime.block_on(read).expect("free"));
-            runtime.shutdown_background();
-        });
-        first.join().expect("no panic");
+        let read = dies.lock("page").shared().renewal(false).acquire();
+        std::mem::forget(read.await.expect("free"));
         let write = writer.try_acquire("page").await.expect("no fault");
         assert!(write.acquired().is_none());
         tokio::time::sleep(Duration::from_millis(850)).await;

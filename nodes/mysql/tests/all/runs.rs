@@ -84,7 +84,7 @@ async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
     let said = match other {
         Ok(TryAcquire::Acquired(_)) => panic!("two clients hold the lock"),
         Ok(_) => "held by another".to_owned(),
-        Err(error) => error.to_string(),
+        Err(error) => error.details(),
     };
     assert!(said.contains("restart guard"), "{said}");
 }

@@ -9,7 +9,7 @@ use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{
     AcquireError, OnceOutcome, Redlock, RedlockBuilder, RestartGuard, TryAcquire, ValueError, Wait,
 };
-use quorate_testbed::{Masters, ZooKeeperOptions};
+use quorate_testbed::{Fault as Cut, Masters, Proxy, Way, ZooKeeperOptions};
 use quorate_zookeeper::node;
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -133,22 +133,17 @@ test!(release_fires_one_watch_for_any_number_of_waiters, server => {
 test!(dead_holder_is_replaced_after_its_lease_and_not_before, server => {
     let ttl = Duration::from_secs(3);
     let url = server.url_with("timeout=700ms");
-    let dead = settings_of(&url).ttl(ttl).build().unwrap();
+    let addr = server.zookeeper.addr(0);
+    let proxy = Proxy::start(addr).unwrap();
+    let through = url.replace(&addr.to_string(), &proxy.addr().to_string());
+    let dead = settings_of(&through).ttl(ttl).build().unwrap();
     let mine = settings_of(&url).ttl(ttl).build().unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (taken, token) = runtime
-        .spawn(async move {
-            let before = Instant::now();
-            let guard = dead.acquire("a").await.unwrap();
-            let token = guard.fencing_token().unwrap();
-            // The guard is not dropped, as in a process that is killed.
-            std::mem::forget(guard);
-            (before, token)
-        })
-        .await
-        .unwrap();
-    // Ending the runtime ends all tasks of the client, so nothing renews or releases the lock.
-    runtime.shutdown_background();
+    let taken = Instant::now();
+    let guard = dead.acquire("a").await.unwrap();
+    let token = guard.fencing_token().unwrap();
+    // As after the death of the process, nothing renews or releases the lock.
+    let _dead = proxy.inject(Cut::Hold(Way::Both));
+    std::mem::forget(guard);
     let guard = mine.acquire("a").await.unwrap();
     assert!(taken.elapsed() >= ttl, "{:?}", taken.elapsed());
     assert!(taken.elapsed() < ttl * 4, "{:?}", taken.elapsed());
