@@ -142,7 +142,8 @@ mod enabled {
         register([].into_iter(), &[], &[]);
     }
 
-    /// Creates every series with the value 0 (test `first_lost_lock_of_a_process_increases_an_existing_series`).
+    /// Creates every series with the value 0 (test
+    /// `first_lost_lock_of_a_process_increases_a_metric_series_that_already_exists`).
     pub(crate) fn register(
         nodes: impl Iterator<Item = Arc<str>>,
         phases: &[&'static str],

@@ -55,18 +55,42 @@ type Arrangement = (&'static str, usize, usize, &'static str, u64);
 
 /// The arrangements that are measured while all masters run.
 const ARRANGEMENTS: [Arrangement; 8] = [
-    ("in order, 1 process x 16 tasks", 1, 16, "fair", 0),
-    ("in order, 4 processes x 4 tasks", 4, 4, "fair", 0),
-    ("in order, 4 x 4, 10 ms between turns", 4, 4, "fair", 10),
-    ("unordered, 1 process x 16 tasks", 1, 16, "unordered", 0),
-    ("unordered, 4 processes x 4 tasks", 4, 4, "unordered", 0),
-    ("the least by hand, 2 processes x 1 task", 2, 1, "least", 0),
-    ("in order, 2 processes x 1 task", 2, 1, "fair", 0),
-    ("in order, 1 process x 1000 tasks", 1, 1000, "fair", 0),
+    ("served in order: 1 process x 16 tasks", 1, 16, "fair", 0),
+    ("served in order: 4 processes x 4 tasks", 4, 4, "fair", 0),
+    (
+        "served in order: 4 x 4 tasks, 10 ms between turns",
+        4,
+        4,
+        "fair",
+        10,
+    ),
+    ("unordered: 1 process x 16 tasks", 1, 16, "unordered", 0),
+    ("unordered: 4 processes x 4 tasks", 4, 4, "unordered", 0),
+    (
+        "hand-written minimum: 2 processes x 1 task",
+        2,
+        1,
+        "least",
+        0,
+    ),
+    ("served in order: 2 processes x 1 task", 2, 1, "fair", 0),
+    (
+        "served in order: 1 process x 1000 tasks",
+        1,
+        1000,
+        "fair",
+        0,
+    ),
 ];
 
 /// The arrangement that is measured while two of the five masters do not answer.
-const STOPPED: Arrangement = ("in order, 4 x 4, two of five stopped", 4, 4, "fair", 0);
+const STOPPED: Arrangement = (
+    "served in order: 4 x 4 tasks, 2 of 5 stopped",
+    4,
+    4,
+    "fair",
+    0,
+);
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -76,7 +100,7 @@ fn main() {
     if args.iter().any(|arg| arg == "--test") {
         return; // `cargo test --benches` only builds it.
     }
-    let masters = Masters::start(5).expect("five masters (is redis-server installed?)");
+    let masters = Masters::start(5).expect("five masters must start (is redis-server installed?)");
     let rounds = args.iter().find_map(|arg| arg.strip_prefix("--rounds="));
     let rounds: usize = rounds.map_or(3, |rounds| rounds.parse().expect("a number of rounds"));
     let mut seen: Vec<Vec<Figures>> = ARRANGEMENTS.map(|_| Vec::new()).into();
@@ -118,9 +142,13 @@ fn goals(figures: &[Figures]) {
         four.sent,
     );
     for (mean, p99, figures) in [
-        ("hand-over between processes, mean in ms", "its p99", paused),
         (
-            "the same, if the client that releases asks again at once",
+            "mean time of a hand-over between processes, in ms",
+            "its p99",
+            paused,
+        ),
+        (
+            "hand-over in ms if the releasing client asks again at once",
             "its p99",
             four,
         ),

@@ -281,7 +281,7 @@ pub(crate) struct Named(pub(crate) Vec<Workload>);
 
 fn workloads(name: &str) -> Result<Named, String> {
     let found = Workload::named(name).map(Named);
-    found.ok_or_else(|| format!("no workload is called {name:?}"))
+    found.ok_or_else(|| format!("there is no workload {name:?}"))
 }
 
 impl Command {

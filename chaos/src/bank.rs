@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bank_rejects_a_token_smaller_than_one_it_has_seen() {
+    fn bank_rejects_a_booking_with_a_token_smaller_than_an_earlier_one() {
         let mut bank = Bank::default();
         let balances =
             |one: i64, other: i64| BTreeMap::from([("a".to_owned(), one), ("b".to_owned(), other)]);
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(
             bank.look(&["a"], 5),
             Ok(vec![100]),
-            "the rejected transfer must change no balance"
+            "a rejected transfer must change no balance"
         );
         assert_eq!(bank.book(&balances(80, 120), 8), Ok(()));
         assert_eq!(bank.look(&["b", "a"], 8), Ok(vec![120, 80]));

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_change_starts_from_the_masters_of_the_previous_change_and_names_the_removed_masters() {
+    fn each_change_starts_from_the_masters_of_the_previous_one_and_lists_the_removed_masters() {
         let one_by_one = Changes::one_by_one(3, 2);
         assert_eq!(one_by_one.sets, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]);
         assert_eq!((one_by_one.count(), one_by_one.servers()), (2, 5));

@@ -100,7 +100,7 @@ impl Fleet {
         let member = self.member(index)?;
         ensure!(
             member.child.try_wait()?.is_none(),
-            "it had already ended by itself"
+            "the client had already ended before the kill"
         );
         // Take the time before the kill. From now on the client may be dead, and its child process may have released
         // the lock. On a busy machine, the driver notices the end of the client much later.
@@ -268,7 +268,10 @@ impl Fleet {
     ) -> anyhow::Result<()> {
         let pid = self.member(index)?.child.id();
         let there = within(Duration::from_secs(10), || state(pid).is_some_and(&is));
-        ensure!(there, "process {pid} was not seen {wanted}");
+        ensure!(
+            there,
+            "process {pid} did not reach the state '{wanted}' in time"
+        );
         Ok(())
     }
 

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_during_a_change_leave_a_majority_of_each_set() {
+    fn faults_during_a_change_leave_a_majority_of_old_and_of_next_masters() {
         let sets: [&[usize]; 2] = [&[0, 1, 2, 3, 4], &[1, 2, 3, 4, 5]];
         let mut hazards = hazards();
         let mut hit: Vec<usize> = Vec::new();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_injected_between_close_and_open_is_a_kill_or_a_stop() {
+    fn only_kills_and_stops_are_injected_between_steps_close_and_open() {
         let sets: [&[usize]; 1] = [&[0, 1, 2]];
         let mut hazards = hazards();
         let fault = hazards.on_masters(Moment::Closed, &sets).expect("one");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_of_one_client_or_of_a_majority_is_refused_while_masters_are_replaced() {
+    fn fault_that_hits_one_client_or_a_majority_is_refused_while_masters_are_replaced() {
         for name in [
             "partition-client",
             "partition-majority",

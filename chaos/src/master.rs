@@ -75,7 +75,7 @@ impl Master {
     pub fn redis(&self) -> anyhow::Result<&Arc<Server>> {
         match &self.servers {
             Servers::Redis(server) => Ok(server),
-            _ => anyhow::bail!("this master is no Redis but {}", self.kind),
+            _ => anyhow::bail!("this master is not a Redis server but {}", self.kind),
         }
     }
 
@@ -87,7 +87,7 @@ impl Master {
     pub fn database(&self) -> anyhow::Result<&Arc<MariaDb>> {
         match &self.servers {
             Servers::Database(server) => Ok(server),
-            _ => anyhow::bail!("this master is no database but {}", self.kind),
+            _ => anyhow::bail!("this master is not a database but {}", self.kind),
         }
     }
 
@@ -99,7 +99,7 @@ impl Master {
     pub fn zookeeper(&self) -> anyhow::Result<&Arc<ZooKeeper>> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => Ok(ensemble),
-            _ => anyhow::bail!("this master is no ZooKeeper but {}", self.kind),
+            _ => anyhow::bail!("this master is not a ZooKeeper but {}", self.kind),
         }
     }
 

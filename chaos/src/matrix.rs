@@ -94,7 +94,7 @@ pub fn run(
         let (nodes, order) = (scenario.nodes(), scenario.order);
         let masters = NodeKind::name_of(&nodes);
         if let Some(why) = nodes.iter().find_map(|node| node.lack()) {
-            eprintln!("not run: {kind} over {masters}: {why}");
+            eprintln!("left out: {kind} over {masters}: {why}");
             continue;
         }
         let workloads = scenario.workloads.clone();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn matrix_report_sums_by_fault_and_lists_only_cells_that_are_not_valid() {
+    fn matrix_report_has_sums_for_each_fault_and_lists_only_runs_that_are_not_valid() {
         let mut without = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
         let unavailable = [("kill".to_owned(), "no".to_owned())];
         without.summary.unavailable = unavailable.into();

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_of_a_lock_starts_at_its_release_or_at_the_first_request() {
+    fn idle_time_of_a_lock_begins_at_its_release_or_at_the_first_request_for_it() {
         let history = History::new(vec![
             at(10, "c1", wait(1)),
             at(12, "c1", obtained(1)),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_of_one_change_step_are_merged_and_each_client_process_has_its_masters() {
+    fn attempts_at_the_same_change_step_are_merged_and_each_client_process_keeps_its_masters() {
         let step = |step: &str, since, done| Event::Step {
             change: 0,
             step: step.into(),

@@ -65,7 +65,8 @@ impl Progress {
         }
         self.last = Some(Instant::now());
         let text = format!(
-            "{}: {} s left | {} obtained, {} missed, {} losses notified, {} stale writes refused | {} faults landed, {} failed",
+            "{}: {} s left | {} locks obtained, {} not obtained, {} losses notified, {} stale writes refused | {} \
+             faults took effect, {} failed",
             self.phase,
             left.as_secs(),
             totals.obtained,

@@ -32,7 +32,7 @@ const GAUGE_EVERY: Duration = Duration::from_secs(20);
 
 /// The reason why masters cannot be changed on this machine.
 const NO_QUORATE: &str =
-    "replacing masters needs the `quorate` program: build it, or name it in QUORATE_CLI";
+    "replacing masters needs the program `quorate`: build it, or set QUORATE_CLI to its path";
 
 /// The result of a run.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub fn run(
     scenario.check()?;
     for (index, node) in scenario.nodes().into_iter().enumerate() {
         if let Some(why) = node.lack() {
-            anyhow::bail!("m{} cannot be started here: {why}", index + 1);
+            anyhow::bail!("m{} cannot be started on this machine: {why}", index + 1);
         }
     }
     std::fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
@@ -121,8 +121,8 @@ impl<'a> Driver<'a> {
         }
         let quorate = find_quorate();
         if quorate.is_none() && scenario.workloads.contains(&Workload::Run) {
-            let why =
-                "the `quorate` program is missing: build it, or name it in QUORATE_CLI".to_owned();
+            let why = "the program `quorate` is missing: build it, or set QUORATE_CLI to its path"
+                .to_owned();
             recorder.note("chaos", unavailable(Workload::Run.name(), why));
         }
         // The path must be short, because a socket is created in it.
@@ -308,7 +308,7 @@ impl<'a> Driver<'a> {
         let settled = began + self.scenario.settling().unwrap_or_default();
         let wanted = self.wanted();
         self.progress
-            .phase("healed; every client must get a lock again");
+            .phase("all faults have ended; every client must get a lock again");
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let all = (0..self.scenario.clients).all(|client| {
                 wanted.iter().all(|workload| {

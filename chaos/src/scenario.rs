@@ -163,7 +163,7 @@ impl Scenario {
         ensure!(self.clients > 0, "--clients is 0: give at least one client");
         ensure!(
             self.nodes.is_empty() || self.nodes.len() == self.masters,
-            "{} masters are named, but the run has {}: give both the same number",
+            "{} masters are named, but the run has {}: give the same number in both options",
             self.nodes.len(),
             self.masters
         );
@@ -171,7 +171,7 @@ impl Scenario {
         if let Some(foreign) = foreign {
             ensure!(
                 self.locker.is_the_library(),
-                "{} supports only Redis, but one of the masters is {foreign}",
+                "{} supports only Redis masters, but one of the masters is {foreign}",
                 self.locker.name()
             );
         }
@@ -190,8 +190,8 @@ impl Scenario {
         let forgets = self.faults.iter().any(|kind| kind.forgets());
         ensure!(
             !(self.has(Needs::Clocks) && forgets),
-            "wrong clocks and lost memory together break even the order of fencing tokens: \
-             run them apart"
+            "a run must not combine wrong clocks with masters that lose data, because then even fencing tokens may \
+             fall: use two runs"
         );
         Ok(())
     }
@@ -215,7 +215,8 @@ impl Scenario {
             .any(|two| two[0].iter().any(|one| two[1].contains(one)));
         ensure!(
             !wrong || !meet,
-            "an operator that skips steps must replace all masters at once: only then are two holders certain"
+            "an operator that skips steps must replace all masters at once, because only then two holders are \
+             certain"
         );
         Ok(())
     }
@@ -322,7 +323,7 @@ mod tests {
         };
         assert_eq!(checked(Locker::Quorate), Ok(()));
         assert_eq!(checked(Locker::IgnoresLoss), Ok(()));
-        let why = "half-quorum supports only Redis, but one of the masters is mysql";
+        let why = "half-quorum supports only Redis masters, but one of the masters is mysql";
         assert_eq!(checked(Locker::HalfQuorum), Err(why.to_owned()));
     }
 

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn schedule_skips_inapplicable_faults_and_aims_specific_faults_at_their_kind_of_master() {
+    fn schedule_skips_unsuitable_faults_and_injects_others_only_into_their_kind_of_master() {
         let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Ensemble];
         let scenario = Scenario {
             duration: Duration::from_secs(120),
@@ -237,7 +237,10 @@ mod tests {
         }
         for name in ["db-row-held", "zk-leader-kill", "stop", "latency"] {
             let mut of = plan.iter().filter(|one| one.fault.kind.name() == name);
-            assert!(of.next().is_some(), "the fault {name} is never scheduled");
+            assert!(
+                of.next().is_some(),
+                "the schedule must contain the fault {name}"
+            );
         }
     }
 }

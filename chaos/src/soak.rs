@@ -108,7 +108,7 @@ pub fn growth(scenario: &Scenario, history: &History) -> Finding {
                     to: history.end(),
                     who: vec![name.clone()],
                     resource: None,
-                    what: format!("{name}: {what} grew from {then} to {now}"),
+                    what: format!("{name}: {what} must not grow, but grew from {then} to {now}"),
                     excused: None,
                 });
             }
@@ -126,7 +126,10 @@ pub fn growth(scenario: &Scenario, history: &History) -> Finding {
             (false, true) => Verdict::Valid,
             (false, false) => Verdict::Invalid,
         },
-        looked_at: format!("memory, handles and connections of {} processes", all.len()),
+        looked_at: format!(
+            "memory, file handles and connections of {} processes",
+            all.len()
+        ),
         violations,
     }
 }

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plan_of_a_change_gives_every_client_the_next_masters_and_takes_every_step() {
+    fn plan_of_a_change_contains_every_step_and_gives_every_client_the_next_masters() {
         for clients in 1..9 {
             let tasks = plan(&Changes::at_once(3), clients, true);
             let mut given: Vec<usize> = tasks
@@ -140,7 +140,7 @@ mod tests {
                 let nobody = clients == 1 && step == "clients of both";
                 assert!(
                     taken || nobody,
-                    "no client does the step {step} in a run with {clients} clients"
+                    "some client must do the step {step} in a run with {clients} clients"
                 );
             }
         }

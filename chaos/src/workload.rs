@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_and_group_is_found_by_its_name() {
+    fn every_workload_and_group_of_workloads_is_found_by_its_name() {
         for one in Workload::ALL {
             assert_eq!(Workload::named(one.name()), Some(vec![one]));
             assert_eq!(family(&format!("{}-3", one.name())), one.name());

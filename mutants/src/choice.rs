@@ -145,10 +145,10 @@ mod tests {
     ];
 
     #[test]
-    fn every_test_program_of_the_library_judges_mutants_or_is_listed_as_excluded() {
+    fn every_test_program_of_the_library_checks_mutants_or_is_listed_as_excluded() {
         let files = ["tests/*/main.rs", "tests/all/*.rs"];
-        let files =
-            targets::tracked(&targets::root(), &files).expect("the folder of tests can be read");
+        let files = targets::tracked(&targets::root(), &files)
+            .expect("git must list the files of the folder tests");
         for file in &files {
             let program = file
                 .trim_start_matches("tests/")

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn script_has_mutants_of_its_comparisons_numbers_and_calls() {
+    fn mutants_of_a_script_change_its_comparisons_numbers_and_calls() {
         let script = "-- if 1 < 2\nif a < KEYS[1] and b then\n  call('DEL', key, 3)\nend\n";
         let found: Vec<String> = mutants("x/a.lua", script)
             .into_iter()

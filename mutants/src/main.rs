@@ -170,7 +170,7 @@ fn run(options: &Options) -> Result<bool> {
     };
     let mutants: Vec<&Mutant> = tree.mutants().collect();
     println!(
-        "{} mutants compile, {} do not; built in {:.0} s",
+        "{} mutants compile, {} do not; all were built in {:.0} s",
         mutants.len(),
         tree.not_compiled(),
         began.elapsed().as_secs_f64()
@@ -185,7 +185,7 @@ fn run(options: &Options) -> Result<bool> {
     }
     let mut judges = judge::judges(&built, &options.choice)?;
     for test in judge::calibrate(&mut judges, &tree.copy, options.threads, options.keep)? {
-        println!("left out, because it fails without a mutant: {test}");
+        println!("test left out, because it fails without any mutant: {test}");
     }
     for (judge, count) in judge::reach(&judges) {
         println!("{count:>6} reached by {judge}");

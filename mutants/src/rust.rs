@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn decision_has_mutants_and_test_code_has_none() {
+    fn mutants_change_decisions_but_not_test_code() {
         let text = "
             const LIMIT: u32 = 3;
             fn decide(a: u32, b: Option<u32>) -> u32 {
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_only_logs_converts_or_serves_tests_has_no_mutants() {
+    fn mutants_do_not_change_code_that_only_logs_converts_or_serves_tests() {
         let text = "fn f(a: bool, b: u32) {
             let c = u64::try_from(b).unwrap_or(7);
             if a { tracing::warn!(\"x\"); } else if b < 2 { tracing::debug!(\"y\"); }
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_with_a_pattern_is_not_split() {
+    fn mutants_do_not_split_a_condition_that_contains_a_pattern() {
         let text = "fn f(a: Option<bool>, b: bool) { if let Some(x) = a && b && x { go(); } }";
         let mut found = changes(text);
         found.sort();

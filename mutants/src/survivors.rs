@@ -26,7 +26,9 @@ pub(crate) fn read() -> Result<Vec<Survivor>> {
             continue;
         }
         if line.starts_with(' ') {
-            let last = list.last_mut().context("a reason without a mutant")?;
+            let last = list
+                .last_mut()
+                .context("the list begins with a reason instead of a mutant")?;
             if !last.reason.is_empty() {
                 last.reason.push(' ');
             }
@@ -57,7 +59,7 @@ mod tests {
     const MOST: usize = 31;
 
     #[test]
-    fn every_listed_surviving_mutant_is_in_the_code_and_has_a_reason() {
+    fn every_mutant_on_the_list_of_survivors_exists_and_has_a_reason() {
         let list = read().expect("the list");
         let code = find::find(&targets::root()).expect("the code");
         let names: BTreeSet<String> = code.mutants.iter().map(Mutant::name).collect();
@@ -65,24 +67,24 @@ mod tests {
         for Survivor { name, reason } in &list {
             assert!(
                 names.contains(name),
-                "the list names a mutant that no longer exists: {name}"
+                "the list of survivors names a mutant that no longer exists: {name}"
             );
             assert!(
                 reason.len() > 20,
-                "the list must give a reason for this mutant: {name}"
+                "the list of survivors must give a reason for this mutant: {name}"
             );
             assert!(
                 once.insert(name),
-                "the list names this mutant twice: {name}"
+                "the list of survivors names this mutant twice: {name}"
             );
         }
     }
 
     #[test]
-    fn list_of_surviving_mutants_does_not_grow() {
+    fn number_of_mutants_on_the_list_of_survivors_does_not_grow() {
         assert!(
             read().expect("the list").len() <= MOST,
-            "the list is full: write tests that notice these mutants instead"
+            "the list of survivors may not grow: write tests that notice these mutants"
         );
     }
 }

@@ -95,7 +95,9 @@ impl Table {
                 *judges.entry(judge_of(by)).or_default() += 1;
                 of_file.killed += 1;
             } else if row.fate.starts_with("hung") {
-                *judges.entry("a judge that never ended".into()).or_default() += 1;
+                *judges
+                    .entry("a test program that never ended".into())
+                    .or_default() += 1;
                 of_file.hung += 1;
             } else if explained.contains(&**name) {
                 of_file.explained += 1;
@@ -119,7 +121,7 @@ impl Table {
         let share = 100.0 * well as f64 / all.judged.max(1) as f64;
         let _ = writeln!(
             text,
-            "dead or explained: {well} of {} ({share:.1} %); what no check reaches counts as alive\n",
+            "dead or explained: {well} of {} ({share:.1} %); a mutant that no check reaches counts as alive\n",
             all.judged
         );
         let mut judges: Vec<_> = judges.into_iter().collect();
@@ -191,7 +193,7 @@ mod tests {
     use crate::mutant::number;
 
     #[test]
-    fn unreached_mutant_counts_as_surviving_and_the_share_is_computed_over_the_sample_only() {
+    fn mutant_that_no_test_reaches_is_counted_as_surviving_and_only_sampled_mutants_are_counted() {
         let mut found = lua::mutants("x/a.lua", "return 3\nreturn 4\nreturn 7\nreturn 8\n");
         number(&mut found);
         let table = |fates: &[Fate]| {

@@ -96,14 +96,14 @@ pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
     for file in FOR_TESTS {
         ensure!(
             root.join(file).is_file(),
-            "there is no {file}: name its new place in mutants/src/targets.rs"
+            "the file {file} does not exist: correct its path in mutants/src/targets.rs"
         );
     }
     for pattern in DECIDING {
         let matching = tracked(root, &[pattern])?;
         ensure!(
             !matching.is_empty(),
-            "no file matches {pattern}: name its new place in mutants/src/targets.rs"
+            "no file matches {pattern}: correct the pattern in mutants/src/targets.rs"
         );
         for file in matching {
             // `tests.rs` contains the unit tests of the module in the same folder, and `models.rs` its loom models.

@@ -199,18 +199,21 @@ impl Tree {
             if complaints.is_empty() {
                 break;
             }
-            ensure!(round < 60, "the copy does not compile after {round} rounds");
+            ensure!(
+                round < 60,
+                "the copy with the mutants does not compile after {round} attempts"
+            );
             let before = self.dropped.len();
             for complaint in &complaints {
                 self.drop_for(complaint, &placed);
             }
             ensure!(
                 self.dropped.len() > before,
-                "the copy does not compile, and no mutant is to blame: {}",
+                "the copy with the mutants does not compile, for a reason other than a mutant: {}",
                 complaints[0].says
             );
             eprintln!(
-                "round {round}: {} errors, {} mutants left out",
+                "attempt {round} to compile: {} errors, {} mutants left out",
                 complaints.len(),
                 self.dropped.len() - before
             );
@@ -227,17 +230,23 @@ impl Tree {
         }
         let (tests, complaints) = self.cargo(&words)?;
         if let Some(complaint) = complaints.first() {
-            bail!("the tests of the copy do not compile: {}", complaint.says);
+            bail!(
+                "the tests of the copy with the mutants do not compile: {}",
+                complaint.says
+            );
         }
         let mut simulation = None;
         if choice.simulation() {
             let build = ["build", "--release", "-p", "quorate-simulation"];
             let (mut programs, complaints) = self.cargo(&build)?;
             if let Some(complaint) = complaints.first() {
-                bail!("the simulation does not compile: {}", complaint.says);
+                bail!(
+                    "the simulation of the copy with the mutants does not compile: {}",
+                    complaint.says
+                );
             }
             simulation = programs.remove("quorate-simulation");
-            ensure!(simulation.is_some(), "the simulation was not built");
+            ensure!(simulation.is_some(), "cargo built no simulation program");
         }
         let tests: BTreeMap<String, PathBuf> = tests
             .into_iter()
@@ -309,7 +318,8 @@ impl Tree {
         }
         ensure!(
             assembled == 1,
-            "{assembled} functions {} in src, where scripts are assembled: name it in mutants/src/targets.rs",
+            "{assembled} functions {} assemble scripts in src, but there must be one: correct the name in \
+             mutants/src/targets.rs",
             targets::ASSEMBLES_SCRIPTS
         );
         Ok(placed)

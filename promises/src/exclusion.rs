@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn overlap_of_two_holders_is_found_however_it_arises() {
+    fn overlap_of_two_holders_of_one_resource_is_found() {
         let mut exclusion = Exclusion::default();
         assert_eq!(exclusion.begins("a", belief(1, 10, 20)), []);
         assert_eq!(exclusion.begins("b", belief(2, 12, 30)), []);
         assert_eq!(
             exclusion.begins("a", belief(3, 20, 40)),
             [],
-            "holds one after the other must not count as an overlap"
+            "two holds, one after the other, must not count as an overlap"
         );
         let both = |other, from, to| Overlap { other, from, to };
         assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);

@@ -53,12 +53,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_that_asks_after_a_queued_waiter_may_not_be_served_first() {
+    fn client_that_asks_after_a_waiter_was_queued_must_not_be_served_before_it() {
         let mut line = Line::default();
         assert_eq!(line.passed(100), None);
         line.stands(1, 10);
         line.stands(2, 20);
-        assert_eq!(line.passed(10), None, "the attempt had already begun");
+        assert_eq!(
+            line.passed(10),
+            None,
+            "a waiter that was queued after the attempt began must not count"
+        );
         assert_eq!(line.passed(15), Some(&1));
         assert_eq!(line.first_of(|one| *one != 1), Some((20, &2)));
         line.leaves(&1);

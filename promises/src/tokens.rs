@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_is_unique_and_larger_for_a_later_attempt() {
+    fn token_that_is_repeated_or_not_larger_for_a_later_attempt_is_found() {
         let mut tokens = Tokens::default();
         let mut give = |resource, (began, at), token| {
             let who = at;
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(
             give("b", (0, 10), 7),
             None,
-            "a smaller token for another resource is allowed"
+            "a smaller token for another resource must be allowed"
         );
         assert_eq!(
             give("a", (9, 12), 5),
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(tokens.judged(), 7);
     }
     #[test]
-    fn shared_holds_may_have_the_same_token_but_no_smaller_one() {
+    fn shared_holds_may_have_equal_tokens_but_not_smaller_ones() {
         let mut tokens = Tokens::default();
         // Two clients with even numbers may share the lock, and so may two clients with odd numbers.
         let mut give = |who: u64, (began, at), token| {
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(
             give(4, (11, 12), 7),
             None,
-            "overlapping attempts may get tokens in any order"
+            "overlapping attempts may get their tokens in any order"
         );
         let twice = give(5, (11, 13), 7);
         assert!(matches!(

@@ -166,7 +166,7 @@ impl Client {
             }
             None => {
                 call.over();
-                self.say(|client| format!("client {client} drops its acquire"));
+                self.say(|client| format!("client {client} drops its acquire before it ends"));
                 self.process.shared.world().watch.coverage.cut += 1;
                 return;
             }

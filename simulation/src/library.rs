@@ -175,6 +175,6 @@ fn miss(error: AcquireError) -> Miss {
         AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => Miss::HeldByOther,
         AcquireError::NoQuorum(_) | AcquireError::OtherMasters(_) => Miss::NoQuorum,
         AcquireError::TooLate(_) => Miss::TooLate,
-        error => panic!("a scenario with bad input: {error}"),
+        error => panic!("the scenario must not contain invalid input: {error}"),
     }
 }

@@ -111,14 +111,14 @@ impl Hold for LockGuard {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let guard = Arc::into_inner(self).expect("no other reference to the guard is left");
+        let guard = Arc::into_inner(self).expect("only one reference to the guard may be left");
         Box::pin(async move {
             let _released = guard.release().await;
         })
     }
 
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
-        let guard = Arc::into_inner(self).expect("no other reference to the guard is left");
+        let guard = Arc::into_inner(self).expect("only one reference to the guard may be left");
         Box::pin(async move {
             let reader = guard.downgrade().await.ok()?;
             Some(Arc::new(reader) as Arc<dyn Hold>)
@@ -157,7 +157,8 @@ impl Hold for Leadership {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let leadership = Arc::into_inner(self).expect("no other reference to the guard is left");
+        let leadership =
+            Arc::into_inner(self).expect("only one reference to the guard may be left");
         Box::pin(async move {
             let _resigned = leadership.resign().await;
         })
@@ -195,7 +196,7 @@ impl Hold for OwnedGuard {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let guard = Arc::into_inner(self).expect("no other reference to the guard is left");
+        let guard = Arc::into_inner(self).expect("only one reference to the guard may be left");
         Box::pin(async move {
             let _released = guard.release().await;
         })

@@ -75,7 +75,7 @@ impl Options {
                 "--seeded-bug" => {
                     let name = value()?;
                     let flaw =
-                        Flaw::by_name(&name).ok_or(format!("no seeded bug is called {name}"))?;
+                        Flaw::by_name(&name).ok_or(format!("there is no seeded bug {name}"))?;
                     options.what = What::SeededBug(flaw);
                 }
                 _ => return Err(format!("unknown argument {arg}")),
@@ -127,7 +127,7 @@ fn sweep(options: &Options) -> ExitCode {
 
 fn table(options: &Options, summary: &Summary) {
     print!("{}", summary.coverage);
-    println!("cases judged by the rules");
+    println!("cases that each rule has judged");
     for (rule, judged) in RULES.into_iter().zip(summary.judged) {
         println!("  {rule:<42}{:>14}", grouped(judged));
     }
@@ -145,11 +145,11 @@ fn table(options: &Options, summary: &Summary) {
         summary.failures.len()
     );
     if let Some((seed, worst)) = &summary.worst {
-        println!("the latest call: {worst} (seed {seed})");
+        println!("the call that ended latest: {worst} (seed {seed})");
     }
     let idle = summary.idle_rules();
     if !idle.is_empty() && options.worlds != Worlds::Bench {
-        println!("rules that judged nothing: {}", idle.join(", "));
+        println!("rules that have judged no case: {}", idle.join(", "));
     }
     let missing = summary.coverage.missing();
     if !missing.is_empty() && options.worlds != Worlds::Bench {
@@ -180,7 +180,7 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
         ..play
     }
     .run(&small);
-    println!("seed {seed} FAILS: {violation}\n\nshrunk to\n{small}\n");
+    println!("seed {seed} FAILS: {violation}\n\nsmallest scenario that still fails:\n{small}\n");
     println!("{}", again.trace.join("\n"));
     if let Some(violation) = again.violation {
         let stores = match worlds {
@@ -225,7 +225,7 @@ fn seeded_bugs(options: &Options) -> ExitCode {
 
 fn seeded_bug(flaw: Flaw, options: &Options) -> ExitCode {
     let Some(caught) = first_caught(flaw, options.harm, options.seeds, options.threads) else {
-        println!("{flaw} is not caught in {} seeds", options.seeds);
+        println!("{flaw} was not caught within {} seeds", options.seeds);
         return ExitCode::FAILURE;
     };
     let play = Play {

@@ -31,7 +31,7 @@ pub(crate) async fn run(process: Arc<Process>) {
     let plan = {
         let world = process.shared.world();
         let plan = world.scenario.change.clone();
-        plan.expect("an operator needs a change")
+        plan.expect("the scenario of an operator must contain a change")
     };
     let mut seed = [0; 8];
     process.random(&mut seed);
@@ -252,9 +252,9 @@ impl Operator {
             Fact::ValueReturned {
                 resource, result, ..
             } => {
-                format!("the operator removes r{resource}: {result:?}")
+                format!("the operator removes the value r{resource}: {result:?}")
             }
-            _ => "the operator removes a lost value".to_owned(),
+            _ => "the operator removes a stored value that was lost".to_owned(),
         });
         world.watch.fact(now, &fact);
     }
@@ -262,7 +262,7 @@ impl Operator {
     fn note_not_yet(&self, error: &ChangeError) {
         let mut world = self.process.shared.world();
         world.watch.coverage.not_yet += 1;
-        world.say(|| format!("the operator cannot go on: {error}"));
+        world.say(|| format!("the operator cannot take the next step: {error}"));
     }
 
     fn is_early(&self) -> bool {

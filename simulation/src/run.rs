@@ -165,7 +165,7 @@ impl Run {
         if outcome.violation.is_none() && outcome.coverage.acquired == 0 {
             outcome.violation = Some(Violation {
                 rule: "something happens",
-                what: "no client ever had a lock".into(),
+                what: "no client ever acquired a lock in this run".into(),
                 at: self.scenario.heal_at,
             });
         }

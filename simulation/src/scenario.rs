@@ -633,7 +633,8 @@ impl fmt::Display for Scenario {
         let s = &self.settings;
         writeln!(
             f,
-            "seed {}: {} masters, {} clients; ttl {} ms, max_ttl {} ms, node_timeout {} ms, fencing {}, fair {}, guard {}, period {} ms",
+            "seed {}: {} masters, {} clients; ttl {} ms, max_ttl {} ms, node_timeout {} ms, fencing {}, fair {}, \
+             restart guard {}, period of once jobs {} ms",
             self.seed,
             self.masters.len(),
             self.clients.len(),
@@ -656,7 +657,7 @@ impl fmt::Display for Scenario {
         for (n, client) in self.clients.iter().enumerate() {
             writeln!(
                 f,
-                "client {n}: {} ppm, wall clock {} us off",
+                "client {n}: its clock runs {} ppm too fast, its wall clock is {} us off",
                 client.ppm, client.wall_us
             )?;
             for step in &client.steps {
@@ -668,7 +669,7 @@ impl fmt::Display for Scenario {
         }
         write!(
             f,
-            "healed at {} ms, bound {} ms",
+            "all faults end at {} ms, every client must have a lock within {} ms",
             ms(self.heal_at),
             ms(self.bound())
         )

@@ -61,7 +61,9 @@ impl SimSession {
 
 /// The error for an answer that belongs to another request. It occurs with a seeded bug that uses a lost session again.
 fn other<T>() -> Result<T, Fault> {
-    Err(Fault::Server("the answer to another question".into()))
+    Err(Fault::Server(
+        "the answer belongs to another request".into(),
+    ))
 }
 
 impl SimStore {

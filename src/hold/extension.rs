@@ -63,7 +63,7 @@ pub(super) async fn extend(
     let outcome = match limit.wait(settled).await {
         Some(outcome) => outcome,
         // If a concurrent renewal has extended the lock, the lock is still held
-        // (`extension_overtaken_by_a_renewal_does_not_report_a_loss`).
+        // (`extension_that_a_renewal_overtakes_does_not_report_a_loss`).
         None if held.ended(coordinator.now()).is_none() => Extension::Unknown,
         None => Extension::TooLate,
     };

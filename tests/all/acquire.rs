@@ -42,7 +42,7 @@ async fn lock_is_acquired_shown_and_released() {
 }
 
 #[tokio::test]
-async fn a_lock_survives_a_dead_and_a_stopped_minority_but_not_a_majority() {
+async fn lock_can_be_acquired_while_two_of_five_masters_fail_but_not_while_three_fail() {
     let masters = Masters::start(5).expect("five masters");
     let redlock = redlock(&masters);
     drop(redlock.acquire("job").await.expect("all masters are up"));

@@ -70,7 +70,7 @@ async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
         "{tried:?}"
     );
     // The TTL of these keys is far longer than the test waits, so only releases can have deleted them.
-    eventually("every key is gone", || {
+    eventually("every key must be deleted", || {
         nodes.iter().all(|node| holder(node).is_none())
     })
     .await;
@@ -125,7 +125,7 @@ async fn lock_lost_before_the_confirmation_of_its_token_leaves_no_key() {
 
 /// Tests an acquire while another client raises the fencing counters as fast as this client confirms its numbers.
 #[tokio::test]
-async fn attempt_whose_token_is_exceeded_in_every_round_leaves_no_key() {
+async fn attempt_whose_token_is_too_small_in_every_round_of_requests_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let above = Arc::<AtomicU64>::default();
     for redlock in both_orders(settings(&nodes)) {
@@ -180,7 +180,7 @@ async fn next_attempt_waits_until_the_previous_one_is_undone() {
         let [fair, unordered] = both_orders(eager);
         let redlock = if order == 0 { fair } else { unordered };
         let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
-        eventually("the waiter makes several attempts", || {
+        eventually("the waiter must make several attempts", || {
             asked.lock().expect("no panic").len() >= 4
         })
         .await;
@@ -191,28 +191,34 @@ async fn next_attempt_waits_until_the_previous_one_is_undone() {
             let after = next.saturating_since(*undo);
             assert!(
                 after >= undone_after,
-                "the next attempt came only {after:?} after the release (in order: {order})"
+                "the next attempt must not come before the previous one is undone, but came {after:?} after its \
+                 release (in order: {order})"
             );
         }
     }
 }
 
 #[tokio::test]
-async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_more() {
+async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_a_majority() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let redlock = settings(&nodes).retry(Retry::new(ms(300), ms(300)));
     let redlock = redlock.build().expect("good settings");
     let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
-    eventually("the waiter is queued", || line(&nodes[2]) == 1).await;
+    eventually("the waiter must be queued", || line(&nodes[2]) == 1).await;
     let down = || |_: &Request| Fails(Fault::Down("switched off".into()), Duration::ZERO);
     nodes[0].change(down());
     nodes[1].change(down());
-    eventually("the waiter leaves the queue", || line(&nodes[2]) == 0).await;
+    eventually(
+        "a waiter that reaches only a minority must leave the queue",
+        || line(&nodes[2]) == 0,
+    )
+    .await;
     nodes[0].change(|_| Honest);
     nodes[1].change(|_| Honest);
-    eventually("the waiter is queued on every master again", || {
-        nodes.iter().all(|node| line(node) == 1)
-    })
+    eventually(
+        "the waiter must be in the queue of every master again",
+        || nodes.iter().all(|node| line(node) == 1),
+    )
     .await;
     for node in &nodes {
         node.let_go("job");
@@ -227,7 +233,7 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_m
 
 /// Tests that a wait ends at its limit, however late the next poll, retry or heartbeat is due.
 #[tokio::test]
-async fn unsuccessful_wait_ends_at_its_limit() {
+async fn wait_without_success_ends_at_its_time_limit() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
     let held = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let off = ["a", "b", "c"].map(|name| Stubborn::new(name, down));
@@ -263,7 +269,7 @@ async fn unsuccessful_wait_ends_at_its_limit() {
 /// Tests that the second hold of an owner does not confirm a fencing number of its own. If the confirmation arrived
 /// after all holds had ended, it would raise the fencing counter although the owner no longer holds the lock.
 #[tokio::test]
-async fn further_hold_of_an_owner_adopts_its_number_instead_of_confirming_another() {
+async fn second_hold_of_an_owner_adopts_the_token_of_the_first_and_confirms_none_of_its_own() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
     // The first master does not receive the first hold, so it grants the next hold a different fencing number.
@@ -286,7 +292,7 @@ async fn further_hold_of_an_owner_adopts_its_number_instead_of_confirming_anothe
     let inner = tokio::time::timeout(PATIENCE, inner.acquire("job")).await;
     let inner = inner
         .expect("the call ends in time")
-        .expect("the owner joins its own hold");
+        .expect("a second hold of the owner must be granted");
     assert_eq!(inner.fencing_token(), outer.fencing_token());
     assert_eq!(confirmed.load(Ordering::Relaxed), 0);
 }

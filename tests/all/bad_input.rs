@@ -37,7 +37,7 @@ fn over(nodes: &[MemoryNode]) -> Redlock {
 }
 
 #[tokio::test]
-async fn unsupported_request_fails_with_one_exact_line_and_sends_nothing() {
+async fn unsupported_lock_request_fails_with_a_one_line_error_and_sends_nothing() {
     let node = Arc::new(Counts(MemoryNode::new("m"), AtomicUsize::new(0)));
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");
@@ -87,7 +87,7 @@ async fn unsupported_request_fails_with_one_exact_line_and_sends_nothing() {
 }
 
 #[tokio::test]
-async fn downgrade_of_a_lost_writer_reports_the_loss() {
+async fn downgrade_of_a_lost_write_lock_reports_the_loss() {
     let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
     let redlock = over(&nodes);
     let writer = redlock.acquire("doc").await.expect("free");
@@ -107,7 +107,7 @@ async fn downgrade_of_a_lost_writer_reports_the_loss() {
 }
 
 #[tokio::test]
-async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
+async fn quota_is_not_created_if_a_master_is_unreachable_or_a_value_exists() {
     let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
     let redlock = over(&nodes);
     let quota = redlock.quota("prizes");
@@ -146,7 +146,7 @@ async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
 }
 
 #[tokio::test]
-async fn callers_with_different_permit_counts_are_bounded_by_the_largest() {
+async fn callers_of_one_semaphore_with_different_permit_counts_hold_at_most_the_largest_count() {
     let redlock = Redlock::in_memory(3);
     let attempt = |permits| redlock.semaphore("api", permits).try_acquire();
     let first = attempt(2).await.expect("an answer").acquired();

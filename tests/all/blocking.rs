@@ -23,10 +23,7 @@ fn over(masters: &Masters) -> Redlock {
 fn seen(what: &str, mut look: impl FnMut() -> bool) {
     let started = Instant::now();
     while !look() {
-        assert!(
-            started.elapsed() < PATIENCE,
-            "this did not happen in time: {what}"
-        );
+        assert!(started.elapsed() < PATIENCE, "timed out: {what}");
         thread::sleep(ms(5));
     }
 }
@@ -37,7 +34,9 @@ fn blocking_lock_is_acquired_excludes_others_and_is_released() {
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
     assert!(guard.is_valid() && guard.fencing_token().is_some());
-    seen("all masters have the key", || holders(&masters, "r") == 3);
+    seen("all masters must have the key", || {
+        holders(&masters, "r") == 3
+    });
     let other = over(&masters);
     match other.try_acquire("r").expect("a quorum") {
         TryAcquire::Held(refusal) => assert!(!refusal.held_here),
@@ -79,21 +78,27 @@ fn dropping_the_last_blocking_handle_delivers_releases_and_ends_its_thread() {
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
     drop(redlock);
-    assert_eq!(guard.loss(), None, "the guard must keep the thread alive");
-    seen("all masters have the key", || holders(&masters, "r") == 3);
+    assert_eq!(
+        guard.loss(),
+        None,
+        "the guard must still hold the lock, because it keeps the background thread alive"
+    );
+    seen("all masters must have the key", || {
+        holders(&masters, "r") == 3
+    });
     drop(guard);
     assert_eq!(
         holders(&masters, "r"),
         0,
         "the lock must be released before the drop returns"
     );
-    seen("the connections are closed", || {
+    seen("all connections must be closed", || {
         masters.iter().all(|server| connections(server) == 0)
     });
 }
 
 #[test]
-fn silent_master_delays_the_last_drop_only_briefly() {
+fn silent_master_delays_the_drop_of_the_last_blocking_handle_only_briefly() {
     let masters = masters(3);
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
@@ -107,17 +112,17 @@ fn silent_master_delays_the_last_drop_only_briefly() {
 }
 
 #[test]
-fn blocking_lock_excludes_many_threads() {
+fn blocking_lock_is_held_by_only_one_of_many_threads_at_a_time() {
     let redlock = Redlock::in_memory(5);
     let (inside, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..5 {
-                    let guard = redlock.acquire("r").expect("the waiter gets its turn");
+                    let guard = redlock.acquire("r").expect("the waiter must get the lock");
                     assert!(
                         !inside.swap(true, Ordering::SeqCst),
-                        "two threads held the lock at the same time"
+                        "two threads must not hold the lock at the same time"
                     );
                     thread::sleep(ms(1));
                     inside.store(false, Ordering::SeqCst);
@@ -131,7 +136,8 @@ fn blocking_lock_excludes_many_threads() {
 }
 
 #[tokio::test]
-async fn blocking_calls_inside_a_runtime_are_refused_with_advice_and_drops_work() {
+async fn blocking_calls_inside_an_async_runtime_are_refused_with_advice_but_guards_can_be_dropped()
+{
     let redlock = Redlock::in_memory(3);
     let elsewhere = redlock.clone();
     let guard = thread::spawn(move || elsewhere.acquire("r").expect("free"));
@@ -167,7 +173,7 @@ async fn blocking_calls_inside_a_runtime_are_refused_with_advice_and_drops_work(
     let refused: Result<_, CannotBlock> = guard.release();
     assert!(
         refused.is_err(),
-        "the release must be refused and done in the background"
+        "a release inside a runtime must be refused, and then done in the background"
     );
     let elsewhere = redlock.clone();
     let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
@@ -193,7 +199,7 @@ async fn blocking_handle_works_under_spawn_blocking() {
 }
 
 #[test]
-fn blocking_scope_body_may_lock_and_a_loss_is_reported() {
+fn body_of_a_blocking_scope_may_take_other_locks_and_the_loss_of_its_lock_is_reported() {
     let redlock = Redlock::in_memory(3);
     let inner = redlock.scope("outer", |_| {
         redlock.scope("inner", |guard| guard.is_valid())
@@ -228,7 +234,7 @@ fn failing_scope_body_returns_its_error_and_releases_the_lock() {
     let held: Result<(), Box<dyn std::error::Error>> =
         redlock.lock("r").wait(Wait::None).try_scope(|_| Ok(()));
     assert!(
-        held.expect_err("the lock is held by another")
+        held.expect_err("a scope that does not wait must be refused while the lock is held")
             .is::<ScopeError>()
     );
     drop(guard);
@@ -248,12 +254,12 @@ fn panic_of_an_observer_reaches_the_waiting_thread() {
     drop(guard);
     assert!(
         redlock.acquire("r").is_ok(),
-        "other callers must not be affected"
+        "the panic of one observer must not affect other callers"
     );
 }
 
 #[test]
-fn values_elections_owners_and_permits_work_as_with_async() {
+fn blocking_values_elections_owners_and_permits_work_like_their_async_forms() {
     let redlock = Redlock::in_memory(3);
     let quota = redlock.quota("prizes");
     quota.create(2).expect("new");

@@ -105,14 +105,14 @@ async fn most_open(takes: [u64; 3]) -> usize {
 }
 
 #[tokio::test]
-async fn slow_majority_delays_renewals_but_loses_no_lock() {
+async fn slow_majority_of_masters_delays_renewals_but_no_lock_is_lost() {
     // The masters answer slowly, but they answer. So the client may have more batches unanswered than at a master that
     // never answers.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 
 #[tokio::test]
-async fn slow_minority_does_not_slow_renewals_down() {
+async fn slow_minority_of_masters_does_not_delay_renewals() {
     most_open([0, 0, 900]).await;
 }
 
@@ -129,7 +129,11 @@ async fn five_thousand_locks_are_kept_while_a_master_is_stopped() {
     masters[0].stop().expect("stopped");
     for second in 0..9 {
         tokio::time::sleep(secs(1)).await;
-        assert_eq!(lost(&guards), 0, "locks were lost after {second} s");
+        assert_eq!(
+            lost(&guards),
+            0,
+            "locks must not be lost, but some were after {second} s"
+        );
     }
     masters[0].cont().expect("continued");
     futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;

@@ -81,7 +81,7 @@ impl Far {
         let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
         flush
             .await
-            .unwrap_or_else(|_| panic!("{what}: the background tasks never finish"));
+            .unwrap_or_else(|_| panic!("{what}: the background tasks must end in time"));
         assert_eq!(self.locks("job"), 0, "{what}: keys are left");
     }
 }
@@ -102,11 +102,14 @@ async fn at_every_point<F, T>(
             if done {
                 assert!(
                     polls > 1 || distances[0] == 0,
-                    "the future must wait at least once"
+                    "the future must await something before it completes"
                 );
                 break;
             }
-            assert!(polls < ENOUGH, "{distances:?}: the future never completes");
+            assert!(
+                polls < ENOUGH,
+                "{distances:?}: the future must complete at last"
+            );
         }
     }
 }
@@ -124,7 +127,7 @@ async fn acquire_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn classic_acquire_dropped_at_any_await_point_leaves_no_key() {
+async fn acquire_without_fencing_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(
         |builder| builder.fencing(false),
         async |redlock| drop(redlock.acquire("job").await.expect("free")),
@@ -159,7 +162,7 @@ async fn extension_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_for_the_loss_dropped_at_any_await_point_leaves_no_key() {
+async fn wait_for_the_loss_of_a_lock_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
         let lost = guard.lost();
@@ -217,7 +220,10 @@ async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
             if done {
                 break;
             }
-            assert!(polls < ENOUGH, "{distances:?}: the future never completes");
+            assert!(
+                polls < ENOUGH,
+                "{distances:?}: the future must complete at last"
+            );
         }
     }
 }
@@ -228,12 +234,12 @@ async fn queued_waiter_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test]
-async fn retrying_waiter_dropped_at_any_await_point_leaves_no_key() {
+async fn unordered_waiter_dropped_at_any_await_point_leaves_no_key() {
     waits_at_every_point(|builder| builder.order(quorate::Order::Unordered)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn acquire_with_a_second_round_dropped_at_any_await_point_leaves_no_key() {
+async fn acquire_with_a_second_round_of_requests_dropped_at_any_await_point_leaves_no_key() {
     for polls in 1..=ENOUGH {
         let far = Far::new(&[1, 2, 4], as_it_is);
         // Give the masters different fencing counters, so that the acquire needs a second round of requests.
@@ -249,7 +255,7 @@ async fn acquire_with_a_second_round_dropped_at_any_await_point_leaves_no_key() 
         if done {
             assert!(
                 polls > 2,
-                "an acquire with a second round must wait more than once"
+                "an acquire with a second round of requests must await more than one answer"
             );
             return;
         }
@@ -278,7 +284,7 @@ async fn acquire_without_a_majority_undoes_its_grants() {
         };
         assert_eq!(
             state.holder, None,
-            "the key must be deleted even if no answer arrives"
+            "the key must be deleted even if no answer to the acquire arrives"
         );
     }
 }
@@ -315,7 +321,7 @@ impl Real {
 
     async fn flushed(&self) {
         let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
-        flush.await.expect("all requests end in time");
+        flush.await.expect("all requests must end in time");
     }
 
     /// The number of lock keys and ticket keys on all masters.
@@ -353,7 +359,7 @@ const VERBS: [Verb; 4] = [
 ];
 
 #[tokio::test]
-async fn futures_dropped_between_far_real_masters_leave_no_key() {
+async fn future_dropped_while_distant_real_masters_answer_leaves_no_key() {
     let real = Real::new(3);
     take(&real.redlock, "job").await.release().await;
     let _far = real.latency(ms(2));
@@ -364,7 +370,7 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
             assert_eq!(
                 real.left(),
                 0,
-                "{name}, dropped after {polls} polls, has leaked keys"
+                "{name}, dropped after {polls} polls, must leave no key"
             );
             if done {
                 break;
@@ -377,7 +383,7 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
             assert_eq!(
                 real.left(),
                 0,
-                "{name}, dropped after {after:?}, has leaked keys"
+                "{name}, dropped after {after:?}, must leave no key"
             );
         }
     }
@@ -405,7 +411,7 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         // longer.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
-        eventually("no key is left on any master", || real.left() == 0).await;
+        eventually("no master may have a key left", || real.left() == 0).await;
         // All requests that were on their way to the stopped master have arrived by now, too.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
@@ -418,7 +424,7 @@ async fn lock_released_while_a_master_is_stopped_is_gone_when_it_resumes() {
     let masters = masters(3);
     let redlock = brief(&masters);
     let guard = take(&redlock, "job").await;
-    eventually("all masters hold the lock key", || {
+    eventually("all masters must have the key", || {
         holders(&masters, "job") == 3
     })
     .await;
@@ -430,12 +436,12 @@ async fn lock_released_while_a_master_is_stopped_is_gone_when_it_resumes() {
     let released = guard.release().await;
     assert!(
         started.elapsed() < secs(5),
-        "the release must not wait for the third master"
+        "the release must not wait for the third master, which is stopped"
     );
     assert!(released.was_valid);
     tokio::time::sleep(ms(800)).await;
     masters[0].cont().expect("continued");
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         holders(&masters, "job") == 0
     })
     .await;
@@ -446,7 +452,7 @@ async fn a_connection_cut_between_acquire_and_release_does_not_keep_the_key() {
     let real = Real::new(3);
     for _ in 0..10 {
         let guard = take(&real.redlock, "job").await;
-        eventually("all masters hold the lock key", || {
+        eventually("all masters must have the key", || {
             holders(&real.masters, "job") == 3
         })
         .await;
@@ -454,7 +460,7 @@ async fn a_connection_cut_between_acquire_and_release_does_not_keep_the_key() {
             proxy.reset_all();
         }
         drop(guard);
-        eventually("no key is left on any master", || real.left() == 0).await;
+        eventually("no master may have a key left", || real.left() == 0).await;
     }
 }
 
@@ -462,7 +468,7 @@ async fn a_connection_cut_between_acquire_and_release_does_not_keep_the_key() {
 async fn releases_to_unreachable_masters_are_delivered_later() {
     let real = Real::new(3);
     let guard = take(&real.redlock, "job").await;
-    eventually("all masters hold the lock key", || {
+    eventually("all masters must have the key", || {
         holders(&real.masters, "job") == 3
     })
     .await;
@@ -480,7 +486,11 @@ async fn releases_to_unreachable_masters_are_delivered_later() {
     tokio::time::sleep(ms(300)).await;
     assert_eq!(holders(&real.masters, "job"), 3);
     drop(refused);
-    eventually("no key is left on any master", || real.left() == 0).await;
+    eventually("no master may have a key left", || real.left() == 0).await;
     let ttl = ask_server(&real.masters[0], &["TTL", "job"]).int();
-    assert_eq!(ttl, Some(-2), "the key must be deleted long before its TTL");
+    assert_eq!(
+        ttl,
+        Some(-2),
+        "the key must be deleted long before its TTL expires"
+    );
 }

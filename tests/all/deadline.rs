@@ -39,7 +39,7 @@ async fn fails_in_time(redlock: &Redlock) -> AcquireError {
     let began = Instant::now();
     let outcome = tokio::time::timeout(WAIT + LATE, redlock.acquire("x")).await;
     let error = outcome
-        .expect("the acquire ends in time")
+        .expect("the acquire must end in time")
         .map(drop)
         .expect_err("the lock must not be acquired");
     assert!(began.elapsed() + ms(5) >= WAIT, "{:?}", began.elapsed());
@@ -111,7 +111,7 @@ async fn master_that_never_answers_is_reported_as_timed_out() {
 }
 
 #[tokio::test]
-async fn unanswered_confirmation_does_not_block_the_caller() {
+async fn unanswered_confirmation_of_a_token_does_not_block_the_caller() {
     let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
@@ -130,7 +130,7 @@ async fn unanswered_confirmation_does_not_block_the_caller() {
 }
 
 #[tokio::test]
-async fn leaving_the_queue_of_silent_masters_ends_with_the_wait() {
+async fn wait_ends_in_time_although_no_master_answers_when_the_waiter_leaves_the_queue() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
@@ -144,7 +144,7 @@ async fn leaving_the_queue_of_silent_masters_ends_with_the_wait() {
 }
 
 #[tokio::test]
-async fn try_with_masters_that_never_answer_ends() {
+async fn try_acquire_at_masters_that_never_answer_ends_in_time() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(|_| true)));
     for redlock in both_orders(&nodes) {
         let tried = tokio::time::timeout(LATE, redlock.try_acquire("x")).await;
@@ -190,7 +190,7 @@ async fn unlimited_wait_survives_a_master_that_never_answers() {
 /// Tests that a waiter reports an outage if the outage lasted throughout its wait, even if the end of the wait cuts off
 /// the last attempt. The waiter is tested alone and behind another waiter of its process.
 #[tokio::test]
-async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
+async fn wait_that_ends_in_an_outage_does_not_report_the_lock_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
         Stubborn::honest("good"),
@@ -218,7 +218,7 @@ async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
 
 /// Tests two callers that start at once, and whose waits end before the first caller has an answer.
 #[tokio::test]
-async fn queued_callers_share_the_error_of_the_attempt_however_short_their_wait() {
+async fn local_callers_share_the_error_of_one_attempt_even_if_their_wait_is_very_short() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, slow));
     let redlock = settings(&nodes).build().expect("good settings");
@@ -249,7 +249,7 @@ async fn queued_callers_share_the_error_of_the_attempt_however_short_their_wait(
 }
 
 #[tokio::test]
-async fn wait_for_a_lock_held_on_a_majority_is_reported_as_held() {
+async fn wait_for_a_lock_held_on_a_majority_ends_with_the_error_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
         Stubborn::honest("a").holding("x"),
@@ -263,7 +263,7 @@ async fn wait_for_a_lock_held_on_a_majority_is_reported_as_held() {
 }
 
 #[tokio::test]
-async fn calls_to_masters_that_never_answer_again_end_in_time() {
+async fn calls_end_in_time_after_all_masters_stop_answering() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let lock = || redlock.lock("x").ttl(secs(1)).renewal(false);
@@ -279,7 +279,7 @@ async fn calls_to_masters_that_never_answer_again_end_in_time() {
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended
         .expect("the call ends in time")
-        .expect_err("no master has confirmed the extension");
+        .expect_err("the extension must fail, because no master has confirmed it");
     assert_eq!(error, ExtendError::Lost(LossCause::Expired));
     assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
     // After the lock's TTL, nothing is left to release.

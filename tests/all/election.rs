@@ -74,7 +74,7 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
     assert_eq!(
         change(&mut observer).await,
         None,
-        "there must be no leader yet"
+        "no leader may be reported before the election"
     );
     let leads = campaign(&first, "10.0.0.1:9000").await;
     let leader = led(&mut observer).await;
@@ -83,9 +83,14 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
     assert!(leads.is_valid());
     let candidate = tokio::spawn(async move { campaign(&second, "10.0.0.2:9000").await });
     tokio::time::sleep(ms(100)).await;
-    assert!(!candidate.is_finished(), "only one candidate may lead");
+    assert!(
+        !candidate.is_finished(),
+        "only one candidate may be the leader"
+    );
     leads.resign().await;
-    let next = candidate.await.expect("the waiter gets its turn");
+    let next = candidate
+        .await
+        .expect("the next candidate must become the leader");
     assert!(next.term() > leader.term);
     let leader = led(&mut observer).await;
     assert_eq!(
@@ -122,7 +127,7 @@ async fn holder_of_the_lock_without_election_is_not_the_leader() {
 }
 
 #[tokio::test]
-async fn new_leader_is_noticed_by_its_announcement() {
+async fn observer_notices_a_new_leader_by_its_announcement() {
     let masters = masters(3);
     let redlock = woken(&masters).build().expect("good settings");
     let mut observers = [observe(&redlock), observe(&redlock)];
@@ -137,7 +142,10 @@ async fn new_leader_is_noticed_by_its_announcement() {
         };
         masters.iter().all(all)
     };
-    eventually("the masters have recorded the observer", || listens(1)).await;
+    eventually("all masters must know the observer's subscription", || {
+        listens(1)
+    })
+    .await;
     let other = woken(&masters).build().expect("good settings");
     let leads = campaign(&other, "me").await;
     for observer in &mut observers {
@@ -148,11 +156,11 @@ async fn new_leader_is_noticed_by_its_announcement() {
     drop(one);
     assert!(listens(1));
     drop(two);
-    eventually("no client listens for wake-ups any more", || listens(0)).await;
+    eventually("no client may listen for wake-ups any more", || listens(0)).await;
 }
 
 #[tokio::test]
-async fn observers_without_wake_ups_poll() {
+async fn observers_that_receive_no_wake_ups_poll_for_the_leader() {
     let masters = masters(3);
     let unordered = || {
         settings(masters.urls())
@@ -187,7 +195,7 @@ async fn killed_leader_is_replaced_with_a_larger_term() {
         dead.push(proxies);
         assert!(
             leader.term > last,
-            "term {} must exceed {last}",
+            "the term {} must be larger than the earlier term {last}",
             leader.term
         );
         last = leader.term;
@@ -199,7 +207,7 @@ async fn killed_leader_is_replaced_with_a_larger_term() {
 }
 
 #[tokio::test]
-async fn resumed_former_leader_is_not_reported_once_another_leads() {
+async fn paused_former_leader_that_resumes_is_not_reported_while_another_leads() {
     let masters = masters(3);
     let (old, new) = (redlock(&masters), redlock(&masters));
     let mut observer = observe(&redlock(&masters));
@@ -231,14 +239,14 @@ async fn leader_is_reported_while_a_majority_answers_and_until_its_lease_ends() 
     let quiet = tokio::time::timeout(secs(4), observer.next()).await;
     assert!(
         quiet.is_err(),
-        "the leader must stay while a minority is away: {quiet:?}"
+        "the leader must not change while a minority of masters is away: {quiet:?}"
     );
     masters[1].kill().expect("killed");
     assert_eq!(change(&mut observer).await, None);
 }
 
 #[tokio::test]
-async fn candidate_that_does_not_wait_gives_up_and_election_needs_fencing() {
+async fn candidate_that_does_not_wait_gives_up_and_a_client_without_fencing_is_refused() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;
@@ -254,13 +262,13 @@ async fn candidate_that_does_not_wait_gives_up_and_election_needs_fencing() {
     let error = classic
         .campaign("me")
         .await
-        .expect_err("a client without fencing is refused");
+        .expect_err("a client without fencing must be refused");
     assert!(error.to_string().contains("fencing"), "{error}");
     assert!(redlock.election("").observe().is_err());
 }
 
 #[tokio::test]
-async fn election_works_in_memory() {
+async fn election_works_on_masters_in_memory() {
     let redlock = Redlock::in_memory(3);
     let mut observer = observe(&redlock);
     assert_eq!(change(&mut observer).await, None);
@@ -270,7 +278,7 @@ async fn election_works_in_memory() {
 }
 
 #[tokio::test]
-async fn leader_is_reported_after_its_counter_has_expired() {
+async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
     let masters = masters(3);
     let (leads, looks) = (redlock(&masters), redlock(&masters));
     let leadership = leads.election("job").ttl(secs(3)).campaign("me").await;
@@ -284,7 +292,10 @@ async fn leader_is_reported_after_its_counter_has_expired() {
     }
     let told = tokio::time::timeout(secs(4), observer.next()).await;
     assert!(leadership.is_valid());
-    assert!(told.is_err(), "the leader must stay the leader: {told:?}");
+    assert!(
+        told.is_err(),
+        "a leader that still holds its lock must not be replaced: {told:?}"
+    );
     // An observer that starts now is notified of the same leader as the others.
     assert_eq!(led(&mut observe(&looks)).await, leader);
 }
@@ -324,7 +335,7 @@ async fn leader_with_the_longest_note_is_reported() {
 }
 
 #[tokio::test]
-async fn foreign_holder_is_not_reported_as_the_previous_leader() {
+async fn client_that_holds_the_lock_by_other_means_is_not_reported_as_the_previous_leader() {
     let masters = masters(3);
     for value in ["somebody-else", "00112233445566778899aabbccddeeff"] {
         let redlock = redlock(&masters);
@@ -340,7 +351,7 @@ async fn foreign_holder_is_not_reported_as_the_previous_leader() {
         let told = tokio::time::timeout(secs(3), observer.next()).await;
         assert!(
             told.is_err(),
-            "a plain holder must not be reported as the leader: {told:?}"
+            "a client that holds the lock without election must not be reported as the leader: {told:?}"
         );
         for master in &masters {
             ask_server(master, &["DEL", "job"]);
@@ -363,7 +374,10 @@ fn observer_with_a_zero_ttl_does_not_block_its_thread() {
             let mut observer = election.observe().expect("a good name");
             assert_eq!(change(&mut observer).await, None);
             let quiet = tokio::time::timeout(ms(100), observer.next()).await;
-            assert!(quiet.is_err(), "no notification is due: {quiet:?}");
+            assert!(
+                quiet.is_err(),
+                "the observer must not be notified of anything: {quiet:?}"
+            );
         });
         done.send(()).expect("the test waits");
     });
@@ -374,11 +388,13 @@ fn observer_with_a_zero_ttl_does_not_block_its_thread() {
 /// Tests clocks that jump. The clock of one master was 30 days ahead while another master was away. Then the clock is
 /// corrected and a day passes without a leader. After that, the master whose clock was ahead is away.
 #[tokio::test]
-async fn terms_rise_after_a_day_without_use_when_a_clock_was_ahead() {
+async fn term_rises_after_an_unused_day_even_if_a_masters_clock_was_ahead() {
     let shim = match ClockShim::build() {
         Ok(shim) => shim,
         Err(error) => {
-            eprintln!("SKIPPED: no jumping clock on this machine: {error}");
+            eprintln!(
+                "SKIPPED: this machine cannot build the library that shifts a clock: {error}"
+            );
             return;
         }
     };
@@ -409,7 +425,7 @@ async fn terms_rise_after_a_day_without_use_when_a_clock_was_ahead() {
 }
 
 #[tokio::test]
-async fn leader_stream_continues_after_its_first_item() {
+async fn stream_of_leaders_continues_after_its_first_item() {
     let redlock = Redlock::in_memory(3);
     let mut changes = Box::pin(observe(&redlock).into_stream());
     let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;

@@ -36,7 +36,7 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
         let guard = redlock
             .acquire(&name)
             .await
-            .expect("the waiter gets its turn");
+            .expect("the waiter must get the lock");
         (guard, Instant::now())
     });
     tokio::time::sleep(hold).await;
@@ -80,14 +80,18 @@ fn scripts(masters: &Masters) -> u64 {
 /// Tests that a waiter retries only while the holder may be a foreign client, because retries cost messages. The
 /// retries stop once the holder is a client that has a ticket.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn polling_a_holder_sends_a_bounded_number_of_messages() {
+async fn waiter_that_polls_a_foreign_holder_sends_a_bounded_number_of_messages() {
     let masters = masters(3);
     let (first, holder, waiter) = (fair(&masters), fair(&masters), fair(&masters));
     let guard = first.acquire("x").await.expect("free");
     let looked = |from: u64| scripts(&masters) - from;
     let before = scripts(&masters);
-    let holding =
-        tokio::spawn(async move { holder.acquire("x").await.expect("the waiter gets its turn") });
+    let holding = tokio::spawn(async move {
+        holder
+            .acquire("x")
+            .await
+            .expect("the waiter must get the lock")
+    });
     tokio::time::sleep(secs(3)).await;
     // Retries follow after 10 ms, growing by the factor 1.6 up to 250 ms. Each pause is drawn from the upper half of
     // that time. That is at most 30 retries in 3 s, plus the two earlier attempts and one script for the holder's
@@ -104,11 +108,11 @@ async fn polling_a_holder_sends_a_bounded_number_of_messages() {
     waiting
         .await
         .expect("no panic")
-        .expect("the waiter gets its turn");
+        .expect("the waiter must get the lock");
 }
 
 #[tokio::test]
-async fn large_foreign_value_affects_no_other_lock() {
+async fn large_foreign_value_in_a_lock_key_affects_no_other_lock() {
     let masters = masters(3);
     for master in &masters {
         ask_server(master, &["SETRANGE", "big", "9437184", "x"]);
@@ -135,7 +139,7 @@ async fn large_foreign_value_affects_no_other_lock() {
 }
 
 #[tokio::test]
-async fn classic_lock_has_no_fencing_token() {
+async fn lock_of_the_classic_algorithm_has_no_fencing_token() {
     let masters = masters(3);
     let classic = settings(masters.urls()).fencing(false).build();
     let guard = take(&classic.expect("good settings"), "job").await;
@@ -151,13 +155,16 @@ async fn lock_is_stored_in_the_database_of_the_url() {
     assert_eq!(
         holders(&masters, "job"),
         0,
-        "the key must not be in the first database"
+        "the lock key must not be in database 0, because the URL names another one"
     );
     let stands = |master| {
         let keyspace = ask_server(master, &["INFO", "keyspace"]);
         keyspace.text().unwrap_or_default().contains("db3:")
     };
-    eventually("all masters have the key", || masters.iter().all(stands)).await;
+    eventually("all masters must have the key in database 3", || {
+        masters.iter().all(stands)
+    })
+    .await;
     guard.release().await;
 }
 

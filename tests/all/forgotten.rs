@@ -39,7 +39,7 @@ fn is_quarantined(fault: &Fault) -> bool {
 }
 
 #[tokio::test]
-async fn held_lock_that_a_majority_forgot_is_shown_as_unknown() {
+async fn held_lock_is_shown_as_unknown_if_a_majority_of_masters_lost_its_data() {
     let masters = masters(5);
     let (holder, looks) = (client(&masters), client(&masters));
     met(&looks).await;
@@ -74,7 +74,7 @@ async fn held_lock_that_a_majority_forgot_is_shown_as_unknown() {
 }
 
 #[tokio::test]
-async fn leader_that_a_majority_forgot_is_reported_until_its_lease_ends() {
+async fn leader_is_reported_until_its_lease_ends_although_a_majority_of_masters_lost_its_lock() {
     let masters = masters(5);
     let (leads, looks) = (client(&masters), client(&masters));
     met(&looks).await;

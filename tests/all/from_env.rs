@@ -10,7 +10,7 @@ const CHILD: &str = "QUORATE_TEST_CHILD";
 
 /// Not a test of its own: [`with`] runs it in a child process. It prints what it has read from its environment.
 #[test]
-fn child() {
+fn child_process_prints_the_settings_from_its_environment() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
@@ -23,7 +23,11 @@ fn child() {
 fn with(variables: &[(&str, &str)]) -> String {
     let this = std::env::current_exe().expect("this program");
     let mut command = Command::new(this);
-    command.args(["from_env::child", "--exact", "--nocapture"]);
+    command.args([
+        "from_env::child_process_prints_the_settings_from_its_environment",
+        "--exact",
+        "--nocapture",
+    ]);
     command.env(CHILD, "1");
     for name in ["QUORATE_MASTERS", "QUORATE_TTL", "QUORATE_NODE_TIMEOUT"] {
         command.env_remove(name);

@@ -51,7 +51,7 @@ fn faults(guard: &LockGuard) -> Vec<Fault> {
 }
 
 #[tokio::test]
-async fn lock_that_full_masters_cannot_restore_ends_no_other_renewal() {
+async fn lock_that_full_masters_cannot_restore_does_not_end_the_renewal_of_others() {
     for reads in [false, true] {
         let masters = masters(3);
         let redlock = locker(&masters).build().expect("good settings");
@@ -70,7 +70,7 @@ async fn lock_that_full_masters_cannot_restore_ends_no_other_renewal() {
 }
 
 #[tokio::test]
-async fn reader_whose_key_outlives_its_renewal_is_renewed_on_full_masters() {
+async fn reader_is_renewed_on_full_masters_while_another_readers_longer_lease_keeps_the_key() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let brief = redlock.lock("doc").shared().acquire().await.expect("free");
@@ -78,7 +78,7 @@ async fn reader_whose_key_outlives_its_renewal_is_renewed_on_full_masters() {
     let _long = long
         .acquire()
         .await
-        .expect("the reader joins the other reader");
+        .expect("a reader must be able to join another reader");
     fill(&masters);
     tokio::time::sleep(2 * TTL).await;
     assert!(brief.is_valid(), "{:?}", brief.report());
@@ -110,7 +110,7 @@ fn as_user(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn lock_whose_key_the_user_may_no_longer_use_ends_no_other_renewal() {
+async fn lock_whose_key_the_user_may_no_longer_use_does_not_end_the_renewal_of_others() {
     for reads in [false, true] {
         let masters = masters(3);
         grant(&masters, &["~job*"]);
@@ -125,7 +125,7 @@ async fn lock_whose_key_the_user_may_no_longer_use_ends_no_other_renewal() {
 }
 
 #[tokio::test]
-async fn lock_whose_break_record_the_user_may_not_read_ends_no_other_renewal() {
+async fn lock_whose_break_record_the_user_may_not_read_does_not_end_the_renewal_of_others() {
     const PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",
@@ -164,7 +164,7 @@ async fn extension_reports_the_refusal_of_a_full_master() {
     }
     fill(&masters);
     let Err(ExtendError::NoQuorum(reports)) = guard.extend(TTL).await else {
-        panic!("full masters must refuse to restore the key")
+        panic!("full masters must refuse to restore the lock key")
     };
     let full =
         |report: &quorate::NodeReport| report.outcome == NodeOutcome::Fault(Fault::OutOfMemory);
@@ -183,7 +183,7 @@ async fn full_masters_refuse_attempts_and_accept_releases() {
     for found in futures::future::join_all(attempts).await {
         let error = found
             .map(|_| ())
-            .expect_err("the full masters refuse the attempt");
+            .expect_err("full masters must refuse every new attempt");
         assert!(error.details().contains("OOM"), "{error}");
     }
     let releases = guards.into_iter().map(LockGuard::release);
@@ -194,7 +194,7 @@ async fn full_masters_refuse_attempts_and_accept_releases() {
         );
     }
     redlock.flush().await;
-    eventually("every key is gone", || {
+    eventually("every key must be deleted", || {
         let gone = |master: &Server| (0..20).all(|n| !has_key(master, &name(n)));
         masters.iter().all(gone)
     })

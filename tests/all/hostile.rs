@@ -233,10 +233,18 @@ impl Scene {
         tally.paces.sort();
         let mut line = format!("{kind} | {}", self.name);
         for (call, beyond, count) in &tally.beyond {
-            let _ = write!(line, " | {call} ({count}) +{} ms", beyond.as_millis());
+            let _ = write!(
+                line,
+                " | {call} ({count} calls): latest end {} ms after its limit",
+                beyond.as_millis()
+            );
         }
         if let Some(median) = tally.median() {
-            let _ = write!(line, " | {} got it, median {median:.1?}", tally.paces.len());
+            let _ = write!(
+                line,
+                " | {} calls acquired the lock, median time {median:.1?}",
+                tally.paces.len()
+            );
         }
         println!("{line} | {} connections", self.hostile.accepted());
     }
@@ -248,22 +256,28 @@ impl Scene {
         let margin = MARGIN + 2 * control.most_beyond();
         for (call, beyond, _) in &tally.beyond {
             if *beyond > margin {
-                wrong.push(format!("{call} ended {beyond:.1?} too late"));
+                wrong.push(format!("{call} ended {beyond:.1?} after its limit"));
             }
         }
         if let Some(told) = &tally.told_of_a_holder {
-            wrong.push(format!("a holder that does not exist was reported: {told}"));
+            wrong.push(format!(
+                "the refusal names a holder that does not exist: {told}"
+            ));
         }
         if matches!(company, Company::TwoGood) {
             // On a busy machine even a good master is sometimes too slow, so a few failed calls are allowed.
             let calls: u32 = tally.beyond.iter().map(|(.., count)| count).sum();
             if tally.in_vain.len() > control.in_vain.len() + calls as usize / 50 {
                 let (count, first) = (tally.in_vain.len(), &tally.in_vain[0]);
-                wrong.push(format!("{count} of {calls} calls failed: {first}"));
+                wrong.push(format!(
+                    "{count} of {calls} calls failed, the first with: {first}"
+                ));
             }
             let usual = control.median().unwrap_or(WAIT);
             if let Some(median) = tally.median().filter(|m| *m > 4 * usual + WAIT / 4) {
-                wrong.push(format!("took {median:.1?}, which is usually {usual:.1?}"));
+                wrong.push(format!(
+                    "the median acquire took {median:.1?}, but {usual:.1?} with good masters alone"
+                ));
             }
         }
         let name = |wrong| format!("{}: {wrong}", self.name);
@@ -346,7 +360,7 @@ macro_rules! survives {
 survives! {
     master_that_hangs_up_after_the_handshake_is_survived: "hangs up after the handshake",
         |_| Script::Greet(Then::HangUp);
-    master_that_hangs_up_at_the_first_request_is_survived: "hangs up at the first question",
+    master_that_hangs_up_at_the_first_request_is_survived: "hangs up at the first request",
         |_| Script::Greet(Then::HangUpAfter { commands: 0, words: "".into() });
     master_that_hangs_up_after_some_answers_is_survived: "hangs up after three answers",
         |_| Script::Greet(Then::HangUpAfter { commands: 3, words: "-ERR not now\r\n".into() });
@@ -386,7 +400,7 @@ survives! {
 
 /// The number of connections that a client makes in four seconds to a master that follows this script. The client
 /// acquires locks all the time, and its two other masters are good.
-async fn calls_in_four_seconds(script: Script) -> u64 {
+async fn connections_of_a_client_in_four_seconds(script: Script) -> u64 {
     let good = masters(2);
     let hostile = start(script);
     let urls = [good[0].url(), good[1].url(), hostile.url()];
@@ -404,8 +418,8 @@ async fn calls_in_four_seconds(script: Script) -> u64 {
 /// The names of the scripts with which the master received `most` connections or more in four seconds.
 async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String> {
     let calls = scripts.into_iter().map(|(kind, script)| async move {
-        let calls = calls_in_four_seconds(script).await;
-        println!("{kind}: {calls} connections in 4 s");
+        let calls = connections_of_a_client_in_four_seconds(script).await;
+        println!("{kind}: the client made {calls} connections in 4 s");
         (calls >= most).then(|| format!("{kind}: {calls}"))
     });
     join_all(calls).await.into_iter().flatten().collect()
@@ -420,7 +434,7 @@ async fn master_that_hangs_up_is_reconnected_with_growing_pauses() {
     };
     let scripts = vec![
         ("hangs up after the handshake", Script::Greet(Then::HangUp)),
-        ("hangs up at the first question", answers(0)),
+        ("hangs up at the first request", answers(0)),
         ("hangs up after three answers", answers(3)),
         (
             "says nonsense",
@@ -435,7 +449,7 @@ async fn master_that_hangs_up_is_reconnected_with_growing_pauses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permanent_refusal_is_not_retried_constantly() {
+async fn connection_that_a_master_refuses_permanently_is_retried_only_rarely() {
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     let scripts = vec![
         (
@@ -464,11 +478,15 @@ async fn replies_that_arrive_byte_by_byte_are_accepted() {
         let free = redlock.status("job").await.expect("a good name").verdict();
         assert_eq!(free, StatusVerdict::Free);
     }
-    assert_eq!(hostile.accepted(), 1, "one connection must be enough");
+    assert_eq!(
+        hostile.accepted(),
+        1,
+        "the client must need only one connection"
+    );
 }
 
 #[tokio::test]
-async fn impossible_counter_becomes_no_fencing_token() {
+async fn impossible_counter_in_a_reply_is_not_used_as_a_fencing_token() {
     for counter in ["0", "-7", "9007199254740993", "9223372036854775807"] {
         let hostile = start(after_handshake(&format!(":{counter}\r\n")));
         let redlock = settings_for([hostile.url()]).order(quorate::Order::Unordered);
@@ -527,7 +545,7 @@ async fn silent_idle_connection_is_noticed_before_it_is_needed() {
     let before = proxies[1].counters().accepted;
     let started = Instant::now();
     let _hole = proxies[1].inject(Harm::Drop(Way::Both));
-    eventually("the client makes a new connection", || {
+    eventually("the client must make a new connection", || {
         proxies[1].counters().accepted > before
     })
     .await;
@@ -537,6 +555,6 @@ async fn silent_idle_connection_is_noticed_before_it_is_needed() {
     assert_eq!(
         proxies[0].counters().accepted,
         1,
-        "the other masters must get no new connection"
+        "the client must not connect again to the other masters"
     );
 }

@@ -10,7 +10,7 @@ use quorate_testbed::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 #[tokio::test]
-async fn inspection_reports_the_servers_own_information() {
+async fn inspection_reports_the_settings_and_the_state_of_each_server() {
     let masters = masters(3);
     let redlock = Redlock::builder()
         .masters(masters.urls())
@@ -33,7 +33,7 @@ async fn inspection_reports_the_servers_own_information() {
         let offset = inspection.clock_offset_ms.expect("a clock offset");
         assert!(
             offset.abs() < 30_000,
-            "masters on this machine share its clock: {offset} ms"
+            "masters on this machine share its clock, but the offset is {offset} ms"
         );
         assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
         // This master has just started, and the restart guard has its default setting.
@@ -75,14 +75,14 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
     // all. The connections with which the servers were started close after a while.
     redlock.status("job").await.expect("a good name");
     let alone = || masters.iter().all(|master| connections(master) == 1);
-    eventually("each master has one connection", alone).await;
+    eventually("each master must have one connection of the client", alone).await;
     let before: Vec<_> = masters.iter().map(id).collect();
     redlock.inspect().await;
     guard
         .extend(secs(30))
         .await
         .expect("the lock is still held");
-    eventually("the inspection has closed its connections", alone).await;
+    eventually("the inspection must have closed its own connections", alone).await;
     let after: Vec<_> = masters.iter().map(id).collect();
     assert_eq!(before, after);
 }

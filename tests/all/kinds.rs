@@ -55,7 +55,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn every_kind_can_be_acquired_shown_extended_and_force_released_in_memory() {
+async fn locks_of_every_kind_can_be_acquired_shown_extended_and_force_released_in_memory() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {
@@ -85,7 +85,7 @@ async fn every_kind_can_be_acquired_shown_extended_and_force_released_in_memory(
 }
 
 #[tokio::test]
-async fn every_kind_obeys_max_hold_and_leaves_no_key_when_dropped() {
+async fn locks_of_every_kind_obey_max_hold_and_leave_no_key_when_dropped() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {
@@ -103,7 +103,7 @@ async fn every_kind_obeys_max_hold_and_leaves_no_key_when_dropped() {
 }
 
 #[tokio::test]
-async fn every_kind_is_renewed() {
+async fn locks_of_every_kind_are_renewed() {
     let redlock = memory().ttl(secs(2)).build().expect("good settings");
     let owner = redlock.owner("o").expect("an id");
     let held = KINDS.map(|kind| kind.request(&redlock, &owner).acquire());
@@ -115,7 +115,7 @@ async fn every_kind_is_renewed() {
 }
 
 #[tokio::test]
-async fn every_kind_that_needs_fencing_is_refused_without_it() {
+async fn every_kind_of_lock_that_needs_fencing_is_refused_without_it() {
     let redlock = memory().fencing(false).build().expect("good settings");
     let owner = redlock.owner("o").expect("an id");
     let mut said = Vec::new();
@@ -123,7 +123,7 @@ async fn every_kind_that_needs_fencing_is_refused_without_it() {
         let error = kind.request(&redlock, &owner).acquire().await;
         said.push(
             error
-                .expect_err("a client without fencing is refused")
+                .expect_err("a client without fencing must be refused")
                 .to_string(),
         );
     }

@@ -70,13 +70,16 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
             Err(error) => println!("{error}"),
         }
     }
-    assert!(refused > 0, "at least one attempt must be refused");
+    assert!(
+        refused > 0,
+        "at least one attempt of the other client must be refused"
+    );
     assert_eq!(
         guard.fencing_token(),
         token,
-        "the lock must be renewed, not acquired again"
+        "the token must not change, because the lock is only renewed"
     );
-    eventually("every master holds the lock key", || {
+    eventually("all masters must have the key", || {
         holders(&masters, "job") == 3
     })
     .await;
@@ -93,10 +96,13 @@ async fn a_fixed_lease_ends_at_its_deadline() {
     assert_eq!(
         guard.valid_until(),
         deadline,
-        "the validity must be unchanged"
+        "the validity of a fixed lease must not change"
     );
     assert_at(deadline);
-    eventually("the key is gone", || holders(&masters, "job") == 0).await;
+    eventually("the lock key must be gone", || {
+        holders(&masters, "job") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -109,7 +115,7 @@ async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
     tokio::time::sleep(secs(4)).await;
     assert!(
         renewed.is_valid(),
-        "the lock must be renewed beyond its first TTL"
+        "the lock must be renewed beyond its first TTL, although another lease has ended"
     );
 }
 
@@ -126,7 +132,10 @@ async fn max_hold_ends_a_renewed_lock() {
     assert_eq!(end(&guard).await, LossCause::MaxHold);
     assert_at(began + secs(5));
     // The lock is released before its key expires, and the key never comes back.
-    eventually("the key is gone", || holders(&masters, "job") == 0).await;
+    eventually("the lock key must be gone", || {
+        holders(&masters, "job") == 0
+    })
+    .await;
     assert_eq!(
         guard.extend(secs(2)).await,
         Err(ExtendError::Lost(LossCause::MaxHold))
@@ -134,12 +143,15 @@ async fn max_hold_ends_a_renewed_lock() {
 }
 
 #[tokio::test]
-async fn loss_is_reported_at_the_deadline_while_every_renewal_hangs() {
+async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(3)).await;
     let first = guard.valid_until();
-    eventually("the lock is renewed once", || guard.valid_until() > first).await;
+    eventually("the lock must be renewed once", || {
+        guard.valid_until() > first
+    })
+    .await;
     for master in &masters {
         master.stop().expect("stopped");
     }
@@ -163,7 +175,7 @@ async fn loss_is_reported_at_the_deadline_while_every_renewal_hangs() {
 }
 
 #[tokio::test]
-async fn renewal_outlives_an_outage_that_is_shorter_than_the_ttl() {
+async fn lock_is_kept_in_an_outage_that_is_shorter_than_its_ttl() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(6)).await;
@@ -178,7 +190,7 @@ async fn renewal_outlives_an_outage_that_is_shorter_than_the_ttl() {
 }
 
 #[tokio::test]
-async fn renewal_refused_by_a_majority_is_a_loss_at_once() {
+async fn renewal_refused_by_a_majority_is_reported_as_a_loss_at_once() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(12)).await;
@@ -190,9 +202,9 @@ async fn renewal_refused_by_a_majority_is_a_loss_at_once() {
     let early = guard.valid_until().saturating_since(Instant::now());
     assert!(
         early > secs(3),
-        "the loss must be reported more than 3 s before the deadline, not {early:?}"
+        "the loss must be reported at once, but only {early:?} of the old validity was left"
     );
-    eventually("the third master has released the lock", || {
+    eventually("the third master must have released the lock", || {
         !has_key(&masters[2], "job")
     })
     .await;
@@ -202,13 +214,13 @@ async fn renewal_refused_by_a_majority_is_a_loss_at_once() {
         assert_eq!(
             value,
             "a thief".into(),
-            "the key of another client must be unchanged"
+            "the release must not change the key of another client"
         );
     }
 }
 
 #[tokio::test]
-async fn renewal_refused_by_a_minority_changes_nothing() {
+async fn renewal_refused_by_a_minority_does_not_end_the_lock() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(2)).await;
@@ -218,18 +230,18 @@ async fn renewal_refused_by_a_minority_changes_nothing() {
 }
 
 #[tokio::test]
-async fn key_lost_by_a_minority_is_restored() {
+async fn lock_key_lost_by_a_minority_is_restored_by_the_next_renewal() {
     let masters = masters(5);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(6)).await;
-    eventually("all masters hold the lock key", || {
+    eventually("all masters must have the key", || {
         holders(&masters, "job") == 5
     })
     .await;
     masters[0].restart_empty().expect("restarted");
     ask_server(&masters[1], &["DEL", "job"]);
     let since = Instant::now();
-    eventually("all masters hold the lock key again", || {
+    eventually("all masters must have the key again", || {
         holders(&masters, "job") == 5
     })
     .await;
@@ -241,14 +253,14 @@ async fn key_lost_by_a_minority_is_restored() {
         assert_eq!(value, guard.token().to_string().as_str().into());
     }
     guard.release().await;
-    eventually("no master holds the lock key any more", || {
+    eventually("no master may still have the key", || {
         holders(&masters, "job") == 0
     })
     .await;
 }
 
 #[tokio::test]
-async fn no_key_comes_back_after_a_release() {
+async fn renewal_in_transit_does_not_restore_a_key_after_the_release() {
     let masters = masters(3);
     let proxies: Vec<_> = masters
         .iter()
@@ -302,7 +314,7 @@ async fn extension_never_shortens_a_lease() {
     guard
         .extend(secs(5))
         .await
-        .expect("a shorter extension must not fail");
+        .expect("an extension that is shorter than the rest of the lease must not fail");
     assert_eq!(guard.valid_until(), long);
     redlock.flush().await;
     for master in &masters {
@@ -312,7 +324,7 @@ async fn extension_never_shortens_a_lease() {
 }
 
 #[tokio::test]
-async fn extension_after_the_lock_has_ended_is_a_loss_and_sets_no_key() {
+async fn extension_after_the_end_of_a_lock_reports_a_loss_and_sets_no_key() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
@@ -326,7 +338,7 @@ async fn extension_after_the_lock_has_ended_is_a_loss_and_sets_no_key() {
 }
 
 #[tokio::test]
-async fn extension_of_a_lock_overwritten_by_another_client_is_a_loss() {
+async fn extension_of_a_lock_overwritten_by_another_client_reports_a_loss() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = take(&redlock, "job").await;
@@ -339,7 +351,7 @@ async fn extension_of_a_lock_overwritten_by_another_client_is_a_loss() {
 }
 
 #[tokio::test]
-async fn an_extension_without_a_majority_leaves_the_old_validity() {
+async fn extension_without_a_majority_does_not_change_the_validity() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let lease = redlock.lock("job").ttl(secs(10)).renewal(false);
@@ -361,7 +373,7 @@ async fn an_extension_without_a_majority_leaves_the_old_validity() {
         let waited = Instant::now().saturating_since(started);
         assert!(
             waited < PATIENCE,
-            "the lock must be extended once a majority is back"
+            "the lock must be extended as soon as a majority is back"
         );
         tokio::time::sleep(ms(20)).await;
     }
@@ -369,7 +381,7 @@ async fn an_extension_without_a_majority_leaves_the_old_validity() {
 }
 
 #[tokio::test]
-async fn release_of_an_expired_lock_reports_the_expiry_and_is_no_error() {
+async fn release_of_an_expired_lock_reports_the_expiry_but_is_not_an_error() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
@@ -386,12 +398,12 @@ async fn release_of_an_expired_lock_reports_the_expiry_and_is_no_error() {
     assert_eq!(
         holders(&masters, "job"),
         3,
-        "the keys of the next holder must remain"
+        "the release must not delete the keys of the next holder"
     );
 }
 
 #[tokio::test]
-async fn task_that_waits_for_the_loss_is_notified_of_a_release() {
+async fn task_that_waits_for_the_loss_of_a_lock_is_notified_of_its_release() {
     let redlock = Redlock::in_memory(3);
     let guard = take(&redlock, "job").await;
     let lost = guard.lost();
@@ -448,11 +460,14 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
     for second in 0..7 {
         tokio::time::sleep(secs(1)).await;
         let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
-        assert_eq!(lost, 0, "locks were lost after {second} s");
+        assert_eq!(
+            lost, 0,
+            "locks must not be lost, but some were after {second} s"
+        );
     }
     masters[0].cont().expect("continued");
     futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         masters.iter().all(|master| {
             let keys = ask_server(master, &["KEYS", "job *"]);
             keys == quorate_testbed::Reply::Array(Vec::new())
@@ -472,12 +487,13 @@ async fn report_of_a_held_lock_includes_late_answers() {
     let guard = held(&redlock, secs(20)).await;
     let said = || guard.report().swap_remove(0);
     assert_eq!(said().outcome, NodeOutcome::Silent);
-    eventually("the report shows that the master is silent", || {
-        matches!(said().outcome, NodeOutcome::Fault(Fault::Timeout(_))) && said().late
-    })
+    eventually(
+        "the report must show that the stopped master is silent",
+        || matches!(said().outcome, NodeOutcome::Fault(Fault::Timeout(_))) && said().late,
+    )
     .await;
     masters[0].cont().expect("continued");
-    eventually("the report shows the late answer", || {
+    eventually("the report must show the late answer of the master", || {
         said().outcome == NodeOutcome::Yes
     })
     .await;
@@ -546,16 +562,17 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
                 let after = Instant::now().saturating_since(restarted);
                 assert!(
                     after > secs(2),
-                    "the masters voted {after:?} after the restart, which is too early"
+                    "the masters must not vote before the longest lease has ended, but voted {after:?} after their \
+                     restart"
                 );
                 assert!(
                     !guard.is_valid(),
-                    "the first holder must have lost the lock"
+                    "the first holder must have lost the lock by now"
                 );
                 assert!(thief.fencing_token() > guard.fencing_token());
                 assert!(
                     was_quarantined,
-                    "the error must have named the restart guard before"
+                    "the errors of earlier attempts must have named the restart guard"
                 );
                 break;
             }
@@ -573,7 +590,7 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
 }
 
 #[tokio::test]
-async fn guarded_master_that_just_started_does_not_vote() {
+async fn master_under_the_restart_guard_does_not_vote_right_after_its_start() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
     // Two refusals decide the error, so the refusal of the third master may be missing in it. On a busy machine there
@@ -582,13 +599,13 @@ async fn guarded_master_that_just_started_does_not_vote() {
         &redlock
             .acquire("job")
             .await
-            .expect_err("the masters have just started"),
+            .expect_err("masters under the restart guard must refuse their vote"),
     ) < 2
     {}
     let patient = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
     patient
         .await
-        .expect("the masters vote once they are old enough")
+        .expect("masters must vote when the time of the restart guard is over")
         .release()
         .await;
     // Newly started masters are trusted if the guard is off, or if it applies only after the first contact.

@@ -46,7 +46,7 @@ async fn only_the_first_attempt_waits_for_connections() {
 /// Tests answers that come half a node timeout late, which violates the contract of a node. The answers of a majority
 /// still count.
 #[tokio::test]
-async fn slightly_late_answer_still_counts() {
+async fn vote_that_arrives_slightly_late_still_counts() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = over(&nodes);
     take(&redlock, "job").await.release().await;
@@ -72,7 +72,7 @@ async fn status_waits_for_a_slow_majority() {
 }
 
 #[tokio::test]
-async fn first_attempt_is_completed_however_short_the_wait() {
+async fn first_attempt_is_completed_even_if_the_wait_is_very_short() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, |_| Late(ms(300))));
     let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     let redlock = Redlock::builder().nodes(as_nodes.collect());

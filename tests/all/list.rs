@@ -22,7 +22,7 @@ async fn list_shows_locks_with_holder_and_waiters() {
     let waiter = settings(masters.urls()).build().expect("good settings");
     let waiter = tokio::spawn(async move { waiter.acquire("deploy:web").await });
     eventually(
-        "the waiter is queued, and the holder's note is written",
+        "the waiter must be in the queue, and the holder's note must be written",
         || {
             holders(&masters, "quorate:queue:deploy:web") == 3
                 && holders(&masters, "quorate:note:deploy:web") == 3
@@ -56,7 +56,7 @@ async fn list_shows_locks_with_holder_and_waiters() {
 }
 
 #[tokio::test]
-async fn list_is_limited_to_the_key_prefix_and_escapes_patterns() {
+async fn list_shows_only_locks_under_the_key_prefix_and_treats_pattern_characters_literally() {
     let masters = masters(1);
     let ours = settings(masters.urls()).prefix("a*b:").build();
     let ours = ours.expect("good settings");
@@ -69,7 +69,7 @@ async fn list_is_limited_to_the_key_prefix_and_escapes_patterns() {
 }
 
 #[tokio::test]
-async fn list_names_unreachable_masters() {
+async fn list_shows_the_names_of_unreachable_masters() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).connect_timeout(ms(500)).build();
     let redlock = redlock.expect("good settings");
@@ -119,15 +119,18 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
     let _plain = take(&redlock, "deploy:api").await;
     let waiter = settings(masters.urls()).build().expect("good settings");
     let waiter = tokio::spawn(async move { waiter.semaphore("deploy:api", 2).acquire().await });
-    eventually("the waiter is queued, and all notes are written", || {
-        holders(&masters, "quorate:queue:quorate:slot:line:deploy:api") == 3
-            && (0..2).all(|slot| {
-                holders(
-                    &masters,
-                    &format!("quorate:note:quorate:slot:{slot}:deploy:api"),
-                ) == 3
-            })
-    })
+    eventually(
+        "the waiter must be in the queue, and all notes must be written",
+        || {
+            holders(&masters, "quorate:queue:quorate:slot:line:deploy:api") == 3
+                && (0..2).all(|slot| {
+                    holders(
+                        &masters,
+                        &format!("quorate:note:quorate:slot:{slot}:deploy:api"),
+                    ) == 3
+                })
+        },
+    )
     .await;
     let text_of = |slot| {
         let mut held = held.iter().zip(["one", "two"]);
@@ -158,7 +161,7 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
     let next = waiter
         .await
         .expect("no panic")
-        .expect("the waiter gets its turn");
+        .expect("the waiter must get the released slot");
     two.release().await;
     next.release().await;
     redlock.flush().await;
@@ -167,7 +170,10 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
     assert!(status.permits.is_empty(), "{status:?}");
     for slot in 0..2 {
         let key = format!("quorate:note:quorate:slot:{slot}:deploy:api");
-        eventually("no note is left", || holders(&masters, &key) == 0).await;
+        eventually("no note of the holder may be left", || {
+            holders(&masters, &key) == 0
+        })
+        .await;
     }
 }
 
@@ -179,7 +185,7 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let (one, two) = (permit().await.expect("free"), permit().await.expect("free"));
     let waiter = settings(masters.urls()).build().expect("good settings");
     let waiter = tokio::spawn(async move { waiter.semaphore("api", 2).acquire().await });
-    eventually("the waiter is waiting", || {
+    eventually("the task must be waiting for the lock", || {
         holders(&masters, "quorate:queue:quorate:slot:line:api") == 3
     })
     .await;
@@ -188,7 +194,9 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let value = one.token().to_string().into_bytes();
     assert_eq!(was.verdict(), StatusVerdict::Held(value));
     let next = tokio::time::timeout(secs(5), waiter).await.expect("woken");
-    let next = next.expect("no panic").expect("the waiter gets its turn");
+    let next = next
+        .expect("the waiter must get the released slot")
+        .expect("the waiter must get the lock");
     assert_eq!(next.slot(), Some(slot));
     assert_eq!(one.lost().await, quorate::LossCause::TakenAway);
     assert!(two.is_valid() && next.is_valid());
@@ -213,7 +221,7 @@ async fn permits_in_memory_can_be_listed_and_force_released() {
 }
 
 #[tokio::test]
-async fn lock_split_between_foreign_clients_is_listed_once() {
+async fn lock_key_with_different_foreign_holders_on_the_masters_is_listed_once() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for (master, value) in masters.iter().zip(["one", "two", "three"]) {

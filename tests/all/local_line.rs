@@ -91,7 +91,7 @@ async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
         };
         lock.waiting(look).acquire().await
     });
-    eventually("the waiter is waiting", || {
+    eventually("the task must be waiting for the lock", || {
         looks.load(Ordering::Relaxed) > 0
     })
     .await;
@@ -114,7 +114,7 @@ async fn leaves(waiter: Waiter) {
 }
 
 #[tokio::test]
-async fn dropped_front_waiter_passes_its_turn_on() {
+async fn dropped_first_waiter_passes_its_turn_to_the_next_waiter() {
     let world = World::new().held_by_another();
     let redlock = world.watchful();
     let front = waits(&redlock).await;
@@ -125,7 +125,7 @@ async fn dropped_front_waiter_passes_its_turn_on() {
 }
 
 #[tokio::test]
-async fn timed_out_front_waiter_passes_its_turn_on() {
+async fn timed_out_first_waiter_passes_its_turn_to_the_next_waiter() {
     let world = World::new().held_by_another();
     let redlock = world.watchful();
     let front = stands(&redlock, Wait::For(ms(100))).await;
@@ -136,7 +136,7 @@ async fn timed_out_front_waiter_passes_its_turn_on() {
 }
 
 #[tokio::test]
-async fn waiter_leaving_from_the_middle_or_end_passes_no_turn() {
+async fn waiter_that_leaves_the_middle_or_end_of_the_queue_passes_no_turn_on() {
     let world = World::new();
     let redlock = world.process();
     let guard = take(&redlock, "job").await;
@@ -157,7 +157,7 @@ async fn waiter_leaving_from_the_middle_or_end_passes_no_turn() {
 
 /// Tests that the holder keeps the local turn after its acquire, so that waiters of the same process send no requests.
 #[tokio::test]
-async fn callers_behind_a_local_holder_send_no_request() {
+async fn callers_send_no_request_while_a_task_of_their_process_holds_the_lock() {
     let world = World::new();
     let redlock = world.watchful();
     let guard = take(&redlock, "job").await;
@@ -171,18 +171,18 @@ async fn callers_behind_a_local_holder_send_no_request() {
     assert_eq!(
         world.asked(),
         before + 6,
-        "each waiter must have made one attempt"
+        "each waiter must have made exactly one attempt"
     );
 }
 
 #[tokio::test]
-async fn callers_behind_a_local_front_waiter_send_no_request() {
+async fn callers_send_no_request_while_another_task_of_their_process_waits_at_the_masters() {
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
     // The first waiter of the queue was queued on the masters by its second attempt. It asks the masters again only
     // when it is woken.
-    eventually("the waiter is queued", || world.asked() == 6).await;
+    eventually("the waiter must be queued", || world.asked() == 6).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), 6);
@@ -192,7 +192,7 @@ async fn callers_behind_a_local_front_waiter_send_no_request() {
 }
 
 #[tokio::test]
-async fn local_waiters_are_served_in_order() {
+async fn waiters_of_the_same_process_are_served_in_order() {
     let world = World::new();
     let redlock = world.process();
     let guard = take(&redlock, "job").await;
@@ -233,7 +233,7 @@ async fn try_does_not_overtake_the_next_waiter() {
         assert_eq!(
             world.asked(),
             before,
-            "no request is needed, because the holder is in this process"
+            "a try must send no request while a task of the same process holds the lock"
         );
         all_get_it(waiting).await;
         let tried = redlock.try_acquire("job").await.expect("an answer");
@@ -242,12 +242,12 @@ async fn try_does_not_overtake_the_next_waiter() {
 }
 
 #[tokio::test]
-async fn try_behind_local_waiters_sends_no_request() {
+async fn try_sends_no_request_while_other_tasks_of_its_process_wait() {
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
     let behind = waits(&redlock).await;
-    eventually("the waiter is queued", || world.asked() == 6).await;
+    eventually("the waiter must be queued", || world.asked() == 6).await;
     let tried = redlock.try_acquire("job").await.expect("an answer");
     let TryAcquire::Held(refusal) = tried else {
         panic!("{tried:?}");
@@ -261,15 +261,18 @@ async fn try_behind_local_waiters_sends_no_request() {
 
 /// Tests that a waiter which has left is not woken any more: the wake-up goes to the waiter that is now at the front.
 #[tokio::test]
-async fn wake_up_goes_to_the_current_front_waiter() {
+async fn wake_up_goes_to_the_waiter_that_is_now_first_in_its_process() {
     let world = World::new();
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;
     let first = waits(&ours).await;
     let second = waits(&ours).await;
-    eventually("the waiter is queued", || world.asked() == 9).await;
+    eventually("the waiter must be queued", || world.asked() == 9).await;
     leaves(first).await;
-    eventually("the next waiter asks the masters", || world.asked() == 15).await;
+    eventually("the next waiter must ask the masters", || {
+        world.asked() == 15
+    })
+    .await;
     guard.release().await;
     gets_it(second).await.release().await;
 }
@@ -281,13 +284,16 @@ async fn spurious_wake_up_makes_a_waiter_check_the_lock_once() {
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;
     let waiter = waits(&ours).await;
-    eventually("the waiter is queued", || world.asked() == 9).await;
+    eventually("the waiter must be queued", || world.asked() == 9).await;
     // No other task runs between the release and the new acquire, so the woken waiter finds the lock held.
     guard.release().await;
     for node in &world.nodes {
         node.clone().holding("job");
     }
-    eventually("the woken waiter asks for the lock", || world.asked() == 12).await;
+    eventually("the woken waiter must ask for the lock", || {
+        world.asked() == 12
+    })
+    .await;
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), 12);
     leaves(waiter).await;
@@ -318,7 +324,8 @@ async fn concurrent_waiters_that_come_and_go_are_all_served() {
     }
     for task in tasks {
         let done = tokio::time::timeout(PATIENCE, task).await;
-        done.expect("the waiter gets its turn").expect("no panic");
+        done.expect("the waiter must get the lock")
+            .expect("no panic");
     }
     take(&redlock, "job").await.release().await;
 }
@@ -340,7 +347,7 @@ async fn progress_reports_the_number_of_local_waiters_ahead() {
             redlock.lock("job").waiting(see).acquire().await
         }));
         let notes = seen.clone();
-        eventually("the waiter is waiting", || {
+        eventually("the task must be waiting for the lock", || {
             notes.lock().expect("no panic").len() > number
         })
         .await;

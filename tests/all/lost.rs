@@ -56,9 +56,10 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
     });
     let lost = Err(ExtendError::Lost(LossCause::TakenAway));
     assert_eq!(guard.extend(secs(30)).await, lost);
-    eventually("the third master's key is gone", || {
-        !has_key(&masters[2], "job")
-    })
+    eventually(
+        "the extension must have deleted the key of the third master",
+        || !has_key(&masters[2], "job"),
+    )
     .await;
     // The loss also gave the local turn to the next caller. It did so only once, although the guard still exists.
     for master in masters.iter().take(2) {
@@ -66,14 +67,14 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
     }
     next.await
         .expect("no panic")
-        .expect("the waiter gets its turn");
+        .expect("the waiter must get the lock");
     assert!(guard.extend(secs(30)).await.is_err());
     guard.release().await;
     take(&redlock, "job").await.release().await;
 }
 
 #[tokio::test]
-async fn an_extension_whose_future_is_dropped_still_ends_a_lost_lock() {
+async fn extension_that_finds_a_loss_reports_it_even_if_its_future_is_dropped() {
     let (nodes, redlock) = three(secs(30));
     let guard = leased(&redlock).await;
     let thief = |node: &Arc<Stubborn>| {
@@ -87,14 +88,14 @@ async fn an_extension_whose_future_is_dropped_still_ends_a_lost_lock() {
     let brief = tokio::time::timeout(ms(20), guard.extend(secs(30))).await;
     assert!(
         brief.is_err(),
-        "the extension must be dropped before the answers"
+        "the extension must be dropped before the masters answer"
     );
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::TakenAway));
 }
 
 #[tokio::test]
-async fn lost_lock_reports_each_masters_answer_to_its_renewal() {
+async fn guard_of_a_lost_lock_reports_each_masters_answer_to_the_last_renewal() {
     let (nodes, redlock) = three(ms(900));
     let guard = take(&redlock, "job").await;
     let acquired = outcomes(&guard);
@@ -124,10 +125,13 @@ async fn guard_reports_answers_that_arrived_after_the_acquisition() {
     nodes[2].change(|_| Late(ms(40)));
     let guard = take(&redlock, "job").await;
     assert_eq!(guard.report()[2].outcome, NodeOutcome::Silent);
-    eventually("the answer of the last master is reported", || {
-        let report = guard.report();
-        report[2].outcome == NodeOutcome::Yes && report[2].late && !report[1].late
-    })
+    eventually(
+        "the guard must report the late answer of the last master",
+        || {
+            let report = guard.report();
+            report[2].outcome == NodeOutcome::Yes && report[2].late && !report[1].late
+        },
+    )
     .await;
     guard.release().await;
 }
@@ -138,7 +142,7 @@ async fn successful_renewal_keeps_the_report_of_the_acquisition() {
     let (_nodes, redlock) = three(ms(900));
     let guard = take(&redlock, "job").await;
     let first = guard.valid_until();
-    eventually("the lock is renewed", || guard.valid_until() > first).await;
+    eventually("the lock must be renewed", || guard.valid_until() > first).await;
     let said = outcomes(&guard);
     assert!(
         said.iter().all(|(phase, _)| *phase == Phase::Acquire),
@@ -148,7 +152,7 @@ async fn successful_renewal_keeps_the_report_of_the_acquisition() {
 }
 
 #[tokio::test]
-async fn loss_report_distinguishes_refusing_and_holding_masters() {
+async fn report_of_a_lost_lock_shows_which_masters_refused_its_renewal() {
     for extend in [false, true] {
         let (nodes, redlock) = three(if extend { secs(30) } else { ms(900) });
         let guard = take(&redlock, "job").await;
@@ -172,7 +176,7 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
     for node in &nodes[..2] {
         node.change(|_| Fails(Fault::Stalled, Duration::ZERO));
     }
-    eventually("the report shows a failed renewal", || {
+    eventually("the report must show a failed renewal", || {
         let stalled = NodeOutcome::Fault(Fault::Stalled);
         guard.report()[0].outcome == stalled
     })
@@ -180,7 +184,7 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
     for node in &nodes[..2] {
         node.change(|_| Honest);
     }
-    eventually("the report of the failed renewal is cleared", || {
+    eventually("the report must no longer show the failed renewal", || {
         outcomes(&guard)
             .iter()
             .all(|(_, said)| *said == NodeOutcome::Yes)
@@ -192,7 +196,7 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
 
 /// Tests an extension that waits until the lock expires. While it waits, a renewal moves the expiry.
 #[tokio::test]
-async fn extension_overtaken_by_a_renewal_does_not_report_a_loss() {
+async fn extension_that_a_renewal_overtakes_does_not_report_a_loss() {
     let (nodes, redlock) = three(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes {
@@ -214,7 +218,7 @@ async fn extension_overtaken_by_a_renewal_does_not_report_a_loss() {
 /// renewal when the links are restored. The operator's `max_ttl` is far shorter than the time that remains of the
 /// holder's lock.
 #[tokio::test]
-async fn force_released_holder_behind_restored_links_does_not_return_after_the_next_holder() {
+async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later() {
     let masters = masters(3);
     let proxies: Vec<Proxy> = masters
         .iter()
@@ -242,7 +246,7 @@ async fn force_released_holder_behind_restored_links_does_not_return_after_the_n
     tokio::time::sleep(ms(1_500)).await;
     assert!(
         guard.is_valid(),
-        "the holder must not know of the forced release yet"
+        "the holder must not notice the forced release before it reaches the masters again"
     );
     drop(down);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;

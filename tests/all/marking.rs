@@ -57,7 +57,7 @@ async fn locks(redlock: &Redlock) {
 }
 
 #[tokio::test]
-async fn generation_marker_is_permanent_and_a_restored_marker_has_a_lifetime() {
+async fn first_generation_marker_is_permanent_and_a_restored_marker_expires() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     for _ in 0..2 {
@@ -78,7 +78,7 @@ async fn generation_marker_is_permanent_and_a_restored_marker_has_a_lifetime() {
 /// Tests that markers are written only while all masters are reachable. Otherwise a master that gets its marker later
 /// would be mistaken for a master that lost its marker.
 #[tokio::test]
-async fn no_master_is_marked_while_one_is_away() {
+async fn no_generation_marker_is_written_while_one_master_is_unreachable() {
     let servers = masters(3);
     servers[2].kill().expect("killed");
     let all = client(&servers, &[0, 1, 2]);
@@ -111,7 +111,7 @@ async fn lost_marker_is_restored_by_mark_masters_while_another_master_is_down() 
 /// Tests clients that use other URLs for the same masters. Without markers they were accepted, because nothing compared
 /// the URLs.
 #[tokio::test]
-async fn no_master_is_marked_while_a_client_uses_other_names_for_the_masters() {
+async fn no_generation_marker_is_written_while_a_client_uses_other_names_for_the_masters() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     let fewer = client(&servers, &[0, 1]);
@@ -137,7 +137,7 @@ async fn no_master_is_marked_while_a_client_uses_other_names_for_the_masters() {
 }
 
 #[tokio::test]
-async fn masters_with_another_marker_are_not_marked() {
+async fn masters_that_have_another_generation_marker_are_not_marked() {
     let servers = masters(4);
     let all = client(&servers, &[0, 1, 2]);
     for other in [
@@ -171,13 +171,13 @@ async fn masters_with_another_marker_are_not_marked() {
 }
 
 #[tokio::test]
-async fn masters_of_a_later_generation_are_marked_for_it() {
+async fn masters_of_a_later_generation_get_the_marker_of_that_generation() {
     let servers = masters(3);
     let first = named(&servers, &[0, 1, 2]).masters_generation(1);
     let first = first.build().expect("good settings");
     assert!(
         first.try_acquire("job").await.is_err(),
-        "the client must be refused before the masters are marked"
+        "a client of generation 1 must be refused by masters without markers"
     );
     first
         .mark_masters()
@@ -194,7 +194,7 @@ async fn masters_of_a_later_generation_are_marked_for_it() {
 
 /// Tests that only new connections are checked, because an existing connection has already read the marker.
 #[tokio::test]
-async fn marked_master_that_was_flushed_does_not_vote_for_new_clients() {
+async fn master_whose_marker_was_flushed_does_not_vote_for_new_clients() {
     let servers = masters(3);
     client(&servers, &[0, 1, 2])
         .mark_masters()
@@ -217,7 +217,7 @@ async fn marked_master_that_was_flushed_does_not_vote_for_new_clients() {
     }
     assert!(
         lifetime(&servers[0]) > Some(0),
-        "the generation marker of the master is restored"
+        "the generation marker of the master must be restored"
     );
 }
 

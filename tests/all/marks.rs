@@ -32,7 +32,7 @@ impl Scene {
         while scene.servers.iter().any(|server| uptime(server) < 7) {
             assert!(
                 started.elapsed() < PATIENCE,
-                "the servers never became old enough"
+                "the servers must reach the uptime that this test needs"
             );
             tokio::time::sleep(ms(100)).await;
         }
@@ -94,13 +94,17 @@ async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
 /// Whether the second client gets the lock in one attempt, although the first holder's lease has not expired.
 async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
-    assert!(first.is_valid(), "the machine is too slow for this test");
+    assert!(
+        first.is_valid(),
+        "the lease of the first holder must not have ended: the machine is too slow for this \
+         test"
+    );
     matches!(second, Ok(TryAcquire::Acquired(_)))
 }
 
 /// Tests masters without markers: the client assumes that a server has lost data only if its uptime shows a restart.
 #[tokio::test]
-async fn other_running_server_at_a_masters_address_votes_at_once_if_masters_are_unmarked() {
+async fn server_that_replaces_another_at_its_address_votes_at_once_if_no_master_has_a_marker() {
     let scene = Scene::start().await;
     let first = held_by_two(&scene, &scene.client()).await;
     let _replaced = scene.replace();
@@ -108,7 +112,7 @@ async fn other_running_server_at_a_masters_address_votes_at_once_if_masters_are_
 }
 
 #[tokio::test]
-async fn other_running_server_at_a_masters_address_does_not_vote_if_masters_are_marked() {
+async fn server_that_replaces_another_at_its_address_does_not_vote_if_masters_have_markers() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;
@@ -120,7 +124,7 @@ async fn other_running_server_at_a_masters_address_does_not_vote_if_masters_are_
 
 /// Tests a second client that reaches only one master with a marker. So it does not see the marker on a majority.
 #[tokio::test]
-async fn other_running_server_does_not_vote_while_one_marked_master_is_down() {
+async fn server_that_replaces_a_marked_master_does_not_vote_while_another_one_is_down() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;
@@ -134,7 +138,7 @@ async fn other_running_server_does_not_vote_while_one_marked_master_is_down() {
 /// The first client that notices the new server must write the marker to that server at once. Then the server refuses
 /// clients of other generations. A client that connects later must ignore the server's votes as well.
 #[tokio::test]
-async fn newly_marked_server_votes_only_after_the_longest_lease() {
+async fn server_that_just_got_its_marker_votes_only_after_the_longest_lease() {
     let scene = Scene::start().await;
     scene.mark().await;
     let notices = scene.client();
@@ -148,7 +152,7 @@ async fn newly_marked_server_votes_only_after_the_longest_lease() {
         let _ = notices.try_acquire("other").await;
         assert!(
             started.elapsed() < PATIENCE,
-            "no client marked the server again"
+            "a client must mark the server again"
         );
     }
     assert!(!is_granted_beside(&scene.client(), &first).await);
@@ -159,7 +163,7 @@ async fn newly_marked_server_votes_only_after_the_longest_lease() {
     for client in [scene.client(), notices] {
         let granted = client.acquire("job").await;
         granted
-            .expect("the vote of the new server counts")
+            .expect("the vote of the new server must count after the longest lease")
             .release()
             .await;
     }

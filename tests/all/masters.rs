@@ -132,7 +132,10 @@ async fn number(redlock: &Redlock) -> u64 {
 async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
     for redlock in redlocks {
         let number = number(redlock).await;
-        assert!(number > last, "token {number} must exceed {last}");
+        assert!(
+            number > last,
+            "fencing token {number} must be larger than the earlier token {last}"
+        );
         last = number;
     }
     last
@@ -143,7 +146,7 @@ async fn is_held(redlock: &Redlock) -> bool {
 }
 
 #[tokio::test]
-async fn clients_of_both_sets_exclude_clients_of_one_set_and_tokens_rise_through_the_change() {
+async fn clients_of_old_and_next_masters_exclude_each_other_and_tokens_rise_during_a_change() {
     let scene = Scene::start();
     let (old, both, next) = (scene.old(), scene.both(), scene.next());
     let mut last = number(&old).await;
@@ -151,7 +154,7 @@ async fn clients_of_both_sets_exclude_clients_of_one_set_and_tokens_rise_through
     assert_eq!(change.look().await.stage(), ChangeStage::Untouched);
     assert!(
         matches!(change.close().await, Err(ChangeError::Missing(_))),
-        "close must fail before begin"
+        "step `close` must fail before step `begin`"
     );
     begin(&change).await;
     assert_eq!(change.look().await.stage(), ChangeStage::Begun);
@@ -160,7 +163,7 @@ async fn clients_of_both_sets_exclude_clients_of_one_set_and_tokens_rise_through
     assert!(is_held(&both).await);
     assert!(
         is_refused(&next).await,
-        "clients of the next masters must be refused before open"
+        "clients of the next masters must be refused before step `open`"
     );
     guard.release().await;
     let guard = both.acquire("job").await.expect("free");
@@ -186,7 +189,7 @@ async fn clients_of_both_sets_exclude_clients_of_one_set_and_tokens_rise_through
 }
 
 #[tokio::test]
-async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
+async fn lock_on_closed_masters_cannot_be_extended_but_can_be_released() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -195,7 +198,7 @@ async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
     let gives_back = old.acquire("other").await.expect("free");
     change.close().await.expect("closed");
     gives_back.release().await;
-    eventually("every master has released the lock", || {
+    eventually("every master must have released the lock", || {
         scene.servers.iter().all(|server| !has_key(server, "other"))
     })
     .await;
@@ -208,7 +211,7 @@ async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
 }
 
 #[tokio::test]
-async fn client_of_outdated_masters_can_neither_see_nor_force_release_locks() {
+async fn client_of_outdated_masters_can_neither_list_nor_force_release_locks() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -227,21 +230,21 @@ async fn client_of_outdated_masters_can_neither_see_nor_force_release_locks() {
     assert_eq!((listed.locks.len(), listed.faults.len()), (0, 3));
     assert!(
         is_held(&both).await,
-        "a refused client must not force-release the lock"
+        "the force-release of a refused client must have no effect"
     );
     assert_eq!(both.list("").await.locks.len(), 1);
     held.release().await;
 }
 
 #[tokio::test]
-async fn open_fails_unless_the_old_masters_stayed_closed() {
+async fn step_open_fails_unless_the_old_masters_stayed_closed() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
     begin(&change).await;
     assert!(
         matches!(change.closed().await, Err(ChangeError::Missing(_))),
-        "closed must fail before close"
+        "the check `closed` must fail before step `close`"
     );
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
@@ -265,7 +268,7 @@ async fn open_fails_unless_the_old_masters_stayed_closed() {
 }
 
 #[tokio::test]
-async fn client_that_does_not_check_the_marker_is_named_and_stops_open() {
+async fn step_open_fails_and_names_a_client_that_does_not_check_the_marker() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -298,11 +301,11 @@ async fn client_that_does_not_check_the_marker_is_named_and_stops_open() {
     change
         .closed()
         .await
-        .expect("unknown clients are declared harmless");
+        .expect("the check must succeed, because unknown clients are declared harmless");
 }
 
 #[tokio::test]
-async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
+async fn master_that_lost_its_marker_gives_no_vote_for_a_while_and_is_marked_again() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -319,7 +322,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
     // marker.
     ask_server(&scene.servers[0], &["FLUSHALL"]);
     ask_server(&scene.servers[0], &["CLIENT", "KILL", "TYPE", "pubsub"]);
-    eventually("the client has connected to the master again", || {
+    eventually("the client must have connected to the master again", || {
         support::connections(&scene.servers[0]) > 0
     })
     .await;
@@ -328,7 +331,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
         let guard = guarded
             .acquire("job")
             .await
-            .expect("a majority of both sets is reachable");
+            .expect("the client must get the lock, because it reaches a majority of both sets");
         let said = guard.report();
         guard.release().await;
         let quarantined =
@@ -342,15 +345,16 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
         }
         assert!(started.elapsed() < PATIENCE, "{said:?}");
     }
-    eventually("the generation marker of the master is restored", || {
-        scene.marks()[0] == "1"
-    })
+    eventually(
+        "the generation marker of the master must be restored",
+        || scene.marks()[0] == "1",
+    )
     .await;
     assert!(is_refused(&scene.old()).await);
 }
 
 #[tokio::test]
-async fn counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
+async fn fencing_counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
@@ -383,7 +387,7 @@ async fn clients_with_other_masters_are_refused() {
         .expect("odd");
     assert!(
         is_refused(&odd).await,
-        "a client with other masters must be refused"
+        "a client that is configured with other masters must be refused"
     );
     let classic = scene
         .settings(2..5)
@@ -463,7 +467,7 @@ async fn client_with_other_names_for_the_masters_stops_the_change() {
     let fewer = scene
         .settings(0..2)
         .build()
-        .expect("the settings with two masters are valid");
+        .expect("the settings with two of the masters must be valid");
     fewer.acquire("job").await.expect("free").release().await;
     let started = Instant::now();
     loop {
@@ -507,12 +511,16 @@ impl Book {
             && Instant::now() < other
         {
             let mut wrong = self.wrong.lock().expect("no panic");
-            wrong.push(format!("client {client} while another held it"));
+            wrong.push(format!(
+                "client {client} got the lock while another client held it"
+            ));
         }
         let before = std::mem::replace(&mut *self.last.lock().expect("no panic"), number);
         if number <= before {
             let mut wrong = self.wrong.lock().expect("no panic");
-            wrong.push(format!("client {client}: {number} after {before}"));
+            wrong.push(format!(
+                "client {client} got the fencing token {number} after {before}"
+            ));
         }
         self.had[client].fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(ms(2)).await;
@@ -529,7 +537,7 @@ impl Book {
 /// Tests two changes of the masters in a row: from three masters to five, and then to three others. Clients of all five
 /// configurations run throughout, and one old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_every_step_can_run_throughout_a_change() {
+async fn clients_configured_for_any_step_can_run_during_the_whole_change() {
     let servers = masters(7);
     let urls = |which: std::ops::Range<usize>| servers.urls()[which].to_vec();
     let sets = [urls(0..3), urls(0..5), urls(4..7)];
@@ -591,7 +599,7 @@ async fn clients_of_every_step_can_run_throughout_a_change() {
     assert_eq!(
         book.had()[..4],
         at_last[..4],
-        "closed-out clients must acquire nothing"
+        "clients that are closed out must acquire nothing"
     );
 }
 
@@ -605,7 +613,7 @@ fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
 /// Tests a client whose list of next masters contains a mistyped address. The client must not write a marker to that
 /// server, because the server would then refuse its own clients for good.
 #[tokio::test]
-async fn client_with_a_wrong_next_master_does_not_mark_it() {
+async fn client_with_a_wrong_next_master_writes_no_marker_to_it() {
     let servers = masters(6);
     let urls = |which: &[usize]| -> Vec<String> {
         which.iter().map(|at| servers.urls()[*at].clone()).collect()
@@ -668,7 +676,7 @@ async fn client_in_another_database_stops_the_change() {
 }
 
 #[tokio::test]
-async fn close_is_stopped_by_a_client_that_does_not_check_the_marker() {
+async fn step_close_fails_while_a_client_does_not_check_the_marker() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -684,7 +692,7 @@ async fn close_is_stopped_by_a_client_that_does_not_check_the_marker() {
 
 /// Tests a foreign client that uses the classic Redlock algorithm, which runs no script to acquire a lock.
 #[tokio::test]
-async fn foreign_client_with_plain_set_stops_open() {
+async fn step_open_fails_while_a_foreign_client_locks_with_plain_set() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -699,11 +707,11 @@ async fn foreign_client_with_plain_set_stops_open() {
     harmless
         .closed()
         .await
-        .expect("unknown clients are declared harmless");
+        .expect("the check must succeed, because unknown clients are declared harmless");
 }
 
 #[tokio::test]
-async fn open_fails_before_its_time_and_reading_the_state_never_opens() {
+async fn step_open_fails_before_its_time_and_reading_the_state_opens_nothing() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");

@@ -20,7 +20,11 @@ fn memory() -> u64 {
 fn requests_to_a_stopped_master_are_all_answered_without_growing_memory() {
     let this = std::env::current_exe().expect("this program");
     let output = Command::new(this)
-        .args(["memory::measured_alone", "--exact", "--nocapture"])
+        .args([
+            "memory::child_process_measures_its_memory_while_a_master_is_stopped",
+            "--exact",
+            "--nocapture",
+        ])
         .env(CHILD, "1")
         .output()
         .expect("it runs");
@@ -36,7 +40,7 @@ const CHILD: &str = "QUORATE_TEST_MEMORY";
 
 /// Not a test of its own: the test above runs it in a child process, so that the memory of other tests is not counted.
 #[tokio::test]
-async fn measured_alone() {
+async fn child_process_measures_its_memory_while_a_master_is_stopped() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
@@ -69,14 +73,20 @@ async fn measured_alone() {
     println!("grown by {grown} kB");
     // Requests in transit and pending releases take a few megabytes. If 200,000 messages were queued, they would take
     // far more than 40 MB.
-    assert!(grown < 40_000, "the memory grew by {grown} kB");
+    assert!(
+        grown < 40_000,
+        "the memory must grow by less than 40 MB, but grew by {grown} kB"
+    );
     masters[0].cont().expect("continued");
     let started = Instant::now();
     while !matches!(ask(&*node, look(b"warm")).await, Ok(Answer::State(_))) {
-        assert!(started.elapsed() < PATIENCE, "the master must answer again");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the master must answer again when it continues"
+        );
         tokio::time::sleep(ms(10)).await;
     }
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         let keys = ask_server(&masters[0], &["KEYS", "job*"]);
         keys == quorate_testbed::Reply::Array(Vec::new())
     })

@@ -95,14 +95,17 @@ async fn renewed(guard: &LockGuard, times: usize) {
     for _ in 0..times {
         let before = guard.valid_until();
         while guard.valid_until() == before {
-            assert!(guard.is_valid(), "the lock was lost before it was renewed");
+            assert!(
+                guard.is_valid(),
+                "the lock must not be lost before it is renewed"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
 #[test]
-fn acquired_and_released_lock_is_counted_once() {
+fn metrics_count_an_acquired_and_released_lock_once() {
     let seen = recorded(async || {
         let nodes = masters();
         redlock(&nodes)
@@ -138,7 +141,7 @@ fn acquired_and_released_lock_is_counted_once() {
 }
 
 #[test]
-fn failed_waits_are_counted_by_reason() {
+fn metrics_count_unsuccessful_waits_by_reason() {
     let seen = recorded(async || {
         let nodes = masters();
         let (holder, waiter) = (redlock(&nodes), redlock(&nodes));
@@ -194,7 +197,7 @@ fn metrics_show_renewal_margins_and_loss_causes() {
 }
 
 #[test]
-fn first_lost_lock_of_a_process_increases_an_existing_series() {
+fn first_lost_lock_of_a_process_increases_a_metric_series_that_already_exists() {
     const LOST: &str = "quorate_locks_lost_total{cause=max_hold}";
     let mut before = Seen::new();
     let after = recorded_with_looks(async |figures| {
@@ -209,7 +212,7 @@ fn first_lost_lock_of_a_process_increases_an_existing_series() {
 
 /// Tests that a loss creates no new time series, but only changes series that existed before.
 #[test]
-fn every_series_exists_before_its_first_event() {
+fn every_metric_series_exists_before_its_first_event() {
     let mut before = Seen::new();
     let after = recorded_with_looks(async |figures| {
         let nodes = masters();
@@ -243,7 +246,7 @@ fn every_series_exists_before_its_first_event() {
 }
 
 #[test]
-fn describing_metrics_creates_all_series_but_those_of_masters() {
+fn describing_the_metrics_creates_all_series_except_those_of_single_masters() {
     let seen = recorded(async || {});
     let lost = "quorate_locks_lost_total{cause=expired}";
     assert_eq!(seen.get(lost), Some(&DebugValue::Counter(0)));
@@ -252,7 +255,7 @@ fn describing_metrics_creates_all_series_but_those_of_masters() {
 
 /// The page recommends twelve buckets. An exporter adds the bucket without a limit, the sum and the count.
 #[test]
-fn process_with_five_masters_has_as_many_series_as_the_page_says() {
+fn process_with_five_masters_has_as_many_metric_series_as_the_page_states() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
     let page = page.expect("the page");
     let buckets = page.split("let buckets = [").nth(1).expect("the buckets");
@@ -269,7 +272,7 @@ fn process_with_five_masters_has_as_many_series_as_the_page_says() {
     let all: usize = seen.values().map(series).sum();
     let said = format!("has {all} series");
     let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains(&said), "the page must say: {said}");
+    assert!(text.contains(&said), "the page must contain: {said}");
 }
 
 #[test]
@@ -283,7 +286,10 @@ fn every_metric_that_is_recorded_is_described() {
     let tests_of_rules = include_str!("../../docs/metrics/alerts_test.yml");
     let dashboard = include_str!("../../docs/metrics/grafana.json");
     for name in &names {
-        assert!(docs.contains(name), "docs/metrics.md does not name {name}");
+        assert!(
+            docs.contains(name),
+            "docs/metrics.md must name the metric {name}"
+        );
     }
     for text in [rules, tests_of_rules, dashboard] {
         for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')) {
@@ -294,7 +300,10 @@ fn every_metric_that_is_recorded_is_described() {
                 .iter()
                 .find_map(|end| word.strip_suffix(end))
                 .unwrap_or(word);
-            assert!(names.contains(&stem), "{word} is not the name of a metric");
+            assert!(
+                names.contains(&stem),
+                "alerts and dashboard must use no unknown metric, but use {word}"
+            );
         }
     }
 }
@@ -315,7 +324,7 @@ impl Node for Gone {
 }
 
 #[test]
-fn a_reply_that_is_dropped_unanswered_is_counted_as_disconnected() {
+fn request_whose_reply_is_dropped_unanswered_is_counted_as_disconnected() {
     let seen = recorded(async || {
         let node = |n| Arc::new(Gone(NodeName::new(format!("m{n}")))) as Arc<dyn Node>;
         let redlock = Redlock::builder().nodes((1..=3).map(node).collect());
@@ -346,12 +355,18 @@ fn labels_used_by_alert_rules_and_dashboard_exist() {
                         let wanted = format!("{label}={value}");
                         let bears =
                             |name: &String| name.split(['{', ',', '}']).any(|l| l == wanted);
-                        assert!(seen.keys().any(bears), "no series has the label {wanted}");
+                        assert!(
+                            seen.keys().any(bears),
+                            "some series must have the label {wanted}"
+                        );
                         asked += 1;
                     }
                 }
             }
         }
     }
-    assert!(asked >= 5, "only {asked} labels were found");
+    assert!(
+        asked >= 5,
+        "at least 5 labels must be found, not only {asked}"
+    );
 }

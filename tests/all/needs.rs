@@ -31,7 +31,7 @@ fn documented_for(user: &str) -> Vec<String> {
     let page = std::fs::read_to_string(page).expect("the page");
     let command = format!("ACL SETUSER {user} ");
     let line = page.lines().find(|line| line.starts_with(&command));
-    let line = line.expect("the page prints the command");
+    let line = line.unwrap_or_else(|| panic!("the page must contain the command {command}"));
     line.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -137,7 +137,7 @@ fn calls(server: &Server, command: &str) -> u64 {
 
 async fn queued(masters: &Masters, resource: &str) {
     let queue = format!("quorate:queue:{PREFIX}{resource}");
-    eventually("a waiter is queued everywhere", || {
+    eventually("a waiter must be in the queue of every master", || {
         masters.iter().all(|master| has_key(master, &queue))
     })
     .await;
@@ -167,7 +167,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         // The next waiter may have been faster. Then its attempt holds the lock until it is undone.
         assert!(
             began.elapsed() < PATIENCE,
-            "the key was not restored in time"
+            "the test could not restore the lock key in time"
         );
     }
 }
@@ -196,7 +196,10 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
 /// Uses quotas and once jobs, because they store values under locks.
 async fn values(redlock: &Redlock) {
     let quota = redlock.quota("prizes");
-    quota.create(3).await.expect("the value does not exist yet");
+    quota
+        .create(3)
+        .await
+        .expect("the value must be created, because it does not exist yet");
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
     quota.drop_quota().await.expect("all masters are reachable");
 }
@@ -254,11 +257,11 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
         for master in &masters {
             // The waiter gets the lock as soon as a majority has released it. The release reaches the other masters
             // later.
-            eventually("the master has published a wake-up", || {
+            eventually("the master must have published a wake-up", || {
                 calls(master, "publish") > 0
             })
             .await;
-            eventually("both clients listen for wake-ups", || {
+            eventually("both clients must listen for wake-ups", || {
                 let heard = ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]);
                 matches!(&heard, Reply::Array(channels) if channels.len() >= 2)
             })
@@ -288,7 +291,11 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
                 // Leave out CONFIG GET, because inspections read the configuration only if the user has the right.
                 .filter(|what| what != "config|get" && what != "config")
                 .collect();
-            assert_eq!(refused, [] as [String; 0], "the page must name every right");
+            assert_eq!(
+                refused,
+                [] as [String; 0],
+                "the page must name every right that the client needs"
+            );
         }
     }
 }
@@ -636,7 +643,10 @@ async fn lock_error_names_each_missing_right() {
             grant(&masters, Some(right));
             let said = life(&masters, &format!("job {n}")).await.to_lowercase();
             assert!(said.contains("denied"), "{right}: {said}");
-            assert!(said.contains(&name), "{right} is not named: {said}");
+            assert!(
+                said.contains(&name),
+                "the error must name the missing right {right}: {said}"
+            );
             assert!(!said.contains(PASSWORD), "{said}");
         }
         grant(&masters, None);
@@ -648,7 +658,7 @@ async fn lock_error_names_each_missing_right() {
 }
 
 #[tokio::test]
-async fn right_revoked_from_a_holder_is_a_fault_and_not_a_loss() {
+async fn right_revoked_during_a_hold_is_reported_as_a_fault_and_not_as_a_loss() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);
@@ -692,7 +702,7 @@ async fn inspection_names_rights_of_features_in_use() {
 }
 
 #[tokio::test]
-async fn classic_algorithm_needs_fewer_rights() {
+async fn lock_of_the_classic_algorithm_needs_fewer_rights() {
     let masters = three(None);
     grant(&masters, None);
     for master in &masters {
@@ -709,7 +719,7 @@ async fn classic_algorithm_needs_fewer_rights() {
         assert!(inspection.missing.is_empty(), "{inspection:?}");
         assert!(
             !inspection.wake_ups,
-            "no wake-ups are needed without ordered waiters"
+            "a client without ordered waiters must not listen for wake-ups"
         );
     }
     let guard = classic.acquire("job").await.expect("free");
@@ -721,7 +731,7 @@ async fn classic_algorithm_needs_fewer_rights() {
 }
 
 #[tokio::test]
-async fn user_without_the_right_to_batches_can_still_take_many_locks() {
+async fn user_without_the_right_to_combined_requests_can_still_take_many_locks() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, Some("+mget"));
@@ -744,7 +754,7 @@ async fn user_without_the_right_to_batches_can_still_take_many_locks() {
             let fewer = calls.is_some_and(|calls| calls < 250);
             assert!(
                 fewer,
-                "300 requests must be sent in fewer than 250 calls: {stats}"
+                "the server must get fewer than 250 calls for 300 requests: {stats}"
             );
         }
     }
@@ -780,7 +790,7 @@ async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
         for master in masters {
             assert!(
                 !has_key(master, "lock:job"),
-                "every master has released the lock"
+                "every master must have released the lock"
             );
         }
     }
@@ -796,7 +806,7 @@ fn by_command(masters: &Masters) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn unqueued_locks_are_released_by_the_delete_command() {
+async fn locks_without_a_queue_are_released_by_the_delete_command() {
     for program in programs() {
         let masters = three(program);
         let has = deletes_by_command(&masters[0]);
@@ -805,7 +815,7 @@ async fn unqueued_locks_are_released_by_the_delete_command() {
             assert_eq!(
                 give_back(&masters, fencing).await,
                 [0; 3],
-                "the locks must be released by the script"
+                "the script must release the locks"
             );
         }
         for master in &masters {
@@ -836,7 +846,7 @@ async fn unqueued_locks_are_released_by_the_delete_command() {
 }
 
 #[tokio::test]
-async fn locks_are_released_if_the_delete_command_was_renamed() {
+async fn locks_are_released_by_a_script_if_the_delete_command_was_renamed() {
     let mut tried = false;
     for program in programs() {
         if !deletes_by_command(&three(program.clone())[0]) {
@@ -858,7 +868,7 @@ async fn locks_are_released_if_the_delete_command_was_renamed() {
     }
     if !tried {
         not_run(
-            "locks_are_released_if_the_delete_command_was_renamed",
+            "locks_are_released_by_a_script_if_the_delete_command_was_renamed",
             "no server has DELIFEQ",
         );
     }

@@ -23,7 +23,7 @@ async fn noted(redlock: &Redlock, resource: &str) -> Note {
         }
         assert!(
             began.elapsed() < support::PATIENCE,
-            "no note was written in time: {status:?}"
+            "the note must be written in time: {status:?}"
         );
         tokio::time::sleep(ms(5)).await;
     }
@@ -40,7 +40,7 @@ fn left(server: &Server, key: &str) -> Duration {
 }
 
 #[tokio::test]
-async fn longer_hold_writes_a_note_and_its_release_removes_it() {
+async fn lock_held_for_a_while_gets_a_note_and_its_release_removes_the_note() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
     let guard = holder.lock("job").note("by hand").acquire().await;
@@ -53,7 +53,10 @@ async fn longer_hold_writes_a_note_and_its_release_removes_it() {
     assert_eq!(note.text.as_deref(), Some("by hand"));
     let age = SystemTime::now().duration_since(note.since);
     assert!(age.expect("in the past") < secs(60), "{note}");
-    eventually("all masters have the key", || note_keys(&masters) == 3).await;
+    eventually("all masters must have the note", || {
+        note_keys(&masters) == 3
+    })
+    .await;
     guard.release().await;
     holder.flush().await;
     assert_eq!(note_keys(&masters), 0);
@@ -103,7 +106,7 @@ impl Node for Counts {
 }
 
 #[tokio::test]
-async fn short_hold_sends_no_note() {
+async fn lock_held_only_briefly_sends_no_note() {
     let node = Arc::new(Counts::new());
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");
@@ -119,7 +122,8 @@ async fn short_hold_sends_no_note() {
     let sent = node.sent.load(Ordering::Relaxed);
     assert!(
         sent <= 100 - quick,
-        "{sent} notes were sent, although {quick} of 100 locks were held briefly"
+        "a lock that is held briefly needs no note: {sent} notes were sent, although {quick} of 100 locks were held \
+         briefly"
     );
     let _guard = take(&redlock, "job").await;
     eventually("a held lock has a note", || {
@@ -138,7 +142,10 @@ async fn renewals_keep_and_restore_the_note() {
     for master in &masters {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
-    eventually("a renewal restores the note", || note_keys(&masters) == 3).await;
+    eventually("a renewal must restore the lost note", || {
+        note_keys(&masters) == 3
+    })
+    .await;
     // A note is kept for four TTLs. A renewal refreshes the note before half of that time has passed.
     let lives = || {
         masters
@@ -146,13 +153,14 @@ async fn renewals_keep_and_restore_the_note() {
             .map(|master| left(master, "quorate:note:job"))
     };
     assert!(lives().all(|left| left > secs(2) && left <= secs(8)));
-    eventually("the remaining time of the note falls", || {
+    eventually("the remaining time of the note must fall", || {
         lives().all(|left| left < ms(7_200))
     })
     .await;
-    eventually("a renewal extends the note", || {
-        lives().all(|left| left > ms(7_400))
-    })
+    eventually(
+        "a renewal must extend the remaining time of the note",
+        || lives().all(|left| left > ms(7_400)),
+    )
     .await;
     assert_eq!(note_keys(&masters), 3);
 }
@@ -174,7 +182,7 @@ async fn one_in_six_renewals_refreshes_the_note() {
     let (renewed, seen) = sees();
     assert!(
         seen > 0 && seen < renewed / 2,
-        "{seen} of {renewed} renewals refreshed the note"
+        "some renewals, but fewer than half, must refresh the note: {seen} of {renewed} did"
     );
 }
 
@@ -185,14 +193,21 @@ async fn note_of_a_dead_holder_is_not_shown() {
     let dead = holder.lock("job").renewal(false);
     let _dead = dead.note("the dead one").acquire().await.expect("free");
     noted(&other, "job").await;
-    eventually("all masters have the key", || note_keys(&masters) == 3).await;
+    eventually("all masters must have the note", || {
+        note_keys(&masters) == 3
+    })
+    .await;
     let mut watches = other.election("job").observe().expect("a good name");
     // Delete the keys as if the holder's machine had disappeared and its lease had expired, so that nobody releases the
     // lock.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
-    assert_eq!(note_keys(&masters), 3, "the note must outlive the lock");
+    assert_eq!(
+        note_keys(&masters),
+        3,
+        "the masters must still store the note after the lock key is gone"
+    );
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
     assert_eq!(watches.next().await, None);
@@ -200,7 +215,10 @@ async fn note_of_a_dead_holder_is_not_shown() {
     let new = other.lock("job").note(None).acquire().await.expect("free");
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
-    let leader = watches.next().await.expect("the new leader is reported");
+    let leader = watches
+        .next()
+        .await
+        .expect("the new leader must be reported");
     assert_eq!(leader.note, None);
     new.release().await;
 }
@@ -213,12 +231,15 @@ async fn fixed_lease_has_a_note_that_an_extension_extends() {
     let guard = redlock.lock("job").renewal(false).acquire().await;
     let guard = guard.expect("free");
     noted(&redlock, "job").await;
-    eventually("all masters have the key", || note_keys(&masters) == 3).await;
+    eventually("all masters must have the note", || {
+        note_keys(&masters) == 3
+    })
+    .await;
     guard
         .extend(secs(28))
         .await
         .expect("the lock is still held");
-    eventually("the note lasts as long as its lock", || {
+    eventually("the note must expire no earlier than its lock", || {
         let long = |master| left(master, "quorate:note:job") > secs(11);
         masters.iter().all(long)
     })
@@ -232,7 +253,10 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
     let old = first.lock("job").note("the old one").acquire().await;
     let old = old.expect("free");
     noted(&second, "job").await;
-    eventually("all masters have the key", || note_keys(&masters) == 3).await;
+    eventually("all masters must have the note", || {
+        note_keys(&masters) == 3
+    })
+    .await;
     // Delete the keys as if the holder had been paused until its lease expired: only its notes remain.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
@@ -251,13 +275,16 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
 }
 
 #[tokio::test]
-async fn waiter_and_refused_caller_learn_the_holder() {
+async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
     let guard = holder.lock("job").note("by hand").acquire().await;
     let guard = guard.expect("free");
     noted(&other, "job").await;
-    eventually("all masters have the key", || note_keys(&masters) == 3).await;
+    eventually("all masters must have the note", || {
+        note_keys(&masters) == 3
+    })
+    .await;
     let tried = other.try_acquire("job").await.expect("answers");
     let TryAcquire::Held(refusal) = tried else {
         panic!("the lock must be reported as held")
@@ -282,7 +309,7 @@ async fn waiter_and_refused_caller_learn_the_holder() {
 }
 
 #[tokio::test]
-async fn holder_without_a_note_writes_none() {
+async fn holder_that_has_no_note_writes_none() {
     let masters = masters(3);
     let silent = settings(masters.urls()).note(None).build().expect("good");
     let classic = settings(masters.urls())
@@ -306,7 +333,10 @@ async fn holder_without_a_note_writes_none() {
     let guard = unordered.lock("job").note("seen").acquire().await;
     let guard = guard.expect("free");
     assert_eq!(noted(&silent, "job").await.text.as_deref(), Some("seen"));
-    eventually("all masters have the key", || note_keys(&masters) == 3).await;
+    eventually("all masters must have the note", || {
+        note_keys(&masters) == 3
+    })
+    .await;
     guard.release().await;
     unordered.flush().await;
     assert_eq!(note_keys(&masters), 0);
@@ -329,7 +359,7 @@ async fn a_note_that_is_too_long_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn connections_carry_the_client_name() {
+async fn connections_to_masters_carry_the_client_name() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     take(&redlock, "job").await.release().await;
@@ -376,7 +406,7 @@ async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_reader_and_every_hold_of_an_owner_has_a_note_of_its_own() {
+async fn each_reader_and_each_hold_of_an_owner_has_its_own_note() {
     let masters = masters(3);
     let (one, two) = (redlock(&masters), redlock(&masters));
     let readers = [
@@ -404,7 +434,7 @@ async fn every_reader_and_every_hold_of_an_owner_has_a_note_of_its_own() {
         Reply::Array(keys) => keys.len(),
         other => panic!("{other:?}"),
     };
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         masters.iter().all(|m| notes(m) == 0)
     })
     .await;
@@ -415,7 +445,7 @@ async fn every_reader_and_every_hold_of_an_owner_has_a_note_of_its_own() {
     assert_eq!(texts(&two, "stock", 2).await, ["inner", "outer"]);
     drop((
         outer.expect("free"),
-        inner.expect("the owner joins its own hold"),
+        inner.expect("a second hold of the owner must be granted"),
     ));
     let memory = Redlock::in_memory(3);
     let reader = memory.lock("doc").shared().note("here").acquire().await;
@@ -424,7 +454,7 @@ async fn every_reader_and_every_hold_of_an_owner_has_a_note_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_theirs() {
+async fn note_of_a_dead_reader_lasts_four_ttls_and_other_readers_keep_their_notes() {
     let masters = masters(3);
     let short = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
     let (dies, lives) = (
@@ -442,7 +472,7 @@ async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_th
     }
     // Forget the guard without a release, as in a crash.
     std::mem::forget(dying);
-    eventually("the note of the dead reader expires", || {
+    eventually("the note of the dead reader must expire", || {
         holders(&masters, &key) == 0
     })
     .await;
@@ -450,7 +480,7 @@ async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_th
     assert_eq!(
         texts(&lives, "doc", 1).await,
         ["lives"],
-        "the note of the other reader must stay"
+        "the note of the other reader must not expire"
     );
 }
 
@@ -465,7 +495,7 @@ async fn downgraded_writer_keeps_its_note() {
 
 /// Tests a foreign text in place of a note. A reply with the whole text would exceed a limit and end the connection.
 #[tokio::test]
-async fn foreign_text_in_place_of_a_note_is_truncated() {
+async fn foreign_text_in_the_key_of_a_note_is_shown_truncated() {
     let masters = masters(3);
     let ours = redlock(&masters);
     let patient = settings(masters.urls()).node_timeout(secs(5));
@@ -490,11 +520,14 @@ async fn extension_restores_a_missing_note() {
     let far = settings(masters.urls()).max_ttl(secs(600)).ttl(secs(600));
     let redlock = far.build().expect("good settings");
     let guard = take(&redlock, "job").await;
-    eventually("the note is written", || note_keys(&masters) == 3).await;
+    eventually("the note must be written", || note_keys(&masters) == 3).await;
     for master in &masters {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
     guard.extend(secs(600)).await.expect("held");
-    eventually("the note is written again", || note_keys(&masters) == 3).await;
+    eventually("the lost note must be written again", || {
+        note_keys(&masters) == 3
+    })
+    .await;
     guard.release().await;
 }

@@ -60,7 +60,7 @@ async fn once_job_runs_on_one_machine_per_period() {
 }
 
 #[tokio::test]
-async fn next_period_is_due_when_the_present_one_has_ended() {
+async fn once_job_is_due_again_when_its_period_has_ended() {
     let (_, redlock) = memory(3);
     let long = nightly(&redlock).await;
     assert_eq!(
@@ -78,7 +78,7 @@ async fn next_period_is_due_when_the_present_one_has_ended() {
 }
 
 #[tokio::test]
-async fn at_most_once_skips_the_period_of_a_dropped_body() {
+async fn at_most_once_job_is_not_repeated_in_a_period_in_which_its_body_was_dropped() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;
     let body = nightly.at_most_once(async |_| std::future::pending::<()>().await);
@@ -89,7 +89,7 @@ async fn at_most_once_skips_the_period_of_a_dropped_body() {
 }
 
 #[tokio::test]
-async fn at_least_once_repeats_after_an_error_a_drop_or_a_failed_record() {
+async fn at_least_once_job_is_repeated_after_an_error_a_drop_or_an_unsuccessful_record() {
     let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     let failed = nightly
@@ -125,7 +125,7 @@ async fn at_least_once_repeats_after_an_error_a_drop_or_a_failed_record() {
 }
 
 #[tokio::test]
-async fn lost_lock_drops_the_body_and_reports_whether_the_period_counts() {
+async fn once_job_whose_lock_is_lost_is_stopped_and_reports_whether_the_period_is_recorded() {
     let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     for recorded in [false, true] {
@@ -158,7 +158,7 @@ async fn lost_lock_drops_the_body_and_reports_whether_the_period_counts() {
 }
 
 #[tokio::test]
-async fn once_job_without_a_record_or_with_a_lost_one_does_not_run() {
+async fn once_job_whose_record_is_missing_or_lost_does_not_run() {
     let (nodes, redlock) = memory(3);
     let nightly = redlock.once("nightly", PERIOD);
     let ran = async |_: &_| -> Result<(), ()> { panic!("the body must not run") };
@@ -184,17 +184,17 @@ async fn once_job_without_a_record_or_with_a_lost_one_does_not_run() {
 }
 
 #[tokio::test]
-async fn zero_period_is_refused_and_sends_nothing() {
+async fn once_job_with_a_period_of_zero_is_refused_and_sends_nothing() {
     let (nodes, redlock) = memory(3);
     for period in [Duration::ZERO, Duration::from_micros(900), Duration::MAX] {
         let once = redlock.once("nightly", period);
         for error in [
             once.create()
                 .await
-                .expect_err("a period of zero is refused"),
+                .expect_err("a period outside the allowed range must be refused"),
             once.at_most_once(async |_| ())
                 .await
-                .expect_err("a period of zero is refused"),
+                .expect_err("a period outside the allowed range must be refused"),
         ] {
             assert!(matches!(error, ValueError::Invalid(_)), "{error}");
         }
@@ -205,14 +205,14 @@ async fn zero_period_is_refused_and_sends_nothing() {
 }
 
 #[tokio::test]
-async fn holder_of_the_lock_can_check_and_record_a_period() {
+async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;
     let other = redlock.acquire("other").await.expect("free");
     let error = nightly
         .due(&other)
         .await
-        .expect_err("the guard of another lock is refused");
+        .expect_err("the guard of another lock must be refused");
     assert!(matches!(error, ValueError::Invalid(_)), "{error}");
     let shared = redlock
         .lock("nightly")
@@ -247,49 +247,57 @@ async fn holder_of_the_lock_can_check_and_record_a_period() {
     // second one.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
-        panic!("an hourly period must be due");
+        panic!("the job must be due, because the period of one hour is over");
     };
     let error = turn
         .record()
         .await
-        .expect_err("this lock has already written");
+        .expect_err("a second write under the same lock must be refused");
     assert!(matches!(error, ValueError::Invalid(_)), "{error}");
 }
 
 #[tokio::test]
-async fn guard_that_finds_its_period_done_can_record_the_next_period() {
+async fn guard_that_finds_the_present_period_recorded_can_record_the_next_one() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long = nightly(&redlock).await;
     let done = long.at_most_once(async |_| ()).await;
     assert_eq!(done, Ok(OnceOutcome::Done(())));
     let last = |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
-    eventually("all masters have the value", || last("EXISTS") == Some(1)).await;
+    eventually("all masters must have the value", || {
+        last("EXISTS") == Some(1)
+    })
+    .await;
     assert_eq!(last("DEL"), Some(1));
     // With hourly periods instead of ten-year periods, a new period has begun since the job last ran.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");
-        let due = long.due(&guard).await.expect("two masters have the value");
+        let due = long
+            .due(&guard)
+            .await
+            .expect("the read must succeed, because two masters still store the value");
         assert!(matches!(due, Due::AlreadyDone { .. }), "{due:?}");
         if refilled {
             long.refill(&guard)
                 .await
-                .expect("two masters have the value");
-            eventually("the master has received the value", || {
-                last("EXISTS") == Some(1)
-            })
+                .expect("the refill must succeed, because two masters still store the value");
+            eventually(
+                "the refill must restore the value on the third master",
+                || last("EXISTS") == Some(1),
+            )
             .await;
         } else {
             let Ok(Due::Now(turn)) = short.due(&guard).await else {
-                panic!("an hourly period must be due");
+                panic!("the job must be due, because the period of one hour is over");
             };
             turn.record()
                 .await
-                .expect("this is the first write of this lock");
-            eventually("the master has the value again", || {
-                last("EXISTS") == Some(1)
-            })
+                .expect("the first write under this lock must succeed");
+            eventually(
+                "the write must restore the value on the third master",
+                || last("EXISTS") == Some(1),
+            )
             .await;
             assert_eq!(last("DEL"), Some(1));
         }
@@ -298,7 +306,7 @@ async fn guard_that_finds_its_period_done_can_record_the_next_period() {
 }
 
 #[tokio::test]
-async fn running_once_job_makes_others_wait() {
+async fn once_job_waits_while_another_machine_runs_it() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;
     let (begun, runs) = (Arc::new(AtomicUsize::new(0)), nightly.clone());
@@ -312,7 +320,7 @@ async fn running_once_job_makes_others_wait() {
             .await
         }
     });
-    eventually("the first job is running", || {
+    eventually("the first job must be running", || {
         begun.load(Ordering::Relaxed) == 1
     })
     .await;
@@ -327,7 +335,7 @@ async fn running_once_job_makes_others_wait() {
 }
 
 #[tokio::test]
-async fn once_refuses_a_permit_or_a_lock_on_other_masters() {
+async fn once_job_refuses_the_guard_of_a_permit_or_of_other_masters() {
     let ((_, here), (_, there)) = (memory(3), memory(3));
     let once = nightly(&here).await;
     nightly(&there).await;
@@ -337,7 +345,7 @@ async fn once_refuses_a_permit_or_a_lock_on_other_masters() {
         let error = once
             .due(other)
             .await
-            .expect_err("the guard of another lock is refused");
+            .expect_err("the guard of another lock must be refused");
         assert!(matches!(error, ValueError::Invalid(_)), "{error}");
     }
     let clone = here.clone();
@@ -346,7 +354,7 @@ async fn once_refuses_a_permit_or_a_lock_on_other_masters() {
 }
 
 #[tokio::test]
-async fn record_of_a_future_period_is_reported_and_can_be_dropped() {
+async fn once_record_of_a_future_period_is_reported_and_can_be_dropped() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let once = redlock.once("nightly", secs(3600));

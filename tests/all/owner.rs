@@ -15,7 +15,7 @@ async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
     let inner = two
         .acquire("stock")
         .await
-        .expect("the owner joins its own hold");
+        .expect("a second hold of the owner must be granted");
     assert_eq!(outer.fencing_token(), inner.fencing_token());
     assert_ne!(outer.token(), inner.token());
     let other = there.owner("order-2").expect("an id");
@@ -26,10 +26,10 @@ async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
     outer
         .release()
         .await
-        .expect("this is the last hold of the process");
+        .expect("the release must be sent, because no other clone of this hold exists");
     assert!(
         inner.is_valid(),
-        "the release of the first hold must not end the second"
+        "the release of one hold must not end the owner's other hold"
     );
     let plain = here.try_acquire("stock").await.expect("an answer");
     assert!(matches!(plain, TryAcquire::Held(_)));
@@ -38,7 +38,7 @@ async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
 }
 
 #[tokio::test]
-async fn further_hold_of_an_owner_overtakes_all_waiters() {
+async fn second_hold_of_an_owner_is_granted_before_all_waiters() {
     let masters = masters(3);
     let (here, there) = (redlock(&masters), redlock(&masters));
     let outer = here
@@ -56,7 +56,7 @@ async fn further_hold_of_an_owner_overtakes_all_waiters() {
             there
                 .acquire("stock")
                 .await
-                .expect("the waiter gets its turn")
+                .expect("the waiter must get the lock")
         })
     };
     let line = || {
@@ -65,24 +65,24 @@ async fn further_hold_of_an_owner_overtakes_all_waiters() {
             .int()
             .unwrap_or(0)
     };
-    eventually("a waiter is queued", || line() == 1).await;
+    eventually("a waiter must be queued", || line() == 1).await;
     let inner = there.owner("o").expect("an id");
     let inner = tokio::time::timeout(secs(5), inner.acquire("stock")).await;
     let inner = inner
         .expect("at once")
-        .expect("the owner joins its own hold");
+        .expect("a second hold of the owner must be granted");
     assert!(!waiting.is_finished());
     drop((outer, inner));
     let next = tokio::time::timeout(secs(10), waiting).await.expect("soon");
     next.expect("no panic").release().await;
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         holders(&masters, "stock") == 0
     })
     .await;
 }
 
 #[tokio::test]
-async fn clones_of_an_owner_share_one_local_hold() {
+async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let owner = redlock.owner("o").expect("an id");
@@ -93,16 +93,19 @@ async fn clones_of_an_owner_share_one_local_hold() {
             .int()
             .unwrap_or(0)
     };
-    eventually("each master has one hold", || members() == 1).await;
+    eventually("each master must store one hold of the owner", || {
+        members() == 1
+    })
+    .await;
     let second = owner
         .acquire("stock")
         .await
-        .expect("the owner joins its own hold");
+        .expect("a second hold of the owner must be granted");
     assert_eq!(first.token(), second.token());
-    assert_eq!(members(), 1, "the second hold must send no message");
+    assert_eq!(members(), 1, "the second local hold must send no message");
     assert!(
         first.release().await.is_none(),
-        "the hold must last while another clone exists"
+        "the hold must last while another clone of it exists"
     );
     assert!(second.is_valid());
     // Overwrite the lock key. Every clone of the guard reports the loss, although the local count of clones is not
@@ -152,7 +155,7 @@ fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
 }
 
 #[tokio::test]
-async fn owner_that_cannot_join_now_is_not_reported_as_held_by_another() {
+async fn owner_that_cannot_join_its_hold_at_present_does_not_report_another_holder() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = redlock(&masters);
@@ -185,7 +188,7 @@ async fn owner_that_cannot_join_now_is_not_reported_as_held_by_another() {
 }
 
 #[tokio::test]
-async fn failed_agreement_on_an_owners_number_pauses_before_the_next_attempt() {
+async fn owner_pauses_before_the_next_attempt_if_masters_do_not_agree_on_its_token() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = settings(masters.urls())

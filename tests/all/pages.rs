@@ -230,7 +230,7 @@ mod testing {
     }
 
     #[tokio::test]
-    async fn one_machine_writes_the_report() -> Result<(), Box<dyn Error>> {
+    async fn only_one_machine_at_a_time_writes_the_report() -> Result<(), Box<dyn Error>> {
         let redlock = Redlock::in_memory(3);
         assert!(nightly_report(&redlock).await?);
         let elsewhere = redlock.acquire("nightly-report").await?;
@@ -240,7 +240,8 @@ mod testing {
     }
 
     #[tokio::test]
-    async fn the_next_machine_goes_on() -> Result<(), Box<dyn Error>> {
+    async fn next_machine_gets_the_released_lock_and_a_larger_token() -> Result<(), Box<dyn Error>>
+    {
         let masters = Masters::new(3);
         let here = Redlock::builder().in_memory_on(&masters).build()?;
         let there = Redlock::builder().in_memory_on(&masters).build()?;
@@ -256,7 +257,7 @@ mod testing {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_crashed_machine_is_replaced_after_its_ttl() -> Result<(), Box<dyn Error>> {
+    async fn lock_of_a_crashed_machine_is_free_again_after_its_ttl() -> Result<(), Box<dyn Error>> {
         let masters = Masters::new(3);
         let here = Redlock::builder().in_memory_on(&masters).build()?;
         let there = Redlock::builder().in_memory_on(&masters).build()?;
@@ -327,11 +328,14 @@ fn paths_and_tests_on_the_pages_for_contributors_exist() {
             let ends = [".rs", ".lua", ".md", ".toml", ".txt", "/"];
             if ends.iter().any(|end| word.ends_with(end)) {
                 let found = root.join(word).exists() || root.join("src").join(word).exists();
-                assert!(found, "{name} names {word}, which does not exist");
+                assert!(found, "{name} names the path {word}, which does not exist");
                 seen += 1;
             } else if word.matches('_').count() > 3 {
                 let test = format!("fn {word}(");
-                assert!(tests.contains(&test), "{name}: no test is called {word}");
+                assert!(
+                    tests.contains(&test),
+                    "{name} names the test {word}, which does not exist"
+                );
                 seen += 1;
             }
         }

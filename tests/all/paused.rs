@@ -16,7 +16,7 @@ fn over(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_ends_at_its_paused_time_and_not_earlier() {
+async fn lease_ends_on_time_by_the_paused_clock() {
     let (really, began) = (Instant::now(), tokio::time::Instant::now());
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
@@ -28,13 +28,13 @@ async fn lease_ends_at_its_paused_time_and_not_earlier() {
     let told = began.elapsed();
     assert!(told > LONG / 2 && told <= LONG, "{told:?}");
     let waits = there.lock("r").wait(quorate::Wait::Forever);
-    let next = waits.acquire().await.expect("the waiter gets its turn");
+    let next = waits.acquire().await.expect("the waiter must get the lock");
     assert!(
         began.elapsed() >= told,
-        "the next holder must wait until the lease has expired"
+        "the next holder must not get the lock before the lease has ended"
     );
     tokio::time::sleep(10 * LONG).await;
-    assert!(next.is_valid(), "the lock is renewed");
+    assert!(next.is_valid(), "the lock must be renewed");
     assert!(really.elapsed() < PATIENCE, "{:?}", really.elapsed());
 }
 
@@ -46,10 +46,13 @@ async fn advancing_the_paused_clock_acts_like_a_process_pause() {
     tokio::time::advance(LONG / 2).await;
     assert!(guard.is_valid());
     tokio::time::advance(2 * LONG).await;
-    assert!(!guard.is_valid(), "the process was paused past its lease");
+    assert!(
+        !guard.is_valid(),
+        "the lock must be lost, because the process was paused for longer than its lease"
+    );
     assert!(
         redlock.acquire("r").await.is_ok(),
-        "the masters must treat the lease as expired"
+        "another client must get the lock after the lease has ended"
     );
 }
 
@@ -114,7 +117,9 @@ async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed
         stand_still().await;
         Err::<(), Box<dyn std::error::Error>>("no paper".into())
     });
-    let error = scope.await.expect_err("the error of the body is returned");
+    let error = scope
+        .await
+        .expect_err("the scope must return the error of its body");
     assert_eq!(error.to_string(), "no paper");
 }
 
@@ -155,7 +160,7 @@ async fn once_job_whose_lock_ended_before_its_body_reports_the_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn daily_job_is_due_again_after_a_paused_day() {
+async fn daily_job_is_due_again_after_the_paused_clock_moved_by_a_day() {
     let day = secs(24 * 3600);
     let nightly = Redlock::in_memory(3).once("nightly", day);
     nightly.create().await.expect("new");

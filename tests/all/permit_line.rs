@@ -133,7 +133,7 @@ async fn permit(redlock: &Redlock, permits: usize) -> LockGuard {
     let permit = tokio::time::timeout(PATIENCE, redlock.semaphore("api", permits).acquire());
     permit
         .await
-        .expect("the waiter gets its turn")
+        .expect("the waiter must get a permit")
         .expect("a permit")
 }
 
@@ -158,7 +158,7 @@ async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
         let permit = redlock.semaphore("api", permits).waiting(look);
         permit.acquire().await
     });
-    eventually("the waiter is waiting", || {
+    eventually("the task must be waiting for the lock", || {
         looks.load(Ordering::Relaxed) > 0
     })
     .await;
@@ -166,7 +166,7 @@ async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn process_requests_as_many_slots_at_once_as_there_are_permits() {
+async fn tasks_of_one_process_request_all_slots_of_a_semaphore_at_the_same_time() {
     for fair in [true, false] {
         let world = World::far(WAY);
         let redlock = world.counted(true, fair).build().expect("good settings");
@@ -180,12 +180,12 @@ async fn process_requests_as_many_slots_at_once_as_there_are_permits() {
             let (all, asked) = futures::future::join(all, looks).await;
             assert_eq!(
                 asked, 5,
-                "no request has been answered yet; in order: {fair}"
+                "five requests must have been sent before the first answer; in order: {fair}"
             );
             assert_eq!(
                 world.attempts(),
                 before + 5,
-                "each acquire must have made one attempt"
+                "each acquire must have made exactly one attempt"
             );
             for permit in all {
                 permit.release().await;
@@ -213,7 +213,7 @@ async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
         held.remove(number * 7 % permits).release().await;
         let next = tokio::time::timeout(PATIENCE, tasks.next().expect("one each")).await;
         held.push(
-            next.expect("the first waiter gets the permit")
+            next.expect("the first waiter of the queue must get the permit")
                 .expect("no panic"),
         );
         assert_eq!(order.lock().expect("no panic").len(), number + 1);
@@ -223,14 +223,14 @@ async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
 }
 
 #[tokio::test]
-async fn locally_released_permits_go_to_local_tasks_in_order() {
+async fn permits_released_in_this_process_go_to_its_waiting_tasks_in_order() {
     let world = World::near();
     let redlock = world.process();
     are_served_in_order(&redlock, all_permits(&redlock, 3).await).await;
 }
 
 #[tokio::test]
-async fn permits_released_elsewhere_go_to_local_tasks_in_order() {
+async fn permits_released_by_another_process_go_to_waiting_tasks_in_order() {
     let world = World::near();
     let redlock = world.process();
     are_served_in_order(&redlock, all_permits(&world.other(), 3).await).await;
@@ -238,7 +238,7 @@ async fn permits_released_elsewhere_go_to_local_tasks_in_order() {
 
 /// Tests six tasks that send their requests at the same time, and of which none gets a permit.
 #[tokio::test]
-async fn concurrently_refused_tasks_are_served_in_order() {
+async fn tasks_refused_at_the_same_time_are_served_in_order() {
     let world = World::far(WAY);
     let redlock = world.process();
     let mut held = all_permits(&world.other(), 3).await;
@@ -253,25 +253,28 @@ async fn concurrently_refused_tasks_are_served_in_order() {
         }));
     }
     // It does not matter how many tasks have sent requests by now, because no permit is free.
-    eventually("the tasks send their requests", || world.attempts() >= 4).await;
+    eventually("the tasks must have sent requests", || {
+        world.attempts() >= 4
+    })
+    .await;
     tokio::time::sleep(40 * WAY).await;
     assert_eq!(
         world.lined().await,
         1,
-        "one waiter must be queued at the masters for all tasks"
+        "the tasks must have only one waiter in the queue of the masters"
     );
     held.pop().expect("three").release().await;
     for task in tasks {
         tokio::time::timeout(PATIENCE, task)
             .await
-            .expect("the waiter gets its turn")
+            .expect("the waiter must get a permit")
             .expect("no panic");
     }
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
 }
 
 #[tokio::test]
-async fn local_waiter_notices_a_local_release_without_the_masters() {
+async fn waiter_notices_a_release_in_its_own_process_without_asking_the_masters() {
     let world = World::near();
     let deaf = world.counted(false, true).build().expect("good settings");
     for end in [true, false] {
@@ -291,7 +294,7 @@ async fn local_waiter_notices_a_local_release_without_the_masters() {
 
 /// Tests that a permit which another process releases does not make every local waiter send a request.
 #[tokio::test]
-async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
+async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_masters() {
     let world = World::far(WAY);
     let redlock = world.process();
     let mut held = all_permits(&world.other(), 8).await;
@@ -311,7 +314,8 @@ async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
         let attempts = world.attempts() - before;
         assert!(
             attempts <= 5,
-            "{attempts} attempts after release {number}: at most five are expected, to take the slot and to queue the next waiter"
+            "a release must cause at most five attempts (to take the slot and to queue the next waiter), but \
+             release {number} caused {attempts}"
         );
     }
 }
@@ -391,7 +395,7 @@ impl Both {
 }
 
 #[tokio::test]
-async fn task_dropped_at_any_await_point_leaves_no_requested_slot() {
+async fn permit_task_dropped_at_any_await_point_leaves_no_slot_requested() {
     for (fair, taken, tries) in [
         (true, 0, false),
         (true, 1, false),
@@ -408,20 +412,26 @@ async fn task_dropped_at_any_await_point_leaves_no_requested_slot() {
             for permit in both.held {
                 permit.release().await;
             }
-            let what = format!("in order: {fair}, {taken} taken, a try: {tries}, {polls} polls");
+            let what = format!(
+                "in order: {fair}, permits taken: {taken}, without waiting: {tries}, dropped after \
+                 {polls} polls"
+            );
             nothing_is_noted(&both.redlock, &both.other, &what).await;
             if done {
-                assert!(polls > 1, "the future must wait at least once");
+                assert!(
+                    polls > 1,
+                    "the future must await something before it completes"
+                );
                 break;
             }
-            assert!(polls < 400, "the future never completes: {what}");
+            assert!(polls < 400, "the future must complete at last: {what}");
         }
     }
 }
 
 /// Tests a runtime with several threads, in which tasks arrive, leave and are dropped at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_tasks_that_come_and_go_return_all_permits() {
+async fn concurrent_tasks_that_come_and_go_release_all_permits() {
     let world = World::near();
     let redlock = world.process();
     let mut tasks = Vec::new();
@@ -445,7 +455,8 @@ async fn concurrent_tasks_that_come_and_go_return_all_permits() {
     }
     for task in tasks {
         let done = tokio::time::timeout(PATIENCE, task).await;
-        done.expect("the waiter gets its turn").expect("no panic");
+        done.expect("the waiter must get a permit")
+            .expect("no panic");
     }
     nothing_is_noted(&redlock, &world.other(), "after the burst").await;
 }

@@ -39,7 +39,7 @@ async fn in_vain(redlock: &Redlock) -> (Vec<Waiting>, AcquireError) {
 }
 
 #[tokio::test]
-async fn progress_counts_all_healthy_masters() {
+async fn progress_of_a_wait_counts_all_masters_that_answer() {
     let masters = masters(5);
     let holder = support::redlock(&masters);
     let guard = support::take(&holder, "x").await;
@@ -78,7 +78,7 @@ async fn error_names_failed_masters_with_the_most_relevant_first() {
 }
 
 #[tokio::test]
-async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_look() {
+async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_attempt() {
     for fault in [
         Fault::Denied("NOPERM no permissions to run the 'time' command".into()),
         Fault::Unsupported("no RESP3".into()),
@@ -127,7 +127,7 @@ async fn permanent_refusal_by_a_minority_does_not_end_a_wait() {
     waiting
         .await
         .expect("no panic")
-        .expect("two of three masters are reachable");
+        .expect("the wait must succeed, because two of three masters can be reached");
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn user_refused_by_real_masters_ends_an_unlimited_wait() {
 }
 
 #[tokio::test]
-async fn database_that_no_master_has_ends_an_unlimited_wait() {
+async fn database_number_that_no_master_has_ends_an_unlimited_wait() {
     let masters = masters(3);
     let urls = masters.iter().map(|master| format!("{}/99", master.url()));
     let redlock = support::settings(urls).wait(Wait::Forever).build();
@@ -170,7 +170,7 @@ async fn database_that_no_master_has_ends_an_unlimited_wait() {
 }
 
 #[tokio::test]
-async fn text_of_an_error_names_no_master_but_its_details_do() {
+async fn error_text_contains_no_names_of_masters_but_error_details_do() {
     let nodes = ["master-0", "master-1", "master-2"].map(Stubborn::honest);
     let redlock = || {
         over(&nodes)
@@ -230,7 +230,7 @@ async fn error_says_that_this_process_holds_the_lock() {
 }
 
 #[tokio::test]
-async fn lock_of_another_process_is_not_reported_as_held_here() {
+async fn lock_of_another_process_is_not_reported_as_held_by_this_process() {
     for unordered in [false, true] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
         let settings = if unordered {
@@ -327,7 +327,9 @@ async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_
     });
     let mut sees = sees;
     let waiting = tokio::time::timeout(PATIENCE, sees.recv()).await;
-    let waiting = waiting.expect("an attempt").expect("the waiter is waiting");
+    let waiting = waiting
+        .expect("an attempt")
+        .expect("the task must be waiting for the lock");
     assert!(waiting.note.is_some(), "{waiting:?}");
     // Nobody holds the lock `a`, but a waiter of this process is queued before this caller. That waiter has no note.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
@@ -339,5 +341,5 @@ async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_
     held.release().await;
     both.await
         .expect("no panic")
-        .expect("the waiter gets its turn");
+        .expect("the waiter must get the lock");
 }

@@ -18,7 +18,7 @@ fn wall_micros() -> u64 {
 /// Tests fencing counters that were set by a client whose clock is ahead, but by less than the limit at which masters
 /// reject a number. The masters agree on a number at once, or in a second round of requests.
 #[tokio::test]
-async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
+async fn process_adopts_granted_tokens_that_are_ahead_of_its_proposals() {
     const AHEAD: u64 = 400_000;
     for apart in [0, 20_000] {
         let proposed = Arc::<Mutex<Vec<u64>>>::default();
@@ -55,7 +55,7 @@ async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
 /// A second client is granted a fencing number while the first client confirms its own number. The first client's token
 /// must exceed the second client's number.
 #[tokio::test]
-async fn fencing_number_exceeded_by_another_client_is_raised_before_it_becomes_a_token() {
+async fn proposed_token_that_another_client_has_exceeded_is_raised_before_its_use() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let passed = wall_micros() + 700_000;
     for (number, node) in nodes.iter().enumerate() {
@@ -88,7 +88,7 @@ async fn fencing_number_exceeded_by_another_client_is_raised_before_it_becomes_a
 /// Tests a hold that joins other holds of the same lock. It gets a fencing number that was granted earlier. That number
 /// shows nothing about the masters' clocks.
 #[tokio::test]
-async fn client_that_joins_an_owner_continues_to_propose_its_own_time() {
+async fn client_that_joins_a_hold_of_its_owner_continues_to_propose_tokens_from_its_own_clock() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let behind = behind.clone();

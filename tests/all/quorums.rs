@@ -1,7 +1,10 @@
 //! Tests of several quorums, of which each lock chooses one by its name (`examples/quorums.rs`), and of the memory that
 //! one master needs for a lock.
 
-#[allow(dead_code, reason = "the example has a main function")]
+#[allow(
+    dead_code,
+    reason = "the example also has a `main` function, which the tests do not call"
+)]
 #[path = "../../examples/quorums.rs"]
 mod example;
 
@@ -28,12 +31,16 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn locks_are_spread_evenly_and_only_those_of_an_added_quorum_move() {
+fn locks_are_spread_evenly_over_quorums_and_move_only_to_an_added_quorum() {
     let four = quorums(["a", "b", "c", "d"]);
     let mut locks = BTreeMap::new();
     for name in names() {
         let (old, new) = (chosen(&four[..3], &name).name, chosen(&four, &name).name);
-        assert!(old == new || new == "d", "{name} moves from {old} to {new}");
+        assert!(
+            old == new || new == "d",
+            "the lock {name} moves from quorum {old} to {new}, although only locks of \
+             the added quorum may move"
+        );
         *locks.entry(new).or_insert(0) += 1;
     }
     assert!(
@@ -71,7 +78,7 @@ async fn overlaps(first: &Quorums, second: &Quorums) -> usize {
 }
 
 #[tokio::test]
-async fn quorum_is_added_in_two_steps_without_two_holders_of_a_lock() {
+async fn adding_a_quorum_in_two_steps_never_allows_two_holders_of_a_lock() {
     let four = quorums(["a", "b", "c", "d"]);
     let client = |now: &[Quorum], next: Option<&[Quorum]>| Quorums {
         now: now.to_vec(),
@@ -84,7 +91,7 @@ async fn quorum_is_added_in_two_steps_without_two_holders_of_a_lock() {
     assert_eq!(overlaps(&both, &new).await, 0);
     assert!(
         overlaps(&old, &new).await > 0,
-        "a step was left out unnoticed"
+        "two holders must overlap if one of the two steps is left out"
     );
 }
 
@@ -107,7 +114,7 @@ fn bytes(server: &Server) -> i64 {
 
 /// Prints the figures of docs/quorum-size.md. Versions of the server differ, so a figure may be wrong by half.
 #[tokio::test]
-async fn lock_waiter_and_idle_counter_need_as_much_memory_on_a_master_as_the_page_says() {
+async fn memory_of_a_lock_a_waiter_and_an_idle_counter_on_a_master_is_as_the_page_states() {
     let masters = masters(1);
     let urls = masters.iter().map(Server::url);
     let redlock = settings(urls).build().expect("good settings");
@@ -126,7 +133,7 @@ async fn lock_waiter_and_idle_counter_need_as_much_memory_on_a_master_as_the_pag
     guard.release().await;
     tokio::time::sleep(secs(2)).await;
     let idle = bytes(&masters[0]) - empty;
-    println!("held {held}, waiter {waiter}, idle {idle} bytes");
+    println!("bytes for a held lock: {held}, for a waiter: {waiter}, for an idle lock: {idle}");
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/quorum-size.md"));
     let page = page.expect("the page");
     for (what, bytes) in [("held lock", held), ("waiter", waiter), ("idle lock", idle)] {
@@ -138,7 +145,7 @@ async fn lock_waiter_and_idle_counter_need_as_much_memory_on_a_master_as_the_pag
         let figure: i64 = figure.and_then(|figure| figure.parse().ok()).expect(what);
         assert!(
             (bytes - figure).abs() <= figure / 2,
-            "{what}: {bytes} and not {figure}"
+            "the page says {figure} bytes for a {what}, but it takes {bytes}"
         );
     }
 }

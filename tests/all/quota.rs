@@ -42,18 +42,24 @@ async fn quota_hands_out_exactly_its_units() {
 }
 
 #[tokio::test]
-async fn quota_that_was_never_created_hands_out_nothing() {
+async fn quota_that_was_never_created_hands_out_no_units() {
     let (_, redlock) = memory(3);
     let quota = redlock.quota("prizes");
-    let error = quota.take(1).await.expect_err("the value does not exist");
+    let error = quota
+        .take(1)
+        .await
+        .expect_err("a take from a quota that was never created must fail");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
     assert!(error.details().contains("create it"), "{error}");
-    let error = quota.left().await.expect_err("the value does not exist");
+    let error = quota
+        .left()
+        .await
+        .expect_err("a read of a quota that was never created must fail");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
 }
 
 #[tokio::test]
-async fn a_quota_is_created_once_and_only_where_all_masters_have_none() {
+async fn quota_is_created_only_once_and_only_if_no_master_stores_it() {
     let (nodes, redlock) = memory(3);
     let quota = redlock.quota("prizes");
     nodes[1].set_condition(Condition::Down);
@@ -78,7 +84,7 @@ async fn a_quota_is_created_once_and_only_where_all_masters_have_none() {
     let error = quota
         .create(10)
         .await
-        .expect_err("one master still has the value");
+        .expect_err("the quota must not be created again, because one master still stores it");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     assert!(error.details().contains("m1"), "{error}");
 }
@@ -112,7 +118,7 @@ async fn reading_a_quota_restores_it_on_a_master_that_lost_it() {
 }
 
 #[tokio::test]
-async fn quota_lost_by_a_majority_at_once_hands_out_nothing() {
+async fn quota_lost_by_a_majority_at_the_same_time_hands_out_no_units() {
     let (nodes, redlock) = memory(5);
     let quota = quota(&redlock, 10).await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
@@ -133,12 +139,15 @@ async fn quota_lost_by_a_majority_at_once_hands_out_nothing() {
 }
 
 #[tokio::test]
-async fn quota_read_from_disk_at_a_restart_does_not_count() {
+async fn quota_that_restarted_masters_read_from_disk_is_not_trusted() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     nodes[0].restart();
     nodes[1].restart();
-    let error = quota.take(1).await.expect_err("the value may be outdated");
+    let error = quota.take(1).await.expect_err(
+        "the take must fail, because two restarted masters may have lost \
+         writes",
+    );
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
     let said = error.details();
     assert!(
@@ -156,7 +165,7 @@ async fn quota_works_while_a_minority_is_down_but_not_while_a_majority_is_down()
     assert_eq!(
         left,
         Ok(Take::Taken { left: 9 }),
-        "a majority must be enough"
+        "a majority of the masters must suffice"
     );
     nodes[1].set_condition(Condition::Down);
     let error = quota.take(1).await.expect_err("no majority");
@@ -179,7 +188,7 @@ fn lost_on_the_way() -> Fault {
 }
 
 #[tokio::test]
-async fn quota_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothing() {
+async fn take_whose_write_too_few_masters_confirm_is_unknown_and_hands_out_no_unit() {
     let cut = || Treatment::Fails(lost_on_the_way(), ms(0));
     for (treatment, then_left) in [(Treatment::Unanswered, 8), (cut(), 9)] {
         let (nodes, redlock) = stubborn::three();
@@ -209,15 +218,14 @@ async fn quota_write_counts_only_on_masters_that_were_read() {
         Request::Read { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
         _ => Treatment::Honest,
     });
-    let error = quota
-        .take(1)
-        .await
-        .expect_err("only one of the masters that were read has the value");
+    let error = quota.take(1).await.expect_err(
+        "the result must be unknown, because only one master that was read has stored the write",
+    );
     assert!(matches!(error, ValueError::Unknown(_)), "{error}");
 }
 
 #[tokio::test]
-async fn quota_write_counts_only_in_the_server_run_that_was_read() {
+async fn quota_write_counts_only_on_servers_that_have_not_restarted_since_the_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     for (n, node) in nodes[..2].iter().enumerate() {
@@ -238,7 +246,7 @@ async fn quota_write_counts_only_in_the_server_run_that_was_read() {
     let error = quota
         .take(1)
         .await
-        .expect_err("two masters have restarted since the read");
+        .expect_err("the take must fail, because two masters have restarted since the read");
     assert!(matches!(error, ValueError::Unknown(_)), "{error}");
 }
 
@@ -299,11 +307,13 @@ async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
             }
             assert!(
                 taken <= PIECES,
-                "{taken} units were taken (distances {distances:?}, dropped after {polls} polls)"
+                "at most all units may be taken, but {taken} were (distances {distances:?}, dropped after {polls} \
+                 polls)"
             );
             assert!(
                 taken + 1 >= PIECES,
-                "{taken} units were taken (distances {distances:?}, dropped after {polls} polls)"
+                "at most one unit may be wasted, but only {taken} were taken (distances {distances:?}, dropped \
+                 after {polls} polls)"
             );
             wasted += PIECES - taken;
             if done.is_some() {
@@ -313,7 +323,7 @@ async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
     }
     assert!(
         wasted > 0,
-        "at least one call must be dropped after its write"
+        "at least one call must have been dropped after its write"
     );
 }
 
@@ -341,7 +351,7 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
         loop {
             assert!(
                 restarted.elapsed() < PATIENCE,
-                "{n}: the restarted master did not get the value back"
+                "{n}: the restarted master must store the value again"
             );
             match quota.take(1).await {
                 Ok(Take::Taken { .. }) => (taken, successes) = (taken + 1, successes + 1),
@@ -365,7 +375,7 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
     };
     assert!(
         taken + left <= PIECES,
-        "{taken} units were taken and {left} are left, more than were created"
+        "{taken} units were taken and {left} are left: together more than were created"
     );
     // Finally, all masters but one restart without data at the same time, so no majority has the value.
     masters[0].restart_empty().expect("restarted");
@@ -382,7 +392,7 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_takers_get_exactly_the_units_of_a_quota() {
+async fn sixty_four_takers_together_get_exactly_the_units_of_a_quota() {
     const PIECES: u64 = 40;
     let masters = masters(3);
     let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
@@ -410,7 +420,7 @@ async fn sixty_four_takers_get_exactly_the_units_of_a_quota() {
 }
 
 #[tokio::test]
-async fn quota_stored_in_an_earlier_server_run_does_not_count() {
+async fn quota_stored_before_a_restart_of_the_servers_is_not_trusted() {
     let masters = masters(3);
     let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
     let redlock = guarded.build().expect("good settings");
@@ -425,12 +435,18 @@ async fn quota_stored_in_an_earlier_server_run_does_not_count() {
         let old = format!("{} {} quota 10", parts[0], "0".repeat(40));
         ask_server(master, &["SET", "quorate:value:prizes", &old]);
     }
-    let error = quota.take(1).await.expect_err("two values may be outdated");
+    let error = quota
+        .take(1)
+        .await
+        .expect_err("the take must fail, because two stored values may be outdated");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
     // A client that declares the masters durable takes the value with the largest fencing number.
     let unguarded = settings(masters.urls()).restart_guard(RestartGuard::Off);
     let unguarded = unguarded.build().expect("good settings").quota("prizes");
-    let left = unguarded.left().await.expect("three masters have a value");
+    let left = unguarded
+        .left()
+        .await
+        .expect("the read must succeed, because three masters store a value");
     assert!(left >= 9, "{left}");
 }
 
@@ -467,15 +483,15 @@ async fn quota_does_not_change_a_key_of_another_data_type_or_a_value_of_another_
         quota
             .take(1)
             .await
-            .expect_err("a lock on a list of resources is refused"),
+            .expect_err("a lock on a list of resources must be refused"),
         quota
             .create(10)
             .await
-            .expect_err("a lock on a list of resources is refused"),
+            .expect_err("a lock on a list of resources must be refused"),
         quota
             .drop_quota()
             .await
-            .expect_err("a lock on a list of resources is refused"),
+            .expect_err("a lock on a list of resources must be refused"),
     ] {
         assert!(error.details().contains("WRONGTYPE"), "{error}");
     }
@@ -490,16 +506,19 @@ async fn quota_does_not_change_a_key_of_another_data_type_or_a_value_of_another_
         other
             .take(1)
             .await
-            .expect_err("a value of another kind is refused"),
+            .expect_err("a stored value of another kind must be refused"),
         other
             .drop_quota()
             .await
-            .expect_err("a value of another kind is refused"),
+            .expect_err("a stored value of another kind must be refused"),
     ] {
         assert!(matches!(error, ValueError::OtherKind { .. }), "{error}");
     }
     let done = nightly.at_most_once(async |_| ()).await;
-    assert!(done.is_ok(), "the record must still exist: {done:?}");
+    assert!(
+        done.is_ok(),
+        "the record of the once job must still exist: {done:?}"
+    );
     quota_is_no_record_to_refill(&redlock).await;
 }
 
@@ -510,7 +529,7 @@ async fn quota_is_no_record_to_refill(redlock: &quorate::Redlock) {
     let error = record
         .refill(&guard)
         .await
-        .expect_err("a value of another kind is refused");
+        .expect_err("a stored value of another kind must be refused");
     assert!(matches!(error, ValueError::OtherKind { .. }), "{error}");
 }
 
@@ -534,12 +553,12 @@ async fn invalid_quota_request_is_refused_and_sends_nothing() {
     let error = classic
         .create(1)
         .await
-        .expect_err("a client without fencing is refused");
+        .expect_err("a client without fencing must be refused");
     assert_eq!(error, ValueError::NoFencing);
 }
 
 #[tokio::test]
-async fn take_sends_two_requests_per_master_beyond_the_lock() {
+async fn take_of_a_quota_unit_sends_two_requests_per_master_in_addition_to_its_lock() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     let asked = Arc::new(AtomicU64::new(0));
@@ -651,16 +670,22 @@ async fn reading_a_quota_restores_it_on_a_slow_master() {
     let quota = redlock.quota("prizes");
     quota.create(10).await.expect("all masters are reachable");
     let has_it = || has_key(&masters[2], "quorate:value:prizes");
-    eventually("all masters have the value", has_it).await;
+    eventually("all masters must have the value", has_it).await;
     let forgets = |master| ask_server(master, &["DEL", "quorate:value:prizes"]);
     forgets(&masters[2]);
-    assert_eq!(quota.left().await.expect("two masters have the value"), 10);
-    eventually("the master has received the value again", has_it).await;
+    assert_eq!(
+        quota
+            .left()
+            .await
+            .expect("the read must succeed, because two masters still store the value"),
+        10
+    );
+    eventually("the master must have received the value again", has_it).await;
     forgets(&masters[1]);
     let left = quota.left().await;
     assert_eq!(
         left,
         Ok(10),
-        "the value must be restored by the read between the two losses"
+        "the quota must still exist: the read between the two losses must have restored it"
     );
 }

@@ -298,7 +298,7 @@ async fn one_run(seed: u64) -> Seen {
         .quota("prizes")
         .create(PIECES)
         .await
-        .expect("no fault is injected yet");
+        .expect("the quota must be created, because no fault is injected yet");
     let seen = Arc::new(Mutex::new(Seen::default()));
     let callers: Vec<_> = (0..3)
         .map(|_| {
@@ -335,7 +335,7 @@ impl Seen {
         assert_eq!(
             each.len(),
             taken,
-            "seed {seed}: a unit was taken twice: {self:?}"
+            "seed {seed}: a quota unit was taken twice: {self:?}"
         );
         let all_were_there = each.iter().all(|left| *left < PIECES);
         assert!(all_were_there, "seed {seed}: {self:?}");
@@ -368,7 +368,7 @@ async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
 }
 
 #[test]
-fn quota_is_never_oversold_under_random_faults() {
+fn quota_hands_out_no_more_units_than_it_has_under_random_faults() {
     const RUNS: u64 = 60;
     let first = support::seed::seed();
     let mut all = Seen::default();
@@ -387,7 +387,7 @@ fn quota_is_never_oversold_under_random_faults() {
         all.lost += seen.lost;
         all.sold_out += seen.sold_out;
     }
-    println!("{RUNS} runs from {first}: {taken} taken, {all:?}");
+    println!("{RUNS} runs from seed {first}: {taken} units taken, {all:?}");
     let enough = taken > RUNS && all.unknown > RUNS / 4 && all.dropped > RUNS / 4;
     assert!(
         enough && all.restarts > RUNS && all.lost > 0 && all.sold_out > 0,

@@ -49,18 +49,21 @@ async fn readers_share_the_lock_and_exclude_writers() {
     let reader = here.lock("doc").shared().try_acquire().await;
     assert!(matches!(reader, Ok(TryAcquire::Held(_))), "{reader:?}");
     writer.release().await;
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         holders(&masters, "doc") == 0
     })
     .await;
 }
 
 #[tokio::test]
-async fn token_of_a_reader_lies_between_those_of_the_writers() {
+async fn token_of_a_reader_lies_between_the_tokens_of_earlier_and_later_writers() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let number =
-        |guard: &quorate::LockGuard| guard.fencing_token().expect("the lock has a fencing token");
+    let number = |guard: &quorate::LockGuard| {
+        guard
+            .fencing_token()
+            .expect("the lock must have a fencing token")
+    };
     let writer = take(&redlock, "doc").await;
     let before = number(&writer);
     writer.release().await;
@@ -93,7 +96,7 @@ async fn readers_and_writers_exclude_each_other_and_neither_starves() {
                     let guard = guard.unwrap_or_else(|error| panic!("reader: {error}"));
                     assert!(
                         inside.fetch_add(1, Ordering::SeqCst) < 1_000,
-                        "a reader and a writer held the lock at the same time"
+                        "a reader and a writer must not hold the lock at the same time"
                     );
                     tokio::time::sleep(ms(3)).await;
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -104,7 +107,7 @@ async fn readers_and_writers_exclude_each_other_and_neither_starves() {
                     assert_eq!(
                         inside.fetch_add(1_000, Ordering::SeqCst),
                         0,
-                        "a writer must be the only holder"
+                        "a writer must be the only holder of the lock"
                     );
                     tokio::time::sleep(ms(3)).await;
                     inside.fetch_sub(1_000, Ordering::SeqCst);
@@ -119,7 +122,7 @@ async fn readers_and_writers_exclude_each_other_and_neither_starves() {
 }
 
 #[tokio::test]
-async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_together() {
+async fn waiting_writer_stops_later_readers_and_readers_next_to_each_other_enter_together() {
     let masters = masters(3);
     let redlock = [waits(&masters), waits(&masters), waits(&masters)];
     let first = redlock[0]
@@ -140,10 +143,10 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
             redlock
                 .acquire("doc")
                 .await
-                .expect("the waiter gets its turn")
+                .expect("the waiter must get the lock")
         })
     };
-    eventually("the writer is queued", || line() == 1).await;
+    eventually("the writer must be in the queue", || line() == 1).await;
     let reading: Vec<_> = (0..4)
         .map(|at| {
             let redlock = redlock[at % 3].clone();
@@ -152,7 +155,10 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
         .collect();
     // One of the readers is queued behind the writer of its own process. It asks the masters only after that writer has
     // had its turn.
-    eventually("all readers are queued behind the writer", || line() == 4).await;
+    eventually("all readers must be in the queue behind the writer", || {
+        line() == 4
+    })
+    .await;
     assert!(!writing.is_finished() && reading.iter().all(|one| !one.is_finished()));
     first.release().await;
     let writer = tokio::time::timeout(secs(5), writing)
@@ -162,7 +168,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
     tokio::time::sleep(ms(100)).await;
     assert!(
         reading.iter().all(|one| !one.is_finished()),
-        "a reader and a writer held the lock at the same time"
+        "a reader and a writer must not hold the lock at the same time"
     );
     let released = std::time::Instant::now();
     writer.release().await;
@@ -177,7 +183,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
 }
 
 #[tokio::test]
-async fn readers_are_renewed_separately_and_exclude_plain_clients() {
+async fn readers_are_renewed_separately_and_exclude_clients_that_lock_with_plain_set() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let short = redlock
@@ -203,7 +209,11 @@ async fn readers_are_renewed_separately_and_exclude_plain_clients() {
         masters.iter().next().expect("three"),
         &["SET", "doc", "x", "NX"],
     );
-    assert_eq!(plain.text(), None, "a plain client must be refused");
+    assert_eq!(
+        plain.text(),
+        None,
+        "a client that sets the lock key with plain SET must be refused"
+    );
     short.release().await;
     tokio::time::sleep(secs(2)).await;
     assert!(long.is_valid());
@@ -211,16 +221,20 @@ async fn readers_are_renewed_separately_and_exclude_plain_clients() {
         masters.iter().next().expect("three"),
         &["SET", "doc", "x", "NX"],
     );
-    assert_eq!(plain.text(), None, "a plain client must be refused");
+    assert_eq!(
+        plain.text(),
+        None,
+        "a client that sets the lock key with plain SET must be refused"
+    );
     long.release().await;
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         holders(&masters, "doc") == 0
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_reader_is_kept_out_by_a_plain_client() {
+async fn reader_waits_for_a_client_that_locked_with_plain_set() {
     let masters = masters(3);
     for master in &masters {
         ask_server(master, &["SET", "doc", "x", "NX", "PX", "30000"]);
@@ -236,7 +250,7 @@ async fn a_reader_is_kept_out_by_a_plain_client() {
 }
 
 #[tokio::test]
-async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
+async fn writer_becomes_a_reader_while_no_other_writer_gets_the_lock() {
     let masters = masters(3);
     let (here, there) = (waits(&masters), waits(&masters));
     let writer = take(&here, "doc").await;
@@ -248,7 +262,7 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
             there
                 .acquire("doc")
                 .await
-                .expect("the waiter gets its turn")
+                .expect("the waiter must get the lock")
         })
     };
     let line = || {
@@ -257,13 +271,13 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
             .int()
             .unwrap_or(0)
     };
-    eventually("the waiter is queued", || line() >= 1).await;
+    eventually("the waiter must be queued", || line() >= 1).await;
     let reader = writer.downgrade().await.expect("still ours");
     assert!(reader.is_valid() && reader.fencing_token() > old);
     tokio::time::sleep(ms(200)).await;
     assert!(
         !next.is_finished(),
-        "a writer entered while a reader held it"
+        "the next writer must not get the lock while a reader holds it"
     );
     reader.release().await;
     let next = tokio::time::timeout(secs(5), next)
@@ -272,7 +286,7 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
         .expect("no panic");
     assert!(next.is_valid());
     next.release().await;
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         holders(&masters, "doc") == 0
     })
     .await;
@@ -285,7 +299,10 @@ async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
     let reader = redlock.lock("doc").shared().acquire().await.expect("free");
     let refused = reader.downgrade().await.expect_err("a reader");
     assert_eq!(refused, DowngradeError::NotAWriter);
-    eventually("the lock is released", || holders(&masters, "doc") == 0).await;
+    eventually("the lock must be released", || {
+        holders(&masters, "doc") == 0
+    })
+    .await;
     let lease = redlock.lock("doc").ttl(secs(2)).renewal(false);
     let writer = lease.acquire().await.expect("free");
     writer.lost().await;
@@ -323,7 +340,7 @@ async fn reader_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test]
-async fn shared_mode_is_refused_for_kinds_without_readers() {
+async fn shared_mode_is_refused_for_kinds_of_locks_without_readers() {
     let redlock = Redlock::in_memory(3);
     let owner = redlock.owner("order").expect("an id");
     for request in [
@@ -356,7 +373,7 @@ fn connections_ever(master: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn missing_counter_is_restored_by_a_renewal_without_a_reconnect() {
+async fn renewal_restores_a_missing_fencing_counter_without_a_new_connection() {
     let masters = masters(3);
     let settings = settings(masters.urls()).ttl(secs(6)).build();
     let redlock = settings.expect("good settings");
@@ -370,7 +387,7 @@ async fn missing_counter_is_restored_by_a_renewal_without_a_reconnect() {
     let joined = joined
         .acquire()
         .await
-        .expect("the counter exists after the next renewal");
+        .expect("the next renewal must restore the fencing counter");
     for (master, before) in masters.iter().zip(before) {
         assert_eq!(connections_ever(master), before + 1);
     }
@@ -409,7 +426,7 @@ async fn a_downgraded_lock_leaves_no_note_of_the_writer() {
     let redlock = redlock(&masters);
     let guard = take(&redlock, "doc").await;
     let noted = || holders(&masters, "quorate:note:doc");
-    eventually("the note is written", || noted() == 3).await;
+    eventually("the note must be written", || noted() == 3).await;
     let reader = guard.downgrade().await.expect("held");
     redlock.flush().await;
     assert_eq!(noted(), 0);
@@ -425,7 +442,7 @@ async fn forced_release_of_readers_removes_their_notes() {
         "quorate:note:quorate:hold:{}:doc",
         String::from_utf8_lossy(&reader.token().to_hex())
     );
-    eventually("the note is written", || holders(&masters, &note) == 3).await;
+    eventually("the note must be written", || holders(&masters, &note) == 3).await;
     redlock.break_lock("doc").await.expect("a good name");
     assert_eq!(holders(&masters, &note), 0);
     drop(reader);
@@ -439,6 +456,6 @@ async fn writer_without_a_token_cannot_be_downgraded() {
     let refused = writer
         .downgrade()
         .await
-        .expect_err("the lock has no fencing token");
+        .expect_err("the lock must have no fencing token");
     assert_eq!(refused, quorate::DowngradeError::NeedsFencing);
 }

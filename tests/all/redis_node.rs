@@ -24,7 +24,7 @@ fn patient(masters: &Masters) -> RedlockBuilder {
 /// Acquires the lock on a majority. Returns the report about the master at index `n`.
 async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
     let guard = take(redlock, "job").await;
-    eventually("every master has answered", || {
+    eventually("every master must have answered", || {
         guard.report()[n].outcome != NodeOutcome::Silent
     })
     .await;
@@ -45,21 +45,24 @@ async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
 async fn healed(redlock: &Redlock, n: usize) {
     let started = Instant::now();
     while outcome_at(redlock, n).await != NodeOutcome::Yes {
-        assert!(started.elapsed() < PATIENCE, "master {n} does not recover");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "master {n} must grant locks again"
+        );
         tokio::time::sleep(ms(10)).await;
     }
 }
 
 /// Waits until no master has the key `key` any more.
 async fn nothing_left(masters: &Masters, key: &str) {
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         holders(masters, key) == 0
     })
     .await;
 }
 
 #[tokio::test]
-async fn build_never_connects_and_a_majority_suffices_once_it_is_up() {
+async fn build_connects_to_no_master_and_acquire_succeeds_once_a_majority_is_up() {
     let masters = masters(5);
     for master in &masters {
         master.kill().expect("killed");
@@ -76,7 +79,10 @@ async fn build_never_connects_and_a_majority_suffices_once_it_is_up() {
     });
     masters[1].restart().expect("restarted");
     tokio::time::sleep(ms(100)).await;
-    assert!(!waiting.is_finished(), "two of five are no majority");
+    assert!(
+        !waiting.is_finished(),
+        "the acquire must not succeed with two of five masters"
+    );
     masters[2].restart().expect("restarted");
     let guard = tokio::time::timeout(PATIENCE, waiting).await;
     let guard = guard
@@ -107,7 +113,10 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
                 Err(error) => panic!("{error}"),
             }
         }
-        println!("recovered {:?} after the start", up.elapsed());
+        println!(
+            "the master granted a lock {:?} after its start",
+            up.elapsed()
+        );
         // The master should grant locks again after 250 ms. The test allows more, for a machine with other load.
         assert!(up.elapsed() < secs(3), "{:?}", up.elapsed());
     }
@@ -140,7 +149,7 @@ async fn flushed_scripts_are_loaded_again() {
 }
 
 #[tokio::test]
-async fn combined_requests_survive_a_script_flush() {
+async fn combined_requests_succeed_after_the_scripts_were_flushed() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     let flusher = async {
@@ -168,7 +177,7 @@ async fn combined_requests_survive_a_script_flush() {
 }
 
 #[tokio::test]
-async fn wrong_password_corrected_on_the_server_heals() {
+async fn client_recovers_when_its_password_is_corrected_on_the_server() {
     let locked = Server::start(ServerOptions::new().password("new-secret")).expect("a server");
     let open = masters(2);
     let mut urls = open.urls();
@@ -211,7 +220,7 @@ async fn shows(redlock: &Redlock, wanted: &Fault) {
 }
 
 #[tokio::test]
-async fn master_that_loads_its_data_is_the_only_master_at_fault() {
+async fn master_that_loads_its_data_is_the_only_one_reported_as_faulty() {
     let masters = Masters::start_with(3, |_| {
         ServerOptions::new()
             .arg("--enable-debug-command")
@@ -235,7 +244,7 @@ async fn master_that_loads_its_data_is_the_only_master_at_fault() {
 }
 
 #[tokio::test]
-async fn replica_among_the_masters_is_the_only_master_at_fault() {
+async fn replica_among_the_masters_is_the_only_one_reported_as_faulty() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -246,7 +255,7 @@ async fn replica_among_the_masters_is_the_only_master_at_fault() {
 }
 
 #[tokio::test]
-async fn master_out_of_memory_is_the_only_master_at_fault() {
+async fn master_out_of_memory_is_the_only_one_reported_as_faulty() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -257,7 +266,7 @@ async fn master_out_of_memory_is_the_only_master_at_fault() {
 }
 
 #[tokio::test]
-async fn master_that_cannot_save_is_the_only_master_at_fault() {
+async fn master_that_cannot_save_its_data_is_the_only_one_reported_as_faulty() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -273,7 +282,7 @@ async fn master_that_cannot_save_is_the_only_master_at_fault() {
 const ENDLESS: &[&str] = &["EVAL", "while true do end", "0"];
 
 #[tokio::test]
-async fn master_busy_with_a_script_is_the_only_master_at_fault() {
+async fn master_busy_with_a_script_is_the_only_one_reported_as_faulty() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -291,7 +300,7 @@ async fn a_release_that_a_master_refuses_for_the_moment_is_delivered_later() {
     let redlock = patient(&masters).build().expect("good settings");
     let guard = redlock.lock("job").ttl(secs(30)).acquire().await;
     let guard = guard.expect("free");
-    eventually("all masters hold the lock key", || {
+    eventually("all masters must have the key", || {
         holders(&masters, "job") == 3
     })
     .await;
@@ -333,7 +342,7 @@ async fn foreign_value_in_a_lock_key_is_a_fault_of_its_master_and_is_not_deleted
 }
 
 #[tokio::test]
-async fn missing_right_to_run_scripts_is_named() {
+async fn error_names_the_missing_right_to_run_scripts() {
     let masters = Masters::start_with(3, |n| match n {
         0 => ServerOptions::new()
             .acl("app on >app-secret ~* &* +@all -evalsha")
@@ -376,7 +385,7 @@ async fn user_without_pubsub_rights_can_lock() {
 }
 
 #[tokio::test]
-async fn a_stopped_master_costs_its_callers_one_timeout() {
+async fn stopped_master_delays_its_callers_by_one_node_timeout_only() {
     let masters = masters(3);
     let limit = secs(1);
     let redlock = settings(masters.urls()).node_timeout(limit).build();
@@ -398,7 +407,7 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
     masters[0].cont().expect("continued");
     healed(&redlock, 0).await;
     redlock.flush().await;
-    eventually("no key is left on any master", || {
+    eventually("no master may have a key left", || {
         let keys = ask_server(&masters[0], &["KEYS", "job*"]);
         keys == quorate_testbed::Reply::Array(Vec::new())
     })
@@ -471,7 +480,7 @@ fn slow_master() -> node::Dial {
 }
 
 #[tokio::test]
-async fn more_requests_than_a_master_can_process_wait_without_timeouts() {
+async fn excess_requests_to_a_slow_master_wait_without_timeouts() {
     // 12,000 requests take at least six seconds. With a timeout of three seconds, half of them would time out if all
     // were sent at once. The timeout is long enough for a machine that delays this test by a second.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
@@ -564,14 +573,14 @@ async fn first_acquisition_waits_for_a_slow_handshake_up_to_its_limit() {
     while hasty.try_acquire("job").await.is_err() {
         assert!(
             started.elapsed() < PATIENCE,
-            "the client must connect in time"
+            "the client must be connected in time"
         );
         tokio::time::sleep(ms(10)).await;
     }
 }
 
 #[tokio::test]
-async fn an_idle_connection_that_the_server_closes_costs_nothing() {
+async fn idle_connection_closed_by_the_server_delays_no_call() {
     let idle = |_| ServerOptions::new().arg("--timeout").arg("1");
     let masters = Masters::start_with(3, idle).expect("three masters");
     // Use an unordered client: a connection that listens for wake-ups never counts as idle at the server.
@@ -587,7 +596,7 @@ async fn an_idle_connection_that_the_server_closes_costs_nothing() {
 }
 
 #[tokio::test]
-async fn one_server_behind_two_addresses_has_one_vote_and_the_second_address_names_the_first() {
+async fn server_with_two_addresses_has_one_vote_and_the_refused_address_names_the_other() {
     let masters = masters(2);
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let again = masters[0].url_at(proxy.addr());
@@ -600,7 +609,7 @@ async fn one_server_behind_two_addresses_has_one_vote_and_the_second_address_nam
         NodeOutcome::Fault(Fault::SameServer(other)) => Some(other.to_string()),
         _ => None,
     };
-    eventually("one of the two addresses is refused", || {
+    eventually("the client must refuse one of the two addresses", || {
         (refused(0), refused(1)) == (None, Some(names[0].clone()))
             || (refused(0), refused(1)) == (Some(names[1].clone()), None)
     })
@@ -654,7 +663,7 @@ async fn password_never_appears_in_any_output() {
     show(heard.heard());
     assert!(
         heard.heard().contains("connection lost"),
-        "the lost connection must be traced"
+        "the lost connection must be mentioned in the trace"
     );
     assert!(!shown.contains("s3cret"), "{shown}");
 }
@@ -674,13 +683,13 @@ async fn a_dropped_redlock_ends_its_tasks_and_its_connections() {
     assert!(tasks() > before);
     drop(first);
     eventually(
-        "all masters hold the lock key, because the guard keeps the client alive",
+        "all masters must have the key, because the guard keeps the client alive",
         || holders(&masters, "job") == 3,
     )
     .await;
     drop(guard);
-    eventually("all tasks have ended", || tasks() == before).await;
-    eventually("all connections are closed", || {
+    eventually("all tasks must have ended", || tasks() == before).await;
+    eventually("all connections must be closed", || {
         masters.iter().all(|master| connections(master) == 0)
     })
     .await;
@@ -698,24 +707,24 @@ async fn dropped_redlock_with_a_stopped_master_ends_its_tasks() {
     let before = tasks();
     let redlock = redlock(&masters);
     let guard = take(&redlock, "job").await;
-    eventually("all masters hold the lock key", || {
+    eventually("all masters must have the key", || {
         holders(&masters, "job") == 3
     })
     .await;
     masters[0].stop().expect("stopped");
     drop(guard);
     drop(redlock);
-    eventually("all tasks have ended", || tasks() == before).await;
+    eventually("all tasks must have ended", || tasks() == before).await;
     masters[0].cont().expect("continued");
     assert_eq!(
         holders(&masters, "job"),
         0,
-        "the acquire must have been sent"
+        "the dropped guard must have released the lock on every master"
     );
 }
 
 #[test]
-fn redlock_continues_to_work_in_another_runtime() {
+fn redlock_continues_to_work_in_another_tokio_runtime() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for round in 0..5 {
@@ -796,13 +805,16 @@ async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release(
         let kept = proxy.counters().to_server;
         assert!(
             kept.received > kept.delivered,
-            "the acquires must still be in transit"
+            "the acquires must not have reached the server yet"
         );
         strand.heal();
-        eventually("all held requests have been delivered or dropped", || {
-            let flow = proxy.counters().to_server;
-            flow.received == flow.delivered + flow.dropped
-        })
+        eventually(
+            "all delayed requests must have been delivered or dropped",
+            || {
+                let flow = proxy.counters().to_server;
+                flow.received == flow.delivered + flow.dropped
+            },
+        )
         .await;
         // A master executes requests that have arrived before it answers later requests. So two later requests are
         // enough to wait for.
@@ -817,7 +829,10 @@ async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release(
 async fn eventually_answers(node: &dyn node::Node) {
     let started = Instant::now();
     while !matches!(ask(node, look(b"warm")).await, Ok(Answer::State(_))) {
-        assert!(started.elapsed() < PATIENCE, "the master must answer again");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the master must answer again when it continues"
+        );
         tokio::time::sleep(ms(10)).await;
     }
 }

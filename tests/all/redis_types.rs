@@ -6,7 +6,7 @@ use quorate::{AcquireError, BuildError, Redlock, Wait};
 use crate::support::{ask_server, has_key, masters, settings};
 
 #[tokio::test]
-async fn masters_from_redis_clients_keep_their_passwords() {
+async fn masters_taken_from_redis_clients_keep_their_passwords() {
     let masters = masters(3);
     for server in &*masters {
         ask_server(server, &["CONFIG", "SET", "requirepass", "s3cret"]);
@@ -36,7 +36,7 @@ async fn masters_from_redis_clients_keep_their_passwords() {
 }
 
 #[tokio::test]
-async fn masters_from_redis_clients_keep_their_database_and_duplicates_are_noticed() {
+async fn masters_taken_from_redis_clients_keep_their_database_and_duplicates_are_refused() {
     let masters = masters(1);
     let url = format!("{}/3", masters.urls()[0]);
     let client = redis::Client::open(url).expect("a good URL");
@@ -45,7 +45,7 @@ async fn masters_from_redis_clients_keep_their_database_and_duplicates_are_notic
     let guard = redlock.acquire("r").await.expect("free");
     assert!(
         !has_key(&masters[0], "r"),
-        "the key must be in another database"
+        "the lock key must be in the database that the URL names"
     );
     drop(guard);
     let twice = Redlock::builder()

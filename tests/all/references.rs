@@ -136,7 +136,7 @@ impl Checked {
         let (read, broken) = (self.read, self.broken.join("\n"));
         println!("{read} {kind}");
         assert!(broken.is_empty(), "{kind} without a target:\n{broken}");
-        assert!(read >= least, "only {read} {kind} were found");
+        assert!(read >= least, "too few {kind} were found: {read}");
     }
 }
 
@@ -233,7 +233,11 @@ fn cited_pages_and_headings_exist() {
 #[test]
 fn no_section_is_cited_by_a_number() {
     let files = files();
-    assert!(files.len() > 500, "only {} files were found", files.len());
+    assert!(
+        files.len() > 500,
+        "too few files were found: {}",
+        files.len()
+    );
     let mut cited = Vec::new();
     for file in &files {
         for paragraph in file.prose() {

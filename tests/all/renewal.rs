@@ -107,7 +107,7 @@ fn valid_from(asked: Instant, ttl: Duration) -> Instant {
 }
 
 #[tokio::test]
-async fn lock_acquired_after_all_others_were_released_is_renewed() {
+async fn lock_is_renewed_if_it_is_acquired_after_the_release_of_all_others() {
     let world = World::new();
     for _ in 0..2 {
         world.take("first", ms(900)).await.release().await;
@@ -115,11 +115,14 @@ async fn lock_acquired_after_all_others_were_released_is_renewed() {
         tokio::time::sleep(ms(700)).await;
     }
     let _guard = world.take("second", TTL).await;
-    eventually("the lock is renewed", || world.extensions.name("second")).await;
+    eventually("the lock must be renewed", || {
+        world.extensions.name("second")
+    })
+    .await;
 }
 
 #[test]
-fn locks_are_renewed_in_another_runtime_when_the_first_runtime_is_gone() {
+fn locks_are_renewed_in_another_tokio_runtime_when_the_first_is_gone() {
     let world = World::new();
     let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
     let first = runtime();
@@ -127,7 +130,7 @@ fn locks_are_renewed_in_another_runtime_when_the_first_runtime_is_gone() {
     drop(first);
     runtime().block_on(async {
         let _guard = world.take("second", TTL).await;
-        eventually("both are renewed", || {
+        eventually("both locks must be renewed", || {
             world.extensions.name("first") && world.extensions.name("second")
         })
         .await;
@@ -136,7 +139,7 @@ fn locks_are_renewed_in_another_runtime_when_the_first_runtime_is_gone() {
 }
 
 #[tokio::test]
-async fn guard_of_a_lost_lock_that_is_dropped_late_does_not_end_the_renewal_of_another_lock() {
+async fn late_drop_of_the_guard_of_a_lost_lock_does_not_end_the_renewal_of_another_lock() {
     let world = World::new();
     let lost = world.take("first", ms(900)).await;
     world
@@ -149,7 +152,10 @@ async fn guard_of_a_lost_lock_that_is_dropped_late_does_not_end_the_renewal_of_a
     // The second lock gets the place in the renewal schedule that the first lock had.
     let _guard = world.take("second", TTL).await;
     drop(lost);
-    eventually("the lock is renewed", || world.extensions.name("second")).await;
+    eventually("the lock must be renewed", || {
+        world.extensions.name("second")
+    })
+    .await;
 }
 
 /// Delays an extension and its answer. Neither delay may make the lease longer.
@@ -159,12 +165,12 @@ fn slow(_: usize) -> Treatment {
 }
 
 #[tokio::test]
-async fn validity_of_a_renewal_counts_from_before_it_was_sent() {
+async fn validity_after_a_renewal_is_computed_from_a_time_before_its_sending() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     world.extensions_are(slow);
     let before = guard.valid_until();
-    eventually("the lock is renewed", || guard.valid_until() > before).await;
+    eventually("the lock must be renewed", || guard.valid_until() > before).await;
     let renewed = guard.valid_until();
     let asked = world.extensions.all();
     // Each extension is sent to three masters. The first of the last three requests was sent right after the client
@@ -174,7 +180,7 @@ async fn validity_of_a_renewal_counts_from_before_it_was_sent() {
 }
 
 #[tokio::test]
-async fn validity_of_an_extension_counts_from_before_it_was_sent() {
+async fn validity_after_an_extension_is_computed_from_a_time_before_its_sending() {
     let world = World::new();
     let lease = world.redlock.lock("job").renewal(false);
     let guard = lease.acquire().await.expect("free");
@@ -188,7 +194,7 @@ async fn validity_of_an_extension_counts_from_before_it_was_sent() {
 }
 
 #[tokio::test]
-async fn validity_of_a_lock_counts_from_before_it_was_requested() {
+async fn validity_of_a_new_lock_is_computed_from_a_time_before_its_request() {
     let world = World::new();
     let first = Arc::<Mutex<Option<Instant>>>::default();
     for node in &world.nodes {
@@ -218,7 +224,7 @@ async fn loss_is_reported_when_a_majority_has_answered() {
     let lost = tokio::spawn(guard.lost());
     world.stolen(&[0, 1]);
     world.extensions_are(|node| if node == 2 { Unanswered } else { Honest });
-    eventually("the extension has reached all masters", || {
+    eventually("the extension must have reached all masters", || {
         world.extensions.all().len() == 3
     })
     .await;
@@ -243,7 +249,7 @@ async fn extension_reports_a_loss_when_a_majority_has_answered() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_finds_no_majority_is_tried_again_before_the_next_is_due() {
+async fn renewal_without_a_majority_is_repeated_before_the_next_renewal_is_due() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     let fault = Fault::Down("switched off".into());
@@ -251,7 +257,7 @@ async fn a_renewal_that_finds_no_majority_is_tried_again_before_the_next_is_due(
         0 => Honest,
         _ => Fails(fault.clone(), Duration::ZERO),
     });
-    eventually("two extensions have reached all masters", || {
+    eventually("two extensions must have reached all masters", || {
         world.extensions.all().len() >= 6
     })
     .await;
@@ -272,7 +278,7 @@ async fn max_hold_below_the_ttl_limits_the_first_validity() {
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::MaxHold));
     // The lock is released at `max_hold`, although the guard still exists. The keys are deleted before they expire.
-    eventually("the keys are gone", || {
+    eventually("the lock keys must be gone", || {
         world.nodes.iter().all(|node| {
             let free = |master: &mut quorate::node::memory::Master, now| {
                 master.peek(now, b"job").holder.is_none()

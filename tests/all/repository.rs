@@ -52,7 +52,7 @@ pub(crate) fn files() -> Vec<File> {
             } else if let Ok(text) = std::fs::read_to_string(&path) {
                 let path = path
                     .strip_prefix(root())
-                    .expect("the path is below the root");
+                    .expect("the path must begin with the root of the repository");
                 let path = path.to_owned();
                 found.push(File { path, text });
             }

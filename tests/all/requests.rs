@@ -13,7 +13,7 @@ fn warnings(of: impl FnOnce(&Redlock)) -> usize {
 }
 
 #[test]
-fn request_that_is_dropped_unused_is_reported_as_a_warning() {
+fn lock_request_that_is_dropped_unused_causes_a_warning() {
     let unused = |redlock: &Redlock| {
         let _guard = redlock.lock("job");
     };
@@ -25,7 +25,7 @@ fn request_that_is_dropped_unused_is_reported_as_a_warning() {
 }
 
 #[test]
-fn request_that_was_acquired_or_cloned_is_dropped_without_a_warning() {
+fn lock_request_that_was_used_or_cloned_causes_no_warning_when_dropped() {
     // `select!` may drop the future of an acquire before it has polled it.
     assert_eq!(warnings(|redlock| drop(redlock.lock("job").acquire())), 0);
     assert_eq!(
@@ -40,7 +40,7 @@ fn request_that_was_acquired_or_cloned_is_dropped_without_a_warning() {
 }
 
 #[tokio::test]
-async fn awaited_request_acquires_the_lock() -> Result<(), AcquireError> {
+async fn lock_request_that_is_awaited_acquires_the_lock() -> Result<(), AcquireError> {
     let redlock = Redlock::in_memory(3);
     let guard = redlock.lock("job").await?;
     assert!(guard.is_valid());
@@ -48,7 +48,7 @@ async fn awaited_request_acquires_the_lock() -> Result<(), AcquireError> {
 }
 
 #[tokio::test]
-async fn cloned_request_outlives_its_redlock_in_spawned_tasks() {
+async fn cloned_lock_request_works_in_a_spawned_task_after_its_redlock_is_dropped() {
     let request = Redlock::in_memory(3).lock("job");
     let tasks = [request.clone(), request].map(|request| {
         tokio::spawn(async move {

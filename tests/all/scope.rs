@@ -9,7 +9,10 @@ use quorate::{LockGuard, Redlock, ScopeError};
 
 use crate::support::{ms, secs};
 
-#[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
+#[expect(
+    clippy::manual_async_fn,
+    reason = "the signature must show that the future is `Send`"
+)]
 /// A helper function as a service would write it. It runs a body under the lock of a tenant, and returns a future that
 /// can be spawned. The return type of a generic async closure cannot be named, so the body returns a boxed future.
 fn for_tenant<'a, T: Send + 'a>(
@@ -39,7 +42,10 @@ async fn generic_helper_around_a_scope_can_be_spawned() {
     assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
 }
 
-#[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
+#[expect(
+    clippy::manual_async_fn,
+    reason = "the signature must show that the future is `Send`"
+)]
 /// A helper function for a body that needs only the token, and not the guard. The future of such a body need not be
 /// boxed.
 fn with_number<T, Body, Work>(
@@ -59,7 +65,7 @@ where
 }
 
 #[tokio::test]
-async fn helper_that_passes_only_the_token_can_be_spawned() {
+async fn scope_helper_that_passes_only_the_token_can_be_spawned() {
     let spawned = tokio::spawn(with_number(Redlock::in_memory(3), async |number| number));
     assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
 }
@@ -77,7 +83,7 @@ impl From<ScopeError> for ReportError {
 }
 
 #[tokio::test]
-async fn scope_error_distinguishes_body_failure_and_lock_loss() {
+async fn scope_error_distinguishes_a_failed_body_from_a_lost_lock() {
     let redlock = Redlock::in_memory(3);
     let disk = || ReportError::Disk(io::ErrorKind::StorageFull.into());
     let failed: Result<(), _> = redlock.try_scope("r", async |_| Err(disk())).await;
@@ -111,7 +117,7 @@ async fn scope_error_distinguishes_body_failure_and_lock_loss() {
 }
 
 #[tokio::test]
-async fn scope_whose_body_blocks_its_thread_past_the_end_of_the_lock_is_lost() {
+async fn scope_is_reported_as_lost_if_its_body_blocks_the_thread_until_the_lock_has_ended() {
     let redlock = Redlock::in_memory(3);
     let lock = redlock.lock("r").ttl(secs(1));
     let ended = lock
@@ -120,7 +126,7 @@ async fn scope_whose_body_blocks_its_thread_past_the_end_of_the_lock_is_lost() {
             "done"
         })
         .await;
-    let lost = ended.expect_err("the lock ended before the body");
+    let lost = ended.expect_err("the scope must report that the lock ended before the body");
     assert!(lost.to_string().contains("lost"), "{lost}");
     assert_eq!(lost.into_value(), Some("done"));
 }

@@ -24,7 +24,7 @@ fn waits(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn semaphore_admits_exactly_its_permits_in_separate_slots() {
+async fn semaphore_grants_exactly_its_number_of_permits_in_separate_slots() {
     let masters = masters(3);
     let handles = [redlock(&masters), redlock(&masters)];
     let mut held = Vec::new();
@@ -54,7 +54,7 @@ async fn semaphore_admits_exactly_its_permits_in_separate_slots() {
 }
 
 #[tokio::test]
-async fn each_slot_has_its_own_rising_tokens() {
+async fn tokens_rise_separately_in_each_slot_of_a_semaphore() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let mut last = [0; 2];
@@ -63,10 +63,10 @@ async fn each_slot_has_its_own_rising_tokens() {
         let slot = permit.slot().expect("one");
         let number = permit
             .fencing_token()
-            .expect("the lock has a fencing token");
+            .expect("the lock must have a fencing token");
         assert!(
             number > last[slot],
-            "token {number} must exceed {}",
+            "fencing token {number} must be larger than the earlier token {}",
             last[slot]
         );
         last[slot] = number;
@@ -89,7 +89,10 @@ async fn many_tasks_share_the_permits_and_all_are_served() {
                     let permit = permit.unwrap_or_else(|error| panic!("task {task}: {error}"));
                     let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(now, Ordering::SeqCst);
-                    assert!(now <= 3, "{now} tasks hold one of three permits");
+                    assert!(
+                        now <= 3,
+                        "{now} tasks hold one of three permits at the same time"
+                    );
                     tokio::time::sleep(ms(3)).await;
                     inside.fetch_sub(1, Ordering::SeqCst);
                     permit.release().await;
@@ -103,7 +106,7 @@ async fn many_tasks_share_the_permits_and_all_are_served() {
     assert_eq!(
         most.load(Ordering::SeqCst),
         3,
-        "all three permits must once be held at the same time"
+        "all three permits must have been held at the same time"
     );
 }
 
@@ -121,20 +124,20 @@ async fn permit_is_renewed_and_its_release_wakes_a_waiter() {
         let line = ask_server(master, &["ZCARD", "quorate:queue:quorate:slot:line:api"]);
         line.int().unwrap_or(0)
     };
-    eventually("the waiter is queued", || line() == 1).await;
+    eventually("the waiter must be queued", || line() == 1).await;
     let released = std::time::Instant::now();
     permit.release().await;
     let next = waiting
         .await
         .expect("no panic")
-        .expect("the waiter gets its turn");
+        .expect("the waiter must get a permit");
     assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
     next.release().await;
-    eventually("the queue is empty", || line() == 0).await;
+    eventually("the queue must be empty", || line() == 0).await;
 }
 
 #[tokio::test]
-async fn minority_down_costs_no_permit() {
+async fn semaphore_keeps_all_permits_while_a_minority_of_masters_is_down() {
     let masters = masters(3);
     let redlock = waits(&masters);
     masters[0].kill().expect("the server is killed");
@@ -146,7 +149,7 @@ async fn minority_down_costs_no_permit() {
 }
 
 #[tokio::test]
-async fn semaphore_of_sixty_four_permits_admits_sixty_four() {
+async fn semaphore_of_sixty_four_permits_grants_sixty_four_permits() {
     let masters = masters(3);
     let redlock = waits(&masters);
     let mut held = Vec::new();
@@ -194,7 +197,7 @@ impl Node for Asked {
 }
 
 #[tokio::test]
-async fn process_requests_no_slot_that_it_holds() {
+async fn process_does_not_request_a_slot_that_it_already_holds() {
     let node = Arc::new(Asked(MemoryNode::new("m"), AtomicUsize::new(0)));
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");
@@ -210,7 +213,7 @@ async fn process_requests_no_slot_that_it_holds() {
     assert_eq!(
         node.1.load(Ordering::Relaxed),
         16,
-        "each acquire must have made one attempt"
+        "each acquire must have made exactly one attempt"
     );
     // The masters are asked even if this process holds all slots of the semaphore.
     let more = redlock.semaphore("api", 8).try_acquire().await;
@@ -242,7 +245,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
         });
         let line = ["ZCARD", "quorate:queue:quorate:slot:line:api"];
         let lined = || ask_server(&masters[0], &line).int() == Some(1);
-        eventually("the waiter is waiting", lined).await;
+        eventually("the task must be waiting for the lock", lined).await;
         // All masters have answered the attempt that drew the waiter's ticket.
         tokio::time::sleep(ms(200)).await;
         held.pop().expect("four").release().await;
@@ -253,7 +256,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
             .saturating_duration_since(freed);
         assert!(
             idle < secs(3),
-            "the permit was free for {idle:?}: the waiter was not woken"
+            "a released permit must wake the waiter, but stayed free for {idle:?}"
         );
         for permit in held {
             permit.release().await;

@@ -24,7 +24,10 @@ fn assert_says(error: &dyn std::error::Error, words: &[&str]) {
     let text = error.to_string();
     assert_eq!(text.lines().count(), 1, "{text:?}");
     for word in words {
-        assert!(text.contains(word), "{text:?} does not say {word:?}");
+        assert!(
+            text.contains(word),
+            "the error must contain {word:?}, but is {text:?}"
+        );
     }
 }
 
@@ -48,7 +51,7 @@ fn builder_without_masters_is_refused_with_an_example() {
 }
 
 #[test]
-fn invalid_address_is_named_without_its_password() {
+fn error_names_an_invalid_address_without_its_password() {
     for (url, name) in [
         ("", "\"\""),
         ("10.0.0.1:6379", "10.0.0.1:6379"),
@@ -75,7 +78,7 @@ fn invalid_address_is_named_without_its_password() {
 
 #[cfg(not(feature = "tls-rustls"))]
 #[test]
-fn tls_url_without_the_feature_names_the_feature() {
+fn tls_url_without_the_tls_feature_is_refused_and_the_feature_named() {
     let error = refused(Redlock::builder().master("rediss://user:s3cret@host"));
     assert_says(&error, &["rediss://host", "tls-rustls"]);
 }
@@ -129,7 +132,7 @@ fn too_short_or_too_long_ttl_is_refused() {
 }
 
 #[test]
-fn a_max_ttl_beyond_the_life_of_a_counter_is_refused() {
+fn max_ttl_longer_than_the_life_of_a_fencing_counter_is_refused() {
     assert_duration(good().max_ttl(secs(86_401)), "max_ttl", &["1day"]);
     assert_duration(good().max_ttl(Duration::MAX), "max_ttl", &["1day"]);
     assert!(good().max_ttl(secs(86_400)).build().is_ok());
@@ -185,7 +188,7 @@ fn reserved_key_prefix_is_refused() {
 }
 
 #[test]
-fn build_needs_no_runtime_and_sends_nothing() {
+fn build_needs_no_async_runtime_and_sends_nothing() {
     // No server listens at these addresses, and this thread has no runtime. Building a client must succeed
     // nevertheless.
     let redlock = Redlock::builder()
@@ -227,7 +230,7 @@ async fn invalid_resource_name_is_refused_with_the_limit() {
     redlock
         .acquire(&longest)
         .await
-        .expect("a name of the longest length is accepted")
+        .expect("a name of the maximum length must be accepted")
         .release()
         .await;
 }
@@ -266,7 +269,7 @@ async fn invalid_ttl_of_an_extension_is_refused_and_the_lock_stays() {
 }
 
 #[tokio::test]
-async fn waits_and_holds_of_any_length_are_accepted() {
+async fn wait_and_max_hold_of_any_length_are_accepted() {
     let redlock = good()
         .wait(Wait::For(Duration::MAX))
         .max_hold(Duration::MAX)
@@ -297,7 +300,7 @@ async fn retry_pauses_of_any_length_are_accepted() {
 /// A number has no unit, and null has no value.
 #[cfg(feature = "serde")]
 #[test]
-fn setting_that_is_no_text_is_refused_with_the_expected_format() {
+fn setting_that_is_not_valid_text_is_refused_with_the_expected_format() {
     for (file, format) in [
         ("ttl = 10", "such as \"250ms\" or \"10s\""),
         ("wait = true", "\"forever\""),

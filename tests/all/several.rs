@@ -21,7 +21,7 @@ async fn lock_on_several_resources_holds_and_releases_all() {
     let guard = redlock.lock_all(["a", "b", "c"]).acquire().await;
     let guard = guard.expect("free");
     for resource in ["a", "b", "c"] {
-        eventually("all masters hold the lock key", || {
+        eventually("all masters must have the key", || {
             holders(&masters, resource) == 3
         })
         .await;
@@ -31,7 +31,7 @@ async fn lock_on_several_resources_holds_and_releases_all() {
     let released = guard.release().await;
     assert!(released.was_valid);
     for resource in ["a", "b", "c"] {
-        eventually("every master has released the locks", || {
+        eventually("every master must have released the locks", || {
             holders(&masters, resource) == 0
         })
         .await;
@@ -39,7 +39,7 @@ async fn lock_on_several_resources_holds_and_releases_all() {
 }
 
 #[tokio::test]
-async fn lock_on_several_resources_takes_none_if_one_is_held() {
+async fn lock_on_several_resources_takes_none_of_them_if_one_is_held() {
     let masters = masters(3);
     let (one, other) = (redlock(&masters), redlock(&masters));
     let held = take(&one, "b").await;
@@ -53,7 +53,7 @@ async fn lock_on_several_resources_takes_none_if_one_is_held() {
 }
 
 #[tokio::test]
-async fn token_of_several_resources_lies_between_earlier_and_later_holders() {
+async fn token_of_a_lock_on_several_resources_lies_between_those_of_earlier_and_later_holders() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let mut last = 0;
@@ -64,9 +64,14 @@ async fn token_of_several_resources_lies_between_earlier_and_later_holders() {
             _ => &["b"],
         };
         let guard = redlock.lock_all(resources).acquire().await.expect("free");
-        let number = guard.fencing_token().expect("the lock has a fencing token");
+        let number = guard
+            .fencing_token()
+            .expect("the lock must have a fencing token");
         // Each lock shares a resource with the lock that was acquired before it, so its token must be larger.
-        assert!(number > last, "token {number} must exceed {last}");
+        assert!(
+            number > last,
+            "fencing token {number} must be larger than the earlier token {last}"
+        );
         last = number;
         guard.release().await;
     }
@@ -94,12 +99,14 @@ async fn locks_on_several_resources_never_deadlock() {
                     .lock_all(wanted.iter().map(|at| names[*at]))
                     .acquire()
                     .await
-                    .unwrap_or_else(|error| panic!("task {task}, round {round}: {error}"));
+                    .unwrap_or_else(|error| {
+                        panic!("task {task} failed in its round {round}: {error}")
+                    });
                 for at in &wanted {
                     assert_eq!(
                         inside[*at].fetch_add(1, Ordering::SeqCst),
                         0,
-                        "two clients hold the same resource"
+                        "two clients must not hold the same resource"
                     );
                 }
                 tokio::time::sleep(ms(2)).await;
@@ -116,13 +123,16 @@ async fn locks_on_several_resources_never_deadlock() {
 }
 
 #[tokio::test]
-async fn lock_on_several_resources_is_renewed_and_lost_as_one() {
+async fn lock_on_several_resources_is_renewed_and_lost_as_a_whole() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
     let guard = guard.expect("free");
     tokio::time::sleep(secs(3)).await;
-    assert!(guard.is_valid(), "the lock must be renewed beyond its TTL");
+    assert!(
+        guard.is_valid(),
+        "the lock must be renewed beyond its first TTL"
+    );
     guard.extend(secs(4)).await.expect("still ours");
     // Another client deletes one of the lock keys on a majority of the masters.
     for master in masters.iter().take(2) {
@@ -130,25 +140,25 @@ async fn lock_on_several_resources_is_renewed_and_lost_as_one() {
     }
     let cause = tokio::time::timeout(secs(10), guard.lost()).await;
     assert_eq!(cause.expect("the loss is reported"), LossCause::TakenAway);
-    eventually("the other resource is released", || {
+    eventually("the other resource must be released", || {
         holders(&masters, "a") == 0
     })
     .await;
 }
 
 #[tokio::test]
-async fn renewal_restores_one_missing_key_of_several() {
+async fn renewal_restores_a_missing_key_of_a_lock_on_several_resources() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
     let guard = guard.expect("free");
-    eventually("all masters hold the lock key", || {
+    eventually("all masters must have the key", || {
         holders(&masters, "b") == 3
     })
     .await;
     let first = masters.iter().next().expect("three");
     ask_server(first, &["DEL", "b"]);
-    eventually("the missing key is restored", || {
+    eventually("the missing key must be restored", || {
         holders(&masters, "b") == 3
     })
     .await;
@@ -156,7 +166,7 @@ async fn renewal_restores_one_missing_key_of_several() {
 }
 
 #[tokio::test]
-async fn invalid_list_of_resources_is_refused_before_anything_is_sent() {
+async fn lock_on_an_invalid_list_of_resources_is_refused_before_anything_is_sent() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     let refused = |error: AcquireError| match error {
@@ -177,7 +187,7 @@ async fn invalid_list_of_resources_is_refused_before_anything_is_sent() {
     let error = unfenced.lock_all(["a", "b"]).acquire().await;
     assert!(
         error
-            .expect_err("a client without fencing is refused")
+            .expect_err("a client without fencing must be refused")
             .to_string()
             .contains("fencing")
     );
@@ -185,7 +195,7 @@ async fn invalid_list_of_resources_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn lock_on_a_list_of_one_resource_is_the_plain_lock() {
+async fn lock_on_a_list_of_one_resource_equals_the_lock_on_that_resource() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a"]).acquire().await.expect("free");

@@ -13,7 +13,7 @@ use quorate::{Fault, Redlock, StatusVerdict, Wait};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 #[tokio::test]
-async fn waiter_that_left_the_queue_returns_to_its_place() {
+async fn waiter_that_left_the_queue_gets_its_old_place_back() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = |wait| {
         let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
@@ -45,7 +45,7 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
                 }
                 assert!(
                     began.elapsed() < PATIENCE,
-                    "{wanted} waiters must be queued: {seen:?}"
+                    "timed out: {wanted} waiters must be in the queue: {seen:?}"
                 );
                 tokio::time::sleep(ms(5)).await;
             }
@@ -130,7 +130,7 @@ impl Node for LeavesLate {
 /// must not treat that other master as failed. Otherwise it would leave the queue, and a later waiter would be served
 /// first. The same is tested with two sets of masters.
 #[tokio::test]
-async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
+async fn waiter_refused_before_all_masters_are_asked_keeps_its_place_in_the_queue() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
     let client = |second: Arc<dyn Node>| {
         let nodes: Vec<Arc<dyn Node>> = vec![Arc::new(masters[0].clone()), second];
@@ -150,7 +150,7 @@ async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
             let guard = redlock
                 .acquire("job")
                 .await
-                .expect("the waiter gets its turn");
+                .expect("the waiter must get the lock");
             served.lock().expect("no panic").push(who);
             guard.release().await;
         })
@@ -169,7 +169,7 @@ async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
 /// Tests an acquire that one of two masters refuses. The other master receives the acquire only after the release of
 /// this attempt, and grants it. This grant must be undone, even if no caller waits for the outcome.
 #[tokio::test]
-async fn grant_that_follows_its_own_release_is_undone() {
+async fn grant_of_an_acquire_that_arrives_after_its_own_release_is_undone() {
     for cut_short in [false, true] {
         let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
         let client = |nodes: Vec<Arc<dyn Node>>| {
@@ -187,7 +187,7 @@ async fn grant_that_follows_its_own_release_is_undone() {
         if cut_short {
             assert!(
                 tried.await.is_err(),
-                "the second master must not have answered yet"
+                "the attempt must be cut short before the second master answers"
             );
         } else {
             drop(both.try_acquire("job").await);

@@ -40,8 +40,13 @@ async fn lock_over_stores_is_exclusive_has_a_token_and_can_be_released() {
         for _ in 0..10 {
             for redlock in [&one, &other] {
                 let guard = redlock.acquire("nightly").await.expect("free");
-                let number = guard.fencing_token().expect("the lock has a fencing token");
-                assert!(number > last, "token {number} must exceed {last}");
+                let number = guard
+                    .fencing_token()
+                    .expect("the lock must have a fencing token");
+                assert!(
+                    number > last,
+                    "fencing token {number} must be larger than the earlier token {last}"
+                );
                 last = number;
                 let refused = one.try_acquire("nightly").await;
                 assert!(refused.expect("no fault").acquired().is_none());
@@ -72,7 +77,7 @@ async fn writer_waits_for_a_reader_that_joined_just_before_another_reader_expire
         let writes = write.acquired().is_some();
         assert!(
             !(writes && reads.is_valid()),
-            "a reader and a writer hold the lock at the same time (store with a clock: {clocked})"
+            "a reader and a writer must not hold the lock at the same time (store with a clock: {clocked})"
         );
     }
 }
@@ -96,7 +101,7 @@ async fn waiter_at_stores_is_woken_by_the_release() {
         let guard = waits
             .await
             .expect("no panic")
-            .expect("the waiter gets its turn");
+            .expect("the waiter must get the lock");
         // Without a wake-up the waiter would ask for the lock after a third of a heartbeat, which is more than three
         // seconds.
         assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
@@ -187,7 +192,7 @@ impl Session for CountingSession {
 }
 
 #[tokio::test]
-async fn woken_waiter_reads_before_it_writes() {
+async fn woken_waiter_reads_the_record_before_it_writes_it() {
     for clocked in [true, false] {
         let (redlock, counted) = counting(clocked);
         let (one, other) = (redlock(), redlock());
@@ -201,14 +206,15 @@ async fn woken_waiter_reads_before_it_writes() {
             let guard = waits
                 .await
                 .expect("no panic")
-                .expect("the waiter gets its turn");
+                .expect("the waiter must get the lock");
             // The holder does not know that another waiter has been queued since. So its commit may fail because the
             // record has changed. The woken waiter knows that its copy of the record is outdated, and reads the record
             // first.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,
-                "{late} commits came too late, clocked: {clocked}"
+                "at most one commit may fail because the record has changed, but {late} did (store with a clock: \
+                 {clocked})"
             );
             guard.release().await;
         }
@@ -229,7 +235,7 @@ fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
 }
 
 #[tokio::test]
-async fn waiter_keeps_a_wait_lock_from_queueing_until_its_release() {
+async fn waiter_keeps_its_wait_lock_from_joining_the_queue_until_its_release() {
     let (redlock, counted) = counting(true);
     let guard = redlock().acquire("nightly").await.expect("free");
     let mut waits = Vec::new();
@@ -256,7 +262,7 @@ async fn waiter_keeps_a_wait_lock_from_queueing_until_its_release() {
     for wait in waits {
         wait.await
             .expect("no panic")
-            .expect("the waiter gets its turn");
+            .expect("the waiter must get the lock");
     }
     assert_eq!(kept(false), kept(true));
     let told = counted.told.lock().expect("no panic");
@@ -283,14 +289,14 @@ async fn waiters_poll_if_no_quorum_can_wake_them() {
     let guard = waits
         .await
         .expect("no panic")
-        .expect("the waiter gets its turn");
+        .expect("the waiter must get the lock");
     // Without a wake-up the waiter would ask for the lock after a third of a heartbeat, which is five seconds.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
     guard.release().await;
 }
 
 #[tokio::test]
-async fn masters_of_several_kinds_form_one_quorum() {
+async fn masters_of_different_kinds_can_form_one_quorum() {
     let memory = MemoryNode::new("memory");
     let tables = tables(true);
     let both = |process: RedlockBuilder| process.node(memory.clone()).build();
@@ -325,12 +331,12 @@ async fn masters_of_several_kinds_form_one_quorum() {
     let guard = other
         .acquire("doc")
         .await
-        .expect("two of three masters are reachable");
+        .expect("the acquire must succeed, because two of three masters can be reached");
     guard.release().await;
 }
 
 #[tokio::test]
-async fn duplicate_store_is_refused_and_a_slow_store_needs_a_longer_ttl() {
+async fn duplicate_store_is_refused_and_a_ttl_too_short_for_a_slow_store_is_refused() {
     let table = Table::new("table", true);
     let twice = over(&[table.clone(), table.clone()]).build();
     assert!(twice.unwrap_err().to_string().contains("table"));
@@ -343,7 +349,7 @@ async fn duplicate_store_is_refused_and_a_slow_store_needs_a_longer_ttl() {
 }
 
 #[tokio::test]
-async fn quota_over_stores_is_never_oversold() {
+async fn quota_over_stores_hands_out_no_more_units_than_it_has() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = over(&tables).build().expect("good settings");
@@ -419,20 +425,22 @@ async fn tokens_of_a_store_with_dates_do_not_depend_on_the_clients_clock() {
         .expect("good settings");
     let taken = async |resource: &str| {
         let guard = redlock.acquire(resource).await.expect("free");
-        let number = guard.fencing_token().expect("the lock has a fencing token");
+        let number = guard
+            .fencing_token()
+            .expect("the lock must have a fencing token");
         guard.release().await;
         number
     };
     let near = |number: u64| number < wall_micros() + secs(3_600).as_micros() as u64;
     assert!(
         near(taken("nightly").await),
-        "the number must be near the wall clock in the first session"
+        "the fencing token must be close to the wall clock in the first session"
     );
     counted.ends.store(true, Ordering::Relaxed);
     let _ = redlock.try_acquire("other").await;
     assert!(
         near(taken("nightly").await),
-        "the number must be near the wall clock in the next session"
+        "the fencing token must be close to the wall clock in the next session"
     );
     assert!(near(taken("other").await));
     let nightly = redlock.once("report", secs(3_600));

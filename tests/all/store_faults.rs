@@ -209,7 +209,7 @@ async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
 }
 
 #[tokio::test]
-async fn extension_at_a_slow_store_lasts_as_reported() {
+async fn extension_of_a_lock_at_a_slow_store_lasts_as_long_as_reported() {
     let slow = Books::new(true);
     let quick = Books {
         late: Arc::default(),
@@ -224,13 +224,13 @@ async fn extension_at_a_slow_store_lasts_as_reported() {
     let _next = seize(&other, "nightly").await;
     assert!(
         !guard.is_valid(),
-        "the guard claims {:?} of validity although the lock is lost",
+        "the guard must report the loss of the lock, but claims {:?} of validity",
         guard.remaining()
     );
 }
 
 #[tokio::test]
-async fn records_are_read_again_after_a_restart_of_the_store() {
+async fn cached_records_are_read_again_after_a_restart_of_the_store() {
     let books = Books::new(true);
     let (one, other) = (books.redlock().build(), books.redlock().build());
     let (one, other) = (one.expect("good"), other.expect("good"));
@@ -247,7 +247,7 @@ async fn records_are_read_again_after_a_restart_of_the_store() {
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
-        "the guard claims {:?} of validity although the lock is lost",
+        "the guard must report the loss of the lock, but claims {:?} of validity",
         guard.remaining()
     );
     assert!(
@@ -269,7 +269,7 @@ async fn recreated_record_is_not_mistaken_for_the_old_one() {
         tried.acquired().is_none(),
         "a reader must exclude the writer"
     );
-    eventually("the lease has ended", || !first.is_valid()).await;
+    eventually("the lease must have ended", || !first.is_valid()).await;
     std::mem::forget(first);
     books.state().records.clear();
     tokio::time::sleep(ms(500)).await;
@@ -288,7 +288,7 @@ async fn recreated_record_is_not_mistaken_for_the_old_one() {
 }
 
 #[tokio::test]
-async fn foreign_record_is_named_in_the_error() {
+async fn error_names_a_record_that_another_program_wrote() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     for name in [&b"text"[..], b"\xff\xfe", b"\x1b[2J"] {
@@ -302,7 +302,7 @@ async fn foreign_record_is_named_in_the_error() {
 }
 
 #[tokio::test]
-async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
+async fn lock_whose_record_was_overwritten_does_not_end_the_renewal_of_others() {
     let books = Books::new(true);
     let redlock = books.redlock().ttl(secs(4)).build().expect("good");
     let bad = redlock.acquire("bad").await.expect("free");
@@ -319,7 +319,7 @@ async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
 }
 
 #[tokio::test]
-async fn unanswered_grant_of_a_closed_session_is_released() {
+async fn lock_granted_without_an_answer_in_a_closed_session_is_released() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
@@ -337,7 +337,7 @@ async fn unanswered_grant_of_a_closed_session_is_released() {
 }
 
 #[tokio::test]
-async fn restart_guard_after_first_contact_lets_only_the_first_server_run_vote() {
+async fn restart_guard_after_first_contact_stops_votes_after_a_restart_only() {
     let books = Books::new(true);
     books.state().young = true;
     let guard = RestartGuard::AfterFirstContact;
@@ -361,12 +361,12 @@ async fn restart_guard_after_first_contact_lets_only_the_first_server_run_vote()
     }
     let left = quarantined()
         .await
-        .expect("the guard applies after a restart");
+        .expect("the restart guard must apply after a restart");
     assert!(left > secs(1) && left <= secs(4), "{left:?}");
 }
 
 #[tokio::test]
-async fn inspection_of_a_store_reports_duplicates_timeout_and_guard() {
+async fn inspection_of_a_store_reports_duplicates_its_timeout_and_its_restart_guard() {
     let (books, mut twin) = (Books::new(true), Books::new(true));
     twin.name = NodeName::new("twin");
     let guarded = |guard| {
@@ -378,7 +378,7 @@ async fn inspection_of_a_store_reports_duplicates_timeout_and_guard() {
         assert!(one.records && one.timeout == Some(secs(1)), "{one:?}");
         assert_eq!(
             one.quarantined, None,
-            "a server that is up for an hour must vote"
+            "a server that has been up for an hour must vote"
         );
     }
     let twins = found.iter().filter_map(|one| one.fault.clone());
@@ -388,13 +388,13 @@ async fn inspection_of_a_store_reports_duplicates_timeout_and_guard() {
     let quarantined = async |guard| guarded(guard).inspect().await[0].quarantined;
     let left = quarantined(RestartGuard::On)
         .await
-        .expect("the server is up for only a second");
+        .expect("a server that has been up for only a second must not vote");
     assert!(left > secs(2) && left <= secs(4), "{left:?}");
     assert_eq!(quarantined(RestartGuard::Off).await, None);
 }
 
 #[tokio::test]
-async fn listing_over_a_store_that_cannot_name_records_reports_why() {
+async fn list_over_a_store_that_cannot_list_its_records_reports_why() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
@@ -405,7 +405,7 @@ async fn listing_over_a_store_that_cannot_name_records_reports_why() {
 }
 
 #[tokio::test]
-async fn stored_value_of_an_earlier_run_of_a_volatile_store_does_not_count() {
+async fn stored_value_from_before_a_restart_of_a_store_in_memory_is_not_trusted() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     let quota = redlock.quota("prizes");
@@ -415,11 +415,9 @@ async fn stored_value_of_an_earlier_run_of_a_volatile_store_does_not_count() {
     books.restart_with(disk);
     let began = std::time::Instant::now();
     let error = loop {
-        match quota
-            .take(1)
-            .await
-            .expect_err("the value was written in another server run")
-        {
+        match quota.take(1).await.expect_err(
+            "the take must fail, because the value was written in an earlier server run",
+        ) {
             // The first requests may fail because the connection was lost.
             ValueError::NotAcquired(_) if began.elapsed() < secs(2) => {}
             error => break error,
@@ -429,7 +427,7 @@ async fn stored_value_of_an_earlier_run_of_a_volatile_store_does_not_count() {
 }
 
 #[tokio::test]
-async fn slow_store_connection_is_awaited_up_to_its_limit() {
+async fn slow_connection_to_a_store_is_awaited_up_to_its_time_limit() {
     let books = Books::new(true);
     books.state().connects_in = 100;
     let redlock = books.redlock().connect_timeout(secs(10));

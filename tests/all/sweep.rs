@@ -78,7 +78,7 @@ async fn records(table: &Table) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn active_clients_remove_unneeded_records_only() {
+async fn active_clients_remove_only_records_of_a_store_that_are_no_longer_needed() {
     let world = Arc::new(World::new());
     // If a store has no clock, a client may remove a record only after it has seen the record unchanged for long
     // enough: the time for which records are kept.
@@ -94,7 +94,11 @@ async fn active_clients_remove_unneeded_records_only() {
     let mut numbers = Vec::new();
     for i in 0..150 {
         let guard = gone.acquire(format!("invoice-{i}")).await.expect("free");
-        numbers.push(guard.fencing_token().expect("the lock has a fencing token"));
+        numbers.push(
+            guard
+                .fencing_token()
+                .expect("the lock must have a fencing token"),
+        );
         guard.release().await;
     }
     drop(gone);
@@ -107,7 +111,7 @@ async fn active_clients_remove_unneeded_records_only() {
     assert_eq!(
         records(&table).await.len(),
         152,
-        "the counters are kept for a day"
+        "the fencing counters must be kept for a day"
     );
     assert!(held.is_valid());
 
@@ -120,7 +124,10 @@ async fn active_clients_remove_unneeded_records_only() {
     for (i, before) in numbers.into_iter().enumerate() {
         let guard = stays.acquire(format!("invoice-{i}")).await.expect("free");
         assert!(
-            guard.fencing_token().expect("the lock has a fencing token") > before,
+            guard
+                .fencing_token()
+                .expect("the lock must have a fencing token")
+                > before,
             "{i}"
         );
         guard.release().await;
@@ -129,7 +136,7 @@ async fn active_clients_remove_unneeded_records_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
+async fn observer_is_notified_at_once_of_the_first_leader_after_minutes_without_one() {
     let world = Arc::new(World::new());
     // A store without a clock uses the clients' time, which is paused in this test.
     let table = Table::new("table", false);
@@ -300,7 +307,7 @@ impl Runtime for Behind {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unused_counter_is_not_followed_by_a_smaller_one() {
+async fn fencing_counter_never_restarts_with_a_smaller_number_after_long_disuse() {
     let world = Arc::new(World::new());
     for table in [
         Table::new("dated", false),
@@ -313,15 +320,22 @@ async fn unused_counter_is_not_followed_by_a_smaller_one() {
         };
         let first = redlock(world.clone());
         let guard = first.acquire("nightly").await.expect("free");
-        let before = guard.fencing_token().expect("the lock has a fencing token");
+        let before = guard
+            .fencing_token()
+            .expect("the lock must have a fencing token");
         guard.release().await;
         let stays = first.acquire("held").await.expect("free");
         // The first client has seen the record unchanged for longer than a day, so it removes the record.
         tokio::time::sleep(27 * HOUR).await;
         let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
         let guard = next.acquire("nightly").await.expect("free");
-        let number = guard.fencing_token().expect("the lock has a fencing token");
-        assert!(number > before, "token {number} must exceed {before}");
+        let number = guard
+            .fencing_token()
+            .expect("the lock must have a fencing token");
+        assert!(
+            number > before,
+            "fencing token {number} must be larger than the earlier token {before}"
+        );
         guard.release().await;
         stays.release().await;
     }
@@ -336,7 +350,9 @@ fn client(world: &Arc<World>, store: &Reachable) -> Redlock {
 /// Acquires and releases a lock. Returns the fencing token.
 async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     let guard = redlock.acquire(resource).await.expect("free");
-    let number = guard.fencing_token().expect("the lock has a fencing token");
+    let number = guard
+        .fencing_token()
+        .expect("the lock must have a fencing token");
     guard.release().await;
     number
 }
@@ -344,7 +360,7 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
 /// Tests an idle session in which nothing was changed. When the session began, the dates of the store were behind. They
 /// have been corrected since.
 #[tokio::test(start_paused = true)]
-async fn idle_session_draws_no_fencing_number_from_an_outdated_date() {
+async fn idle_store_session_draws_no_token_from_an_outdated_date() {
     let world = Arc::new(World::new());
     let store = Reachable {
         table: Table::new("table", false),
@@ -359,14 +375,17 @@ async fn idle_session_draws_no_fencing_number_from_an_outdated_date() {
     tokio::time::sleep(27 * HOUR).await;
     assert_eq!(records(&store.table).await, ["held"]);
     let number = taken(&idle, "nightly").await;
-    assert!(number > last, "token {number} must exceed {last}");
+    assert!(
+        number > last,
+        "fencing token {number} must be larger than the earlier token {last}"
+    );
     held.release().await;
 }
 
 /// Tests a ZooKeeper ensemble whose leading server has a clock that is ahead. Then another server with a correct clock
 /// leads.
 #[tokio::test(start_paused = true)]
-async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_that_date() {
+async fn token_drawn_from_a_wrong_date_of_the_store_is_remembered_until_a_day_after_that_date() {
     let world = Arc::new(World::new());
     let store = Reachable {
         table: Table::new("table", false),
@@ -383,7 +402,10 @@ async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_tha
     tokio::time::sleep(27 * HOUR).await;
     for client in [first.clone(), redlock()] {
         let number = taken(&client, "nightly").await;
-        assert!(number > last, "token {number} must exceed {last}");
+        assert!(
+            number > last,
+            "fencing token {number} must be larger than the earlier token {last}"
+        );
         last = number;
     }
     tokio::time::sleep(40 * HOUR).await;

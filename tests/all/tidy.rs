@@ -65,7 +65,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 fn module(path: &Path, base: &Path) -> Vec<String> {
     let inside = path
         .strip_prefix(base)
-        .expect("the path is inside the folder")
+        .expect("the path must begin with the path of the folder")
         .with_extension("");
     let parts = inside
         .iter()
@@ -210,7 +210,7 @@ fn in_circles(arrows: &Arrows) -> Vec<&Vec<String>> {
 }
 
 #[test]
-fn import_cycles_do_not_grow() {
+fn number_of_files_in_import_cycles_does_not_grow() {
     for (package, most) in CIRCLES {
         let arrows = arrows(package);
         assert!(arrows.len() > 2, "no sources of {package} were found");
@@ -218,12 +218,12 @@ fn import_cycles_do_not_grow() {
         let names: Vec<String> = circles.iter().map(|file| file.join("/")).collect();
         assert!(
             names.len() <= most,
-            "{package}: {} files in circles, {most} are listed: {names:?}",
+            "{package}: {} files import each other in cycles, but at most {most} may: {names:?}",
             names.len()
         );
         assert!(
             names.len() == most,
-            "{package}: {} files are left in circles, lower the list from {most}: {names:?}",
+            "{package}: only {} files import each other in cycles: lower the limit {most} in this test: {names:?}",
             names.len()
         );
     }
@@ -234,7 +234,7 @@ fn imports_of_the_library_point_to_lower_layers() {
     let floor = |module: &[String]| {
         let room = module.first().map_or("lib", String::as_str);
         let found = FLOORS.iter().position(|rooms| rooms.contains(&room));
-        found.unwrap_or_else(|| panic!("{room} has no layer: add it to FLOORS"))
+        found.unwrap_or_else(|| panic!("the module {room} has no layer: add it to FLOORS"))
     };
     let mut back = Vec::new();
     for (from, all) in arrows("src") {
@@ -272,7 +272,7 @@ fn code(path: &Path) -> String {
 }
 
 #[test]
-fn key_names_are_defined_in_one_file() {
+fn names_of_keys_are_defined_in_one_file() {
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
     scripts(&root().join("src/scripts"), &mut files);
@@ -286,7 +286,11 @@ fn key_names_are_defined_in_one_file() {
     };
     let named = files.iter().filter(|path| names(&code(path)));
     let named: Vec<_> = named.filter_map(|path| path.file_name()).collect();
-    assert_eq!(named, ["keys.rs"], "key names must come from crate::keys");
+    assert_eq!(
+        named,
+        ["keys.rs"],
+        "only src/keys.rs may contain names of keys"
+    );
 }
 
 fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -359,7 +363,7 @@ fn functions_have_at_most_seventy_lines() {
             seen += all.len();
             let place = path
                 .strip_prefix(root())
-                .expect("the path is inside the folder")
+                .expect("the path must begin with the path of the folder")
                 .display();
             let all = all.into_iter().filter(|(_, lines)| *lines > LONGEST);
             long.extend(all.map(|(name, lines)| format!("{place}: {name}, {lines} lines")));
@@ -368,7 +372,7 @@ fn functions_have_at_most_seventy_lines() {
         assert_eq!(
             long.len(),
             most,
-            "{package}: the list may only shrink: {long:#?}"
+            "{package}: a function has at most 70 lines, and the number of longer ones may only fall: {long:#?}"
         );
     }
 }
@@ -398,7 +402,7 @@ fn declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
                 let name = name.split(ends).next().unwrap_or_default();
                 let place = path
                     .strip_prefix(root())
-                    .expect("the path is inside the folder")
+                    .expect("the path must begin with the root of the repository")
                     .display();
                 seen.entry(name.to_owned())
                     .or_default()
@@ -446,7 +450,7 @@ fn glossary_has_at_most_fifteen_words() {
         let used = word.to_lowercase().replace(['-', ' '], "_");
         assert!(
             all.iter().any(|code| code.contains(&used)),
-            "the word {word} of the glossary is not used"
+            "the code does not use the word {word} of the glossary"
         );
     }
     // Words of the project's former dialect that were replaced. They must not come back into the glossary.

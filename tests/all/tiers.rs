@@ -14,7 +14,7 @@ fn row(name: &str) -> [String; 3] {
     let page = text("CONTRIBUTING.md");
     let start = format!("| {name} |");
     let row = page.lines().find_map(|line| line.strip_prefix(&start));
-    let row = row.unwrap_or_else(|| panic!("CONTRIBUTING.md has no row {name}"));
+    let row = row.unwrap_or_else(|| panic!("CONTRIBUTING.md has no table row {name}"));
     let cells: Vec<String> = row.split('|').map(|cell| cell.trim().to_owned()).collect();
     let [short, ci, all] = &cells[..3] else {
         panic!("{name}: {cells:?}")
@@ -67,7 +67,7 @@ fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
     let code = text("simulation/tests/all/support/mod.rs");
     assert!(
         code.contains("within < 1_000"),
-        "the chaos tests must contain the bound of the short run"
+        "the test support of the simulation must contain the bound of the short run"
     );
     let files = ["seeds", "changes", "stores"];
     let bounds = files.map(|file| {

@@ -16,7 +16,7 @@ fn warnings(heard: &str, text: &str) -> usize {
 }
 
 #[tokio::test]
-async fn master_whose_connection_is_cut_again_and_again_causes_few_warnings() {
+async fn master_whose_connection_breaks_again_and_again_causes_few_warnings() {
     let masters = support::masters(3);
     let listener = support::listener::Listener::default();
     let _listening = listener.listen();
@@ -71,7 +71,7 @@ async fn renewals_without_a_majority_cause_one_warning() {
 }
 
 #[tokio::test]
-async fn loss_is_traced_with_each_masters_answer() {
+async fn loss_of_a_lock_is_traced_with_each_masters_answer() {
     let listener = support::listener::Listener::default();
     let _listening = listener.listen();
     let nodes = ["a", "b", "c"].map(Stubborn::honest);

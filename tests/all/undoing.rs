@@ -43,7 +43,7 @@ impl Times {
 
 /// Tests an acquire that is still in a master's mailbox when its attempt is withdrawn. It must not be sent any more.
 #[tokio::test]
-async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
+async fn undone_attempt_is_marked_as_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let seen = released.clone();
     let grants = Stubborn::new("a", move |request| {
@@ -69,7 +69,7 @@ async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
 /// Tests an extension that is still in a master's mailbox when the lock is released. It must not be sent any more,
 /// because it would restore the key after the release.
 #[tokio::test]
-async fn lock_is_withdrawn_before_its_releases_are_sent() {
+async fn released_lock_is_marked_as_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let seen = released.clone();
@@ -119,7 +119,7 @@ async fn failed_attempt_returns_only_after_every_master_has_undone_it() {
         };
         let redlock = settings.build().expect("good settings");
         let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
-        eventually("the waiter makes several attempts", || {
+        eventually("the waiter must make several attempts", || {
             asked.all().len() >= 3
         })
         .await;
@@ -134,7 +134,7 @@ async fn failed_attempt_returns_only_after_every_master_has_undone_it() {
 /// Tests that a waiter leaves the queue on every master before its call returns. Otherwise the waiter could be queued
 /// again before it has left everywhere.
 #[tokio::test]
-async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
+async fn waiter_that_leaves_the_queue_waits_until_it_has_left_on_every_master() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let (asked, left) = (Times::default(), Times::default());
     let redlock = eager(&nodes).build().expect("good settings");
@@ -149,7 +149,7 @@ async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
             other => panic!("{other:?}"),
         }
     };
-    eventually("the waiter is queued", || line() == 1).await;
+    eventually("the waiter must be queued", || line() == 1).await;
     for node in &nodes[1..] {
         let down = |request: &Request| -> Treatment {
             match request {
@@ -171,7 +171,7 @@ async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
         }
         _ => Honest,
     });
-    eventually("the waiter is queued again", || {
+    eventually("the waiter must be in the queue again", || {
         let left = left.all();
         let back = |left: &Instant| asked.all().iter().any(|asked| asked > left);
         left.first().is_some_and(back)

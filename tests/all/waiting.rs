@@ -81,11 +81,11 @@ async fn waiters_of_one_process_are_served_in_order() {
         tasks.push(tokio::spawn(async move {
             let lock = redlock.lock("one");
             let lock = lock.waiting(move |_| noted.store(true, Ordering::Relaxed));
-            let guard = lock.acquire().await.expect("the waiter gets its turn");
+            let guard = lock.acquire().await.expect("the waiter must get the lock");
             order.lock().expect("not poisoned").push(n);
             guard.release().await;
         }));
-        within(PATIENCE, "the waiter is queued", || {
+        within(PATIENCE, "the waiter must be queued", || {
             waits.load(Ordering::Relaxed)
         })
         .await;
@@ -114,7 +114,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
             let guard = redlock
                 .acquire("many")
                 .await
-                .expect("the waiter gets its turn");
+                .expect("the waiter must get the lock");
             order
                 .lock()
                 .expect("not poisoned")
@@ -123,7 +123,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
             guard.release().await;
             redlock.flush().await;
         }));
-        within(PATIENCE, "the waiter is queued", || {
+        within(PATIENCE, "the waiter must be queued", || {
             queued(&masters, "many") > n
         })
         .await;
@@ -154,7 +154,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
         "{order:?}"
     );
     holder.flush().await;
-    within(HEARTBEAT / 2, "no place in the queue is left", || {
+    within(HEARTBEAT / 2, "no waiter may be left in a queue", || {
         queue_keys(&masters) == 0
     })
     .await;
@@ -164,18 +164,18 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
         let left = left.expect("the server is alive").int().expect("a number");
         assert!(
             left == -2 || (0..=8_000).contains(&left),
-            "the ticket key must be gone or expire within 8 s, not in {left} ms"
+            "the ticket key must be gone or expire within 8 s, but it expires in {left} ms"
         );
     }
 }
 
 #[tokio::test]
-async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
+async fn try_overtakes_no_waiter_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let masters = Masters::start(3).expect("three masters");
     let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
     let waiting = tokio::spawn(async move { waiter.acquire("x").await });
-    within(PATIENCE, "the waiter is queued", || {
+    within(PATIENCE, "the waiter must be queued", || {
         queued(&masters, "x") == 1
     })
     .await;
@@ -186,18 +186,18 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let tried = third.try_acquire("x").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Held(_)),
-        "the try must not overtake a live waiter"
+        "a try must not overtake a live waiter"
     );
     waiting.abort();
     let _ = waiting.await;
-    within(HEARTBEAT / 2, "the waiter has left the queue", || {
+    within(HEARTBEAT / 2, "the waiter must have left the queue", || {
         queue_keys(&masters) == 0
     })
     .await;
     let tried = third.try_acquire("x").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Acquired(_)),
-        "a dead waiter must not block the try"
+        "a waiter that has left must not block a try"
     );
     drop(guard);
 }
@@ -224,7 +224,7 @@ async fn a_lock_whose_fixed_lease_has_ended_can_be_taken_by_the_same_process() {
 }
 
 #[tokio::test]
-async fn wait_ends_in_time_and_distinguishes_outage_from_contention() {
+async fn wait_ends_in_time_and_its_error_distinguishes_an_outage_from_a_held_lock() {
     let masters = Masters::start(3).expect("three masters");
     let (holder, waiter) = (redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");

@@ -41,7 +41,7 @@ async fn queued(redlock: &Redlock, resource: &str, count: usize) {
         }
         assert!(
             began.elapsed() < STALLED,
-            "fewer than {count} waiters were queued: {status:?}"
+            "timed out: {count} waiters must be in the queue: {status:?}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -53,7 +53,11 @@ struct Process(Child);
 impl Process {
     fn start(masters: &Masters, resource: &str) -> Self {
         let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "waiting_faults::another_process", "--nocapture"])
+            .args([
+                "--exact",
+                "waiting_faults::child_process_acquires_a_lock_and_keeps_it",
+                "--nocapture",
+            ])
             .env(
                 "QUORATE_TEST_PROCESS",
                 format!("{resource} {}", masters.urls().join(" ")),
@@ -80,7 +84,7 @@ impl Drop for Process {
 
 /// Not a test of its own: [`Process`] runs it in a child process, where it acquires the lock and keeps it until killed.
 #[tokio::test]
-async fn another_process() {
+async fn child_process_acquires_a_lock_and_keeps_it() {
     let Ok(task) = std::env::var("QUORATE_TEST_PROCESS") else {
         return;
     };
@@ -90,7 +94,7 @@ async fn another_process() {
     let guard = redlock
         .acquire(resource)
         .await
-        .expect("the waiter gets its turn");
+        .expect("the waiter must get the lock");
     tokio::time::sleep(Duration::from_secs(60)).await;
     drop(guard);
 }
@@ -127,7 +131,7 @@ async fn held(redlock: &Redlock, resource: &str) -> LockGuard {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_killed_at_the_front_delays_the_others_by_its_heartbeat() {
+async fn first_waiter_that_is_killed_delays_the_others_by_the_heartbeat_time_only() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
@@ -146,7 +150,7 @@ async fn waiter_killed_at_the_front_delays_the_others_by_its_heartbeat() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_killed_while_twenty_wait_delays_them_by_its_ttl() {
+async fn killed_holder_delays_twenty_waiters_by_its_ttl_only() {
     let masters = Masters::start(5).expect("five masters");
     let watcher = redlock(&masters);
     let mut dead = Process::start(&masters, "x");
@@ -165,7 +169,7 @@ async fn a_holder_killed_while_twenty_wait_delays_them_by_its_ttl() {
     {
         assert!(
             began.elapsed() < STALLED,
-            "the other process must acquire the lock"
+            "timed out: the other process must acquire the lock"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -209,7 +213,7 @@ async fn connections_cut_while_waiting_block_no_waiter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_without_wake_ups_are_served_by_timers() {
+async fn waiters_that_receive_no_wake_ups_are_served_by_their_timers() {
     // This user may neither publish nor subscribe, so every wake-up is lost.
     let deaf = |_| {
         ServerOptions::new()
@@ -230,7 +234,9 @@ async fn masters_with_clocks_seconds_apart_serve_all_waiters() {
     let shim = match ClockShim::build() {
         Ok(shim) => shim,
         Err(error) => {
-            eprintln!("SKIPPED: no jumping clock on this machine: {error}");
+            eprintln!(
+                "SKIPPED: this machine cannot build the library that shifts a clock: {error}"
+            );
             return;
         }
     };
@@ -256,7 +262,7 @@ async fn masters_with_clocks_seconds_apart_serve_all_waiters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_that_reach_only_a_minority_do_not_starve_the_one_that_reaches_all() {
+async fn waiter_that_reaches_all_masters_does_not_starve_behind_waiters_that_reach_few() {
     let masters = Masters::start(3).expect("three masters");
     let mut proxies = Vec::new();
     let mut cut_off = Vec::new();
@@ -281,7 +287,10 @@ async fn waiters_that_reach_only_a_minority_do_not_starve_the_one_that_reaches_a
     for _ in 0..10 {
         let wait = Wait::For(Duration::from_secs(10));
         let guard = whole.lock("x").wait(wait).acquire().await;
-        guard.expect("the waiter must not starve").release().await;
+        guard
+            .expect("the waiter that reaches all masters must not starve")
+            .release()
+            .await;
     }
     // Once the proxies let messages pass again, these waiters are served as well.
     proxies.iter().for_each(Proxy::heal);
@@ -291,7 +300,7 @@ async fn waiters_that_reach_only_a_minority_do_not_starve_the_one_that_reaches_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
+async fn waiter_keeps_its_place_beyond_the_heartbeat_time_while_a_minority_hangs() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
@@ -303,7 +312,7 @@ async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
             let guard = redlock
                 .acquire("x")
                 .await
-                .expect("the waiter gets its turn");
+                .expect("the waiter must get the lock");
             order.lock().expect("not poisoned").push(name);
             guard.release().await;
         })
@@ -322,7 +331,7 @@ async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
 }
 
 #[tokio::test]
-async fn wait_shorter_than_a_round_trip_makes_one_full_attempt() {
+async fn wait_shorter_than_a_round_trip_still_makes_one_full_attempt() {
     let masters = Masters::start(3).expect("three masters");
     let wait = Wait::For(Duration::from_nanos(1));
     let patient = settings()

@@ -25,7 +25,7 @@ fn process(masters: &Masters) -> Redlock {
 async fn waits(masters: &Masters, place: i64) -> Waiter {
     let redlock = process(masters);
     let waiter = tokio::spawn(async move { redlock.acquire("job").await });
-    eventually("the waiter is queued", || {
+    eventually("the waiter must be queued", || {
         let length = |master| ask_server(master, &["ZCARD", "quorate:queue:job"]);
         masters
             .iter()
@@ -67,7 +67,7 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
     // Clients without a pending request also listen for wake-ups again.
-    eventually("both clients listen for wake-ups again", || {
+    eventually("both clients must listen for wake-ups again", || {
         listeners(&masters) == 2
     })
     .await;
@@ -76,7 +76,7 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
 }
 
 #[tokio::test]
-async fn waiter_that_leaves_a_free_lock_wakes_the_next() {
+async fn waiter_that_leaves_while_the_lock_is_free_wakes_the_next_waiter() {
     let masters = masters(3);
     let _guard = take(&process(&masters), "job").await;
     let first = waits(&masters, 1).await;

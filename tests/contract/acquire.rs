@@ -27,7 +27,10 @@ pub(crate) async fn held_lock_is_refused_with_its_remaining_ttl(arm: &Arm) {
         panic!("{said:?}")
     };
     assert_about(ttl_left, LONG);
-    assert_eq!(line, None, "only ordered claims learn about the queue");
+    assert_eq!(
+        line, None,
+        "the refusal must contain the queue only for requests that join the queue"
+    );
     assert_eq!(arm.read(KEY), Some(hex(1)));
     assert_about(arm.ttl(KEY), LONG);
     assert_eq!(arm.counter(KEY), Some(counter));
@@ -57,7 +60,10 @@ pub(crate) async fn counter_rises_with_every_grant_even_after_a_release(arm: &Ar
     for n in 1..=20 {
         let claim = claim(KEY, n);
         let counter = arm.granted(acquire(&claim, LONG, proposal)).await;
-        assert!(counter > last, "counter {counter} must exceed {last}");
+        assert!(
+            counter > last,
+            "the counter {counter} must be larger than the earlier counter {last}"
+        );
         last = counter;
         let released = arm.ask(release(&claim)).await;
         assert_eq!(released, Ok(Answer::Released(true)));
@@ -79,7 +85,7 @@ pub(crate) async fn proposed_number_ahead_of_the_masters_clock_is_limited_to_one
     let allowed = before + 1_000_000..=now() + 1_000_000;
     assert!(
         allowed.contains(&counter),
-        "{counter} is not in {allowed:?}"
+        "the counter {counter} must be in {allowed:?}"
     );
 }
 
@@ -91,7 +97,7 @@ pub(crate) async fn proposed_number_behind_the_masters_clock_is_raised_to_one_se
     let allowed = before - 1_000_000..=now() - 1_000_000;
     assert!(
         allowed.contains(&counter),
-        "{counter} is not in {allowed:?}"
+        "the counter {counter} must be in {allowed:?}"
     );
 }
 
@@ -139,7 +145,11 @@ pub(crate) async fn lock_key_of_another_data_type_is_a_fault_and_unchanged(arm: 
     assert_eq!(said, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
     assert_eq!(arm.ttl(KEY), None);
-    assert_eq!(arm.keys(), 1, "the counter must be unchanged");
+    assert_eq!(
+        arm.keys(),
+        1,
+        "the refused request must create no counter key"
+    );
 }
 
 pub(crate) async fn counter_key_of_another_data_type_is_a_fault_and_no_lock_is_acquired(arm: &Arm) {
@@ -181,7 +191,7 @@ pub(crate) async fn counter_that_cannot_be_incremented_is_a_fault_and_no_lock_is
         }
         arm.ask(release(&waiting))
             .await
-            .expect("the waiter has left the queue");
+            .expect("the waiter must have left the queue");
         assert_eq!(arm.read(KEY), None, "{odd:?}");
         assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(odd.as_bytes()));
     }

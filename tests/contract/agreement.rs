@@ -702,18 +702,19 @@ impl Pair {
             if let Some((a, b)) = said {
                 prop_assert!(
                     agree(&a, &b, blur),
-                    "step {place}: memory {a:?}, server {b:?}"
+                    "the answers to step {place} must agree: memory {a:?}, server {b:?}"
                 );
             }
             for (a, b) in seen {
                 prop_assert!(
                     agree(&a.0, &b.0, blur),
-                    "after step {place}: memory {a:?}, server {b:?}"
+                    "the states after step {place} must agree: memory {a:?}, server {b:?}"
                 );
                 for (at, (a, b)) in a.1.into_iter().zip(b.1).enumerate() {
                     prop_assert_eq!(&a.0, &b.0, "after step {}", place);
-                    let same = close(a.1, b.1, if at == NOTE { 4 * blur } else { blur });
-                    prop_assert!(same, "after step {place}: ttl {:?} and {:?}", a.1, b.1);
+                    let (a, b) = (a.1, b.1);
+                    let same = close(a, b, if at == NOTE { 4 * blur } else { blur });
+                    prop_assert!(same, "different TTLs after step {place}: {a:?}, {b:?}");
                 }
             }
             // Wake-ups arrive on the same connection as the answers to status requests, so all earlier wake-ups have

@@ -114,7 +114,9 @@ impl Arm {
     pub(crate) async fn granted(&self, request: Request) -> u64 {
         match self.ask(request).await {
             Ok(Answer::Granted { counter: Some(v) }) => v,
-            other => panic!("not granted with a counter: {other:?}"),
+            other => {
+                panic!("the acquire must be granted with a counter, but the answer is {other:?}")
+            }
         }
     }
 
@@ -290,9 +292,10 @@ pub(crate) fn each(said: &[Extended]) -> Answer {
 /// seem to end a little later.
 #[track_caller]
 pub(crate) fn assert_about(left: Option<Duration>, ttl: Duration) {
-    let left = left.unwrap_or_else(|| panic!("the key has no expiry, expected {ttl:?}"));
+    let left =
+        left.unwrap_or_else(|| panic!("the key must expire after {ttl:?}, but has no expiry"));
     assert!(
         left <= ttl + ttl / 64 && left + secs(60) > ttl,
-        "the remaining time {left:?} is not close to {ttl:?}"
+        "the remaining time {left:?} must be close to {ttl:?}"
     );
 }

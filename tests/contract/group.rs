@@ -106,7 +106,7 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     }
     let said = arm.ask(release(&writer)).await;
     assert_eq!(said, Ok(Answer::Released(false)));
-    eventually("process 7 is woken", || {
+    eventually("process 7 must be woken", || {
         // The same wake-up may arrive twice.
         let woken = woken.0.lock().expect("no panic");
         !woken.is_empty() && woken.iter().all(|key| key == KEY)

@@ -77,7 +77,7 @@ pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
         let queue = arm.ttl(&[b"quorate:queue:", &line[..]].concat());
         assert!(
             ends >= queue,
-            "{kind}: the ticket key must live as long as the queue: {ends:?} {queue:?}"
+            "{kind}: the ticket key must not expire before the queue: {ends:?} {queue:?}"
         );
     }
 }
@@ -137,7 +137,7 @@ pub(crate) async fn batched_releases_wake_a_queue_whose_ticket_key_was_missing_u
             "{n}: {said:?}"
         );
     }
-    eventually("the first waiter of the queue is woken", || {
+    eventually("the first waiter of the queue must be woken", || {
         let woken = woken.0.lock().expect("no panic");
         woken.iter().any(|key| key == lock)
     })

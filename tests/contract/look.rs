@@ -41,7 +41,7 @@ pub(crate) async fn look_request_returns_holder_remaining_time_and_counter(arm: 
     assert_eq!(
         found.counter,
         Some(counter),
-        "the counter must outlive the lock"
+        "the counter must still exist after the lock key is deleted"
     );
     arm.put(KEY, b"somebody", None);
     let found = state(arm).await;
@@ -74,7 +74,7 @@ pub(crate) async fn forced_release_deletes_the_lock_key_and_returns_its_value(ar
     assert_eq!(
         arm.counter(KEY),
         Some(counter),
-        "the counter must stay, so that tokens keep rising"
+        "a forced release must keep the counter, so that tokens keep rising"
     );
 }
 

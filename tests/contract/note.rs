@@ -353,7 +353,7 @@ pub(crate) async fn new_leader_is_announced_to_its_observers(arm: &Arm) {
     arm.ask(note(&holder, "one", true))
         .await
         .expect("the note is answered");
-    eventually("the new leader is announced", || {
+    eventually("the new leader must be announced to observers", || {
         *heard.0.lock().expect("no panic") == [KEY.to_vec()]
     })
     .await;

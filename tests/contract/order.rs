@@ -25,7 +25,10 @@ pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
     }
     let mut last = 0;
     for (place, (number, said)) in ears.all(MANY).await.into_iter().enumerate() {
-        assert_eq!(number, place, "answers must come in request order");
+        assert_eq!(
+            number, place,
+            "answers must come in the order of the requests"
+        );
         match said {
             Ok(Answer::Granted { counter: Some(v) }) if place % 2 == 0 && v > last => last = v,
             Ok(Answer::Released(true)) if place % 2 == 1 => {}
@@ -54,7 +57,7 @@ pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
     for (number, said) in ears.all(MANY).await {
         assert!(
             !std::mem::replace(&mut seen[number], true),
-            "request {number} was answered twice"
+            "request {number} must be answered only once"
         );
         assert_eq!(said == Err(Fault::Withdrawn), wanted[number], "{said:?}");
     }

@@ -277,7 +277,7 @@ impl Pair {
         assert_eq!(
             said.len(),
             requests.len(),
-            "each request must be answered once"
+            "each request must be answered exactly once"
         );
         said.into_values().collect()
     }
@@ -470,7 +470,7 @@ impl Pair {
         });
         prop_assert!(
             near,
-            "{}: the remaining times {a:?} and {b:?} differ",
+            "{}: the remaining times {a:?} and {b:?} must agree",
             key.escape_ascii()
         );
         Ok(())
@@ -509,28 +509,29 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
         .each_ref()
         .map(|count| count.load(Ordering::Relaxed));
     println!(
-        "{alone} calls by themselves, {many} together; granted, refused, released, faults: {seen:?}"
+        "{alone} script calls for single requests, {many} for combined ones; granted, refused, released, faults: \
+         {seen:?}"
     );
     assert!(
         4 * many < 3 * alone,
-        "the burst must need fewer calls ({many}) than the single requests ({alone})"
+        "the burst must need fewer script calls ({many}) than the single requests ({alone})"
     );
     assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
     Ok(())
 }
 
 #[test]
-fn batch_of_requests_is_answered_like_single_requests() {
+fn requests_combined_into_one_command_are_answered_like_single_requests() {
     compare(Wrong::Nothing, false, 30).unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
-fn batch_of_requests_is_limited_by_the_masters_clock_like_single_requests() {
+fn combined_requests_are_limited_by_the_masters_clock_like_single_requests() {
     compare(Wrong::Nothing, true, 12).unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
-fn comparison_of_batches_with_single_requests_notices_seeded_bugs() {
+fn comparison_of_combined_and_single_requests_notices_seeded_bugs() {
     for wrong in [Wrong::Lines, Wrong::Tickets, Wrong::Counter, Wrong::Expiry] {
         assert!(compare(wrong, false, 40).is_err());
     }

@@ -61,7 +61,10 @@ pub(crate) async fn written_stored_value_is_read_by_the_next_holder(arm: &Arm) {
     let (second, later) = held(arm, 2).await;
     let (run, there) = found(arm, &second, later).await;
     assert_eq!(there, Some(stored(number, bytes, true)));
-    assert_eq!(run, wrote, "the server run must be the same");
+    assert_eq!(
+        run, wrote,
+        "read and write must report the same run of the server process"
+    );
     written(arm, write(&second, later, b"")).await;
     assert_eq!(
         found(arm, &second, later).await.1,
@@ -119,7 +122,7 @@ pub(crate) async fn stored_value_with_a_larger_number_is_readable_by_a_later_hol
     assert_eq!(
         arm.counter(KEY),
         Some(number),
-        "only a holder may change the counter"
+        "a client that does not hold the lock must not change the counter"
     );
     let said = arm.ask(read(&first, number)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
@@ -175,7 +178,7 @@ pub(crate) async fn write_is_decided_by_fencing_numbers_and_not_by_the_lock_key(
     assert_eq!(
         arm.counter(KEY),
         Some(number),
-        "a write must not raise the counter"
+        "a write must not raise the fencing counter"
     );
 }
 

@@ -95,23 +95,27 @@ async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &st
     assert_eq!(
         refused.says(),
         "refused",
-        "the peer must be refused a lock that quorate holds"
+        "a lock that quorate holds must be refused to the peer"
     );
     guard.release().await;
     redlock.flush().await;
 
     let mut holder = Peer::start(peer().expect("installed"), "shared", &masters);
-    assert_eq!(holder.says(), "acquired", "the peer must get a free lock");
+    assert_eq!(
+        holder.says(),
+        "acquired",
+        "the peer must get a lock that is free"
+    );
     let tried = redlock.try_acquire("shared").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Held(_)),
-        "quorate acquired a lock that the peer holds"
+        "quorate must not get a lock that the peer holds"
     );
     holder.release();
     let tried = redlock.try_acquire("shared").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Acquired(_)),
-        "the lock that the peer released must be free"
+        "a lock that the peer has released must be free"
     );
 }
 

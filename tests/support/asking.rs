@@ -46,7 +46,7 @@ impl Ears {
         tokio::time::timeout(PATIENCE, self.receiver.recv())
             .await
             .expect("every request must be answered")
-            .expect("the channel must stay open")
+            .expect("the channel of the answers must stay open")
     }
 
     /// Waits for the next `count` answers.
@@ -70,7 +70,7 @@ pub(crate) async fn ask(node: &dyn Node, request: Request) -> Said {
     ears.ask(node, 0, request);
     let (_, said) = ears.next().await;
     tokio::task::yield_now().await;
-    assert!(ears.is_silent(), "a request was answered twice");
+    assert!(ears.is_silent(), "a request must be answered only once");
     said
 }
 

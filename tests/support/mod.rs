@@ -73,10 +73,7 @@ pub(crate) async fn take(redlock: &Redlock, resource: &str) -> LockGuard {
 pub(crate) async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
     let started = Instant::now();
     while !seen() {
-        assert!(
-            started.elapsed() < PATIENCE,
-            "this did not happen in time: {what}"
-        );
+        assert!(started.elapsed() < PATIENCE, "timed out: {what}");
         tokio::time::sleep(ms(5)).await;
     }
 }

@@ -11,7 +11,7 @@ pub(crate) type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
 pub(crate) async fn gets_it(waiter: Waiter) -> LockGuard {
     let outcome = tokio::time::timeout(PATIENCE, waiter).await;
     let outcome = outcome
-        .expect("the waiter gets its turn")
+        .expect("the waiter must get the lock")
         .expect("no panic");
     outcome.unwrap_or_else(|error| panic!("{error}"))
 }

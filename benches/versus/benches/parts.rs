@@ -94,7 +94,8 @@ fn cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
 }
 
 fn core(c: &mut Criterion) {
-    let mut group = c.benchmark_group("core: acquire and release, masters that say yes");
+    let mut group =
+        c.benchmark_group("library core: acquire and release on masters that always grant");
     let runtime = runtime();
     for masters in [1, 3, 5, 9] {
         let settings = [
@@ -179,7 +180,7 @@ impl ReplySink for Tally {
 /// Measures one node with its actor and its connection. The other end is a task that answers every request over an
 /// in-memory pipe. The figures include acquire, release, and the work of the other end.
 fn actor(c: &mut Criterion) {
-    let mut group = c.benchmark_group("one node actor over a pipe: acquire and release");
+    let mut group = c.benchmark_group("one connection over a pipe: acquire and release");
     let runtime = runtime();
     for (setting, fenced) in [("classic", false), ("fenced", true)] {
         for burst in [1_u64, 64, 512] {
@@ -250,11 +251,13 @@ fn guard(c: &mut Criterion) {
 
 /// Runs a future without a runtime. It never waits, because every request is answered at once.
 fn runtime_less<T>(future: impl Future<Output = T>) -> T {
-    future.now_or_never().expect("answers that came at once")
+    future
+        .now_or_never()
+        .expect("every answer must be there at once")
 }
 
 fn wheel(c: &mut Criterion) {
-    let mut group = c.benchmark_group("renewal wheel: one more lock taken and returned");
+    let mut group = c.benchmark_group("renewal task: acquire and release one more lock");
     let runtime = runtime();
     for held in [0, 1_000, 10_000, 100_000] {
         let redlock = yes(5, true).build().expect("good settings");

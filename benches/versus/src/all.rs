@@ -126,11 +126,11 @@ pub(crate) fn run(args: &Args) {
     let parts = parts(args);
     let mut page = heading();
     // Write the file already now, so that a path that cannot be written fails at once and not after half an hour.
-    std::fs::write(&args.out, &page).expect("a file that can be written");
+    std::fs::write(&args.out, &page).expect("the output file must be writable");
     for (n, part) in parts.iter().enumerate() {
         let left: u64 = parts[n..].iter().map(|part| part.seconds).sum();
         eprintln!(
-            "[{}/{}] {}: about {}; all that is left: about {}",
+            "[{}/{}] {}: takes about {}; all remaining steps: about {}",
             n + 1,
             parts.len(),
             part.title,
@@ -153,11 +153,11 @@ pub(crate) fn run(args: &Args) {
             shown.join(" "),
             text.trim()
         );
-        std::fs::write(&args.out, &page).expect("a file that can be written");
+        std::fs::write(&args.out, &page).expect("the output file must be writable");
         eprintln!(" took {took}{end}");
     }
     let took = words(began.elapsed().as_secs());
-    eprintln!("{} is written; {took} in all", args.out.display());
+    eprintln!("wrote {} after {took}", args.out.display());
 }
 
 /// The heading of the page: the machine and the software of the measurement.
@@ -167,7 +167,8 @@ fn heading() -> String {
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
         text.unwrap_or_default()
     };
-    let server = quorate_testbed::available().expect("redis-server or valkey-server on the PATH");
+    let server =
+        quorate_testbed::available().expect("redis-server or valkey-server must be on the PATH");
     let version = said(&server.to_string_lossy(), &["--version"]);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: Vec<&str> = load.split_whitespace().take(3).collect();
@@ -187,7 +188,10 @@ fn heading() -> String {
 /// Runs one part. Returns its output, and a text that says how the part failed, if it did.
 fn one(part: &Part, limit: Duration) -> (String, String) {
     if limit < Duration::from_secs(5) {
-        return (String::new(), ", left out: the time was up".to_owned());
+        return (
+            String::new(),
+            ", left out because the time limit was reached".to_owned(),
+        );
     }
     let started = Instant::now();
     let mut child = Command::new(std::env::current_exe().expect("this program"))
@@ -214,7 +218,7 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
             // Killing the process of a part ends the masters of this part as well.
             let _ = child.kill();
             let _ = child.wait();
-            break ", cut off: it took too long".to_owned();
+            break ", stopped because it took too long".to_owned();
         }
         if started.elapsed().as_secs() / 10 > ticks {
             ticks += 1;

@@ -158,8 +158,8 @@ pub(crate) fn run(args: &Args) {
         }
     });
     println!(
-        "{MASTERS} masters, {} interleaved rounds of {} cycles healthy, and as many from the moment of the fault; \
-         x = ratio of the two, median [smallest-largest]; rslock: 4 cycles per fault and round",
+        "{MASTERS} masters, {} interleaved rounds: {} cycles on healthy masters, and as many from the moment of the \
+         fault; x = ratio of the two, median [smallest-largest]; rslock: 4 cycles per fault and round",
         args.rounds, args.cycles
     );
     print(&names, &seen);
@@ -212,16 +212,19 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
             row.push(failed.to_string());
             table.row(row);
         }
-        print!("\n{}, a minority in trouble\n{table}", name.label());
+        print!(
+            "\n{}, while a minority of the masters fails\n{table}",
+            name.label()
+        );
         if *name != Name::Rslock {
             goals.extend(stopped.map(|stopped| (name.label(), stopped, lost)));
         }
     }
     println!();
     for (label, (p50, p99), lost) in goals {
-        let what = format!("{label}, one of five stopped: acquire p50 over healthy");
+        let what = format!("{label}, one of five masters stopped: acquire p50, ratio to healthy");
         goal(&what, p50, Bound::Most(1.2));
-        let what = format!("{label}, one of five stopped: acquire p99 over healthy");
+        let what = format!("{label}, one of five masters stopped: acquire p99, ratio to healthy");
         goal(&what, p99, Bound::Most(2.0));
         let what = format!("{label}, acquires that failed");
         goal(&what, lost as f64, Bound::Most(0.0));
@@ -271,13 +274,13 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     for ((label, _), values) in EVENTS.iter().zip(&seen) {
         table.row([(*label).to_owned()].into_iter().chain(cells(values)));
     }
-    let label = "three died, one returns: from its answer to PING".to_owned();
+    let label = "one of three dead returns: from its PING reply on".to_owned();
     table.row([label].into_iter().chain(cells(&back)));
     let title = "Time without service: the longest pause between two acquisitions of one client";
     print!("\n{title}\n{table}");
     println!();
     for (label, n) in [("dies", 1), ("returns", 4)] {
-        let what = format!("pause in ms when one of five {label}");
+        let what = format!("longest pause in ms when one of five masters {label}");
         let pause = Spread::of(seen[n].iter().copied()).median;
         goal(&what, pause, Bound::Most(100.0));
     }

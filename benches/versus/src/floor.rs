@@ -65,7 +65,7 @@ impl Floor {
             let mut connection = client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
-                .expect("a master that accepts connections");
+                .expect("a master must accept connections");
             for (sha, source) in [(&mut release, RELEASE), (&mut extend, EXTEND)] {
                 *sha = redis::cmd("SCRIPT")
                     .arg("LOAD")

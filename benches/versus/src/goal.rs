@@ -50,7 +50,7 @@ pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 #[test]
-fn cost_that_falls_and_then_rises_counts_as_risen() {
+fn cost_that_falls_and_then_rises_is_reported_as_rising() {
     assert!((climb([100.0, 10.0, 15.0, 12.0]) - 1.5).abs() < 1e-9);
     assert!((climb([4.0, 2.0, 1.0]) - 0.5).abs() < 1e-9);
     assert!(climb([4.0]).is_nan());

@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args) {
         }
     }
     println!(
-        "5 masters, ttl 10 s renewed at a third, {} interleaved rounds, steady state over {} s; medians",
+        "5 masters, TTL 10 s, renewed after a third of it, {} interleaved rounds, steady state over {} s; medians",
         args.rounds, args.seconds
     );
     let mut table = Table::new([
@@ -161,16 +161,18 @@ pub(crate) fn run(args: &Args) {
             number(of(|row| row.seen.cycle_us).median),
         ]);
     }
-    print!("\nHeld and renewed by one process\n{table}");
+    print!("\nLocks held and renewed by one process\n{table}");
     println!(
-        "B/lock: resident memory after at least two renewals over that before the first lock, with names and \
-         guards; counts below 1,000 show pages, not locks. Cycle CPU: one more lock taken and given back, renewals taken off"
+        "B/lock: growth of the resident memory per lock, from before the first lock until after at least two \
+         renewals, with names and guards; below 1,000 locks it shows memory pages. Cycle CPU: processor time to \
+         acquire and release one more lock, without renewals"
     );
     for &name in args.only.iter().filter(|name| **name != Name::Floor) {
         goals(name, &rows);
     }
     println!(
-        "floor (--only floor,..): renews with one script call per 200 locks and master, keeps key and value only, notices nothing"
+        "floor (baseline, --only floor,..): renews with one script call per 200 locks and master, stores only key \
+         and value, notices no loss"
     );
 }
 
@@ -191,7 +193,7 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
     for row in own.iter().filter(|row| row.1 >= 10_000) {
         let of = |value: fn(&Row) -> f64| Spread::of(row.2.iter().map(value)).median;
         let memory = of(|row| row.seen.memory_per_lock);
-        let what = format!("{label}, bytes a lock with {} held", row.1);
+        let what = format!("{label}, bytes per lock with {} locks held", row.1);
         goal(&what, memory, Bound::Most(480.0));
         if row.1 == 10_000 {
             let what = format!("{label}, per cent of a core for 10,000 locks");
@@ -205,7 +207,7 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
         let costs = own.iter().filter(|row| row.1 >= from).map(|row| of(row));
         let worst = climb(costs);
         if worst.is_finite() {
-            let what = format!("{label}, {what}: over the least with fewer locks");
+            let what = format!("{label}, {what}: ratio to the smallest value with fewer locks");
             goal(&what, worst, Bound::Most(1.2));
         }
     };
@@ -272,7 +274,7 @@ impl Hold {
         child.wait().expect("ends");
         assert_eq!(
             seen.acquired, self.count,
-            "the contenders must acquire all locks, but {:?} failed",
+            "{:?} must acquire all locks",
             self.name
         );
         Row {
@@ -344,7 +346,8 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let causes = losses(&guards);
     if !causes.is_empty() {
         eprintln!(
-            "{:?}: {} of {} locks lost: {causes:?}; {gone} of them while the others were taken, in {:.1} s",
+            "{:?}: {} of {} locks lost: {causes:?}; {gone} of them while other locks were still being acquired, \
+             which took {:.1} s",
             args.name,
             causes.values().sum::<usize>(),
             guards.len(),

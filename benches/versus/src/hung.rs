@@ -56,8 +56,10 @@ pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
             failed.to_string(),
         ]);
     }
-    print!("\n{TASKS} tasks while one of five is stopped, over right before it\n{table}\n");
-    let what = "quorate default, one of five stopped, 64 tasks: rate over healthy";
+    print!(
+        "\n{TASKS} tasks while one of five masters is stopped, ratio to the time right before\n{table}\n"
+    );
+    let what = "quorate default, one of five masters stopped, 64 tasks: rate, ratio to healthy";
     goal(what, over(&seen[2]).median, Bound::Least(0.95));
     println!();
 }

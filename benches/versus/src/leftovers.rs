@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) {
             took.as_secs().to_string(),
         ]);
     }
-    print!("\nKeys left behind, fencing counters aside (they live for a day by design)\n{table}");
+    print!("\nKeys left behind, without fencing counters (they live for a day by design)\n{table}");
     println!();
     goal(
         "keys left after the background releases",
@@ -141,7 +141,7 @@ fn keys(masters: &Masters) -> usize {
             .filter_map(Reply::text)
             .filter(|key| !key.starts_with("quorate:fence:"))
             .count(),
-        other => panic!("a healthy master answers: {other:?}"),
+        other => panic!("a healthy master must answer KEYS with a list, not with {other:?}"),
     };
     masters.iter().map(of).sum()
 }

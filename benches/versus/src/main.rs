@@ -8,7 +8,7 @@
 
 #![allow(
     clippy::print_stdout,
-    reason = "tables on stdout are what this program is for"
+    reason = "the program prints its tables on stdout"
 )]
 
 mod all;

@@ -133,7 +133,7 @@ impl Peer {
         if first.is_some_and(|seen| seen.failed == 0) {
             return Some(peer);
         }
-        eprintln!("{name} cannot take a lock here: it takes no part");
+        eprintln!("{name} cannot acquire a lock on this machine and is left out");
         None
     }
 
@@ -224,8 +224,8 @@ pub(crate) fn run(args: &Args) {
 
 fn print(args: &Args, parties: &[Party], seen: &[Vec<Round>]) {
     println!(
-        "{} masters, {} interleaved rounds of {} cycles and of 400 ms; x = ratio to the floor of the same \
-         round, median [smallest-largest]",
+        "{} masters, {} interleaved rounds of {} cycles and of 400 ms; x = ratio to the baseline (floor) of the \
+         same round, median [smallest-largest]",
         args.masters, args.rounds, args.cycles
     );
     let mut heading = vec![String::new(), "cycle p50 x".to_owned(), "us".to_owned()];

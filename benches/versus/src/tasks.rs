@@ -46,8 +46,8 @@ pub(crate) fn run(args: &Args) {
         }
     });
     println!(
-        "5 masters, {} interleaved rounds; client processor time of one cycle, in us, and over that of the \
-         fewest tasks in the same round, median [smallest-largest]",
+        "5 masters, {} interleaved rounds; processor time of the client for one cycle, in us, and its ratio to that \
+         of the fewest tasks in the same round, median [smallest-largest]",
         args.rounds
     );
     let heading = names
@@ -71,17 +71,17 @@ pub(crate) fn run(args: &Args) {
         }
         table.row(row);
     }
-    print!("\nCost of a cycle by the number of tasks\n{table}");
+    print!("\nClient cost of a cycle by the number of tasks\n{table}");
     println!();
     for ((name, worst), seen) in names.iter().zip(worst).zip(&seen) {
         if matches!(name, Name::Classic | Name::Default) {
             let what = format!(
-                "{}, dearest cycle over one of the fewest tasks",
+                "{}, most expensive cycle, ratio to that of the fewest tasks",
                 name.label()
             );
             goal(&what, worst, Bound::Most(1.15));
             let what = format!(
-                "{}, dearest cycle over the cheapest with fewer tasks",
+                "{}, most expensive cycle, ratio to the cheapest with fewer tasks",
                 name.label()
             );
             let costs = seen

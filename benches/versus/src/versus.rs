@@ -270,8 +270,8 @@ fn with(count: usize, args: &Args) {
         "multi_thread, 2 workers"
     };
     println!(
-        "\n{count} {}, {rounds} interleaved rounds, tokio {flavour}; x = ratio to the floor of the same round, \
-         median of the rounds [smallest-largest]",
+        "\n{count} {}, {rounds} interleaved rounds, tokio {flavour}; x = ratio to the baseline (floor) of the same \
+         round, median of the rounds [smallest-largest]",
         if count == 1 { "master" } else { "masters" }
     );
     print_alone(&names, &seen);
@@ -280,7 +280,7 @@ fn with(count: usize, args: &Args) {
     for &tasks in &args.tasks {
         print_burst(tasks, &names, &seen);
     }
-    println!("\nKeys that somebody left behind on some master, all in all: {left:?}");
+    println!("\nKeys that a client left behind on a master, in total: {left:?}");
     if count == 5 && !args.current_thread {
         print_goals(args, &names, &seen);
     }
@@ -384,7 +384,7 @@ fn keys_left(masters: &Masters, name: Name) -> usize {
     let count = || -> usize {
         let of = |master: &Server| match master.command(&["KEYS", &pattern]) {
             Ok(Reply::Array(keys)) => keys.len(),
-            other => panic!("a healthy master answers: {other:?}"),
+            other => panic!("a healthy master must answer KEYS with a list, not with {other:?}"),
         };
         masters.iter().map(of).sum()
     };
@@ -409,25 +409,26 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
             continue;
         };
         let label = name.label();
-        let what = format!("{label}, one client's cycle over the floor's (p50)");
+        let what = format!("{label}, cycle of one client, ratio to the baseline (p50)");
         goal(&what, over_floor(seen, n, cycle).median, Bound::Most(alone));
         for (tasks, least) in bursts {
             if args.tasks.contains(&tasks) {
                 let rate = move |r: &Rounds, at: usize| r.bursts[&tasks][at].per_second;
-                let what = format!("{label}, throughput of {tasks} tasks over the floor's");
+                let what = format!("{label}, throughput of {tasks} tasks, ratio to the baseline");
                 goal(&what, over_floor(seen, n, rate).median, Bound::Least(least));
             }
         }
         let tail = |n: usize| pooled(&seen[n].among, |r| &r.cycle, 0.99);
         let what =
-            format!("{label}, p99 of one client while {AMONG} tasks run, over the baseline's");
+            format!("{label}, p99 of one client while {AMONG} tasks run, ratio to the baseline");
         goal(&what, tail(n) / tail(0), Bound::Most(1.0));
         if args.tasks.contains(&512) {
             let client = |r: &Rounds, at: usize| r.bursts[&512][at].client_us;
             let what = format!("{label}, client CPU of a cycle of 512 tasks in us");
             goal(&what, plain(seen, n, client), Bound::Most(8.0));
             let servers = |r: &Rounds, at: usize| r.bursts[&512][at].servers_us;
-            let what = format!("{label}, server CPU of a cycle of 512 tasks over the floor's");
+            let what =
+                format!("{label}, server CPU of a cycle of 512 tasks, ratio to the baseline");
             goal(&what, over_floor(seen, n, servers).median, Bound::Most(1.5));
         }
     }

@@ -84,8 +84,8 @@ fn print(args: &Args, names: [Name; Name::ALL.len()], seen: &[Vec<Samples>]) {
     sorted.sort_unstable();
     let theory = sorted[sorted.len() / 2] as f64;
     println!(
-        "{} masters with round trips of {:?} ms: the q-th fastest answers after {theory} ms, the slowest \
-         after {slowest} ms; {} interleaved rounds of {} cycles",
+        "{} masters with round trips of {:?} ms: the master that completes a majority answers after {theory} ms, \
+         the slowest after {slowest} ms; {} interleaved rounds of {} cycles",
         args.ms.len(),
         args.ms,
         args.rounds,
@@ -127,7 +127,7 @@ fn print(args: &Args, names: [Name; Name::ALL.len()], seen: &[Vec<Samples>]) {
     print!("\nWide area\n{table}");
     println!();
     for (label, value) in goals {
-        let what = format!("{label}, acquire over the q-th fastest round trip");
+        let what = format!("{label}, acquire time over the round trip that completes a majority");
         goal(&what, value, Bound::Most(1.1));
     }
 }

@@ -64,8 +64,8 @@ impl Asked {
             }
         }
         Self {
-            acquire: acquire.expect("the script that takes a lock in the order of the queue"),
-            release: release.expect("the script that releases the lock"),
+            acquire: acquire.expect("one script must take a lock in the order of the queue"),
+            release: release.expect("one script must release a lock"),
         }
     }
 }

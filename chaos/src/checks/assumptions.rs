@@ -16,7 +16,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let unavailable = case.history.lines.iter();
     let unavailable = unavailable.filter(|line| matches!(line.what, Event::Unavailable { .. }));
     let looked_at = format!(
-        "{} of {} faults landed, {} unavailable, {obtained} acquisitions",
+        "{} of {} injected faults took effect, {} were unavailable, {obtained} acquisitions",
         landed.count(),
         case.faults.len(),
         unavailable.count()
@@ -39,7 +39,10 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
         let what = if let Some(why) = &fault.failed {
             format!("{} failed: {why}", fault.kind)
         } else if fault.landed.is_none() || fault.healed.is_none() {
-            format!("{} was not observed to take effect and to end", fault.kind)
+            format!(
+                "{} failed: nobody observed that it took effect and ended",
+                fault.kind
+            )
         } else {
             return None;
         };
@@ -78,7 +81,7 @@ fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let begun = count(|what| matches!(what, Event::Ready { .. }));
     let finished = count(|what| matches!(what, Event::Bye | Event::Gone { meant: true, .. }));
     if finished < begun {
-        missing.push("not every client's end is known".into());
+        missing.push("the end of at least one client was not recorded".into());
     }
     if obtained < FEW * case.scenario.clients {
         missing.push(format!("only {obtained} acquisitions"));

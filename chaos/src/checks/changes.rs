@@ -21,7 +21,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let Some(changes) = &case.scenario.changes else {
         return Finding::of(
             "changes",
-            "no masters were replaced in this run".into(),
+            "no masters were replaced in this chaos run".into(),
             Vec::new(),
         );
     };
@@ -39,8 +39,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let done = steps.iter().filter(|step| step.done).count();
     let tries: usize = steps.iter().map(|step| step.tries).sum();
     let looked_at = format!(
-        "{} replacements of masters, {done} steps done in {tries} tries; {refused} attempts refused because of their \
-         masters; a lock with waiters was free for at most {}",
+        "{} replacements of masters, {done} steps done in {tries} tries; {refused} attempts refused because the \
+         client used outdated masters; a lock with waiters was free for at most {}",
         changes.count(),
         seconds(longest),
     );
@@ -77,7 +77,7 @@ fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation>
                 continue;
             }
             let what = format!(
-                "replacement {} of masters: step '{name}' was not done",
+                "replacement {} of the masters: the operator did not complete step '{name}'",
                 change + 1
             );
             missing.push(violation(case.end, case.end, "chaos", what));
@@ -107,7 +107,7 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
         };
         if !hit(closed.to, open.to) {
             unhurt.push(format!(
-                "replacement {} of masters: no fault hit a master between close and open",
+                "replacement {} of the masters: no fault hit a master between steps close and open",
                 change + 1
             ));
         }
@@ -144,7 +144,7 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
         let step = life.map_or(0, |life| life.step);
         if outdated(step).is_none_or(|from| line.t < from) {
             let what = format!(
-                "{}#{op} was refused with the masters of step {step}, which were still current",
+                "{}#{op} was refused with the masters of step {step}, although they were not outdated yet",
                 line.who
             );
             violations.push(violation(line.t, line.t, &line.who, what));
@@ -172,7 +172,7 @@ fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
         if (idle.to - idle.from).saturating_sub(kept) > allowed {
             let free = seconds(idle.to - idle.from);
             let what = format!(
-                "{:?} was free for {free} until {} had it",
+                "{:?} was free for {free}, which is too long, until {} acquired it",
                 idle.resource, idle.who
             );
             let resource = Some(idle.resource.clone());

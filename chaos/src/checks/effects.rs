@@ -50,7 +50,10 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             to: line.t,
             who: vec![who.to_owned(), line.who.clone()],
             resource: Some(key.clone()),
-            what: format!("both {who} and {} changed {key:?} from {from:?}", line.who),
+            what: format!(
+                "{who} and {} both changed {key:?} from the same content {from:?}",
+                line.who
+            ),
             excused,
         });
     }

@@ -27,7 +27,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let Some(token) = attempt.token else {
             if case.scenario.locker == Locker::Quorate {
                 bare += 1;
-                let what = format!("{} holds without a token", attempt.name());
+                let what = format!("{} holds without a fencing token", attempt.name());
                 violations.push(violation(at, at, &[attempt], what));
             }
             continue;
@@ -47,10 +47,11 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let tokens = given.judged();
     let (applied, refused) = register(case, &mut violations);
-    let mut looked_at =
-        format!("{tokens} tokens, {applied} fenced writes, {refused} stale ones refused");
+    let mut looked_at = format!(
+        "{tokens} fencing tokens, {applied} writes accepted, {refused} stale writes refused"
+    );
     if bare > 0 {
-        looked_at = format!("{looked_at}, {bare} holds without a token");
+        looked_at = format!("{looked_at}, {bare} holds without a fencing token");
     }
     Finding::of("fencing", looked_at, violations)
 }
@@ -86,14 +87,14 @@ fn breached(resource: &str, new: &Obtained<&Attempt>, breach: Breach<&Attempt>) 
     match breach {
         Breach::Twice(other) => {
             let what = format!(
-                "{} and {name} both got token {token} for {resource:?}",
+                "{} and {name} both got fencing token {token} for {resource:?}",
                 other.who.name()
             );
             violation(other.at, new.at, &[other.who, attempt], what)
         }
         Breach::Smaller(other) => {
             let what = format!(
-                "{name} began after {} had token {} for {resource:?}, but got token {token}",
+                "{name} began after {} had fencing token {} for {resource:?}, but got the smaller token {token}",
                 other.who.name(),
                 other.token
             );
@@ -120,7 +121,7 @@ fn register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) 
                         who: vec![name(seen.1), name(by)],
                         resource: Some(key.clone()),
                         what: format!(
-                            "the register accepted token {token} of {by} after token {} of {}",
+                            "the register accepted a write with token {token} by {by} after one with token {} by {}",
                             seen.0, seen.1
                         ),
                         excused: None,

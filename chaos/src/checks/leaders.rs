@@ -34,7 +34,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let who = &line.who;
         let before = last.insert(who, (term, line.t));
         if let Some((before, since)) = before.filter(|(before, _)| *before > term) {
-            let what = format!("{who} was notified of term {term} after term {before}");
+            let what = format!(
+                "{who} was notified of the leader of term {term} after the leader of term {before}"
+            );
             violations.push(violation(since, line, &[], what));
         }
         let Some(leader) = leader else {
@@ -43,19 +45,20 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let (first, by) = *leaders.entry(term).or_insert((leader, line));
         if first != leader {
             let what = format!(
-                "in term {term} {} follows {first}, and {who} follows {leader}",
+                "in term {term}, {} follows the leader {first}, and {who} follows the leader {leader}",
                 by.who
             );
             violations.push(violation(by.t, line, &[&by.who], what));
         }
         if let Some(known) = terms.get(leader).filter(|known| **known != term) {
-            let what =
-                format!("{who} follows {leader} in term {term}, which leads in term {known}");
+            let what = format!(
+                "{who} follows {leader} as the leader of term {term}, but its term is {known}"
+            );
             violations.push(violation(line.t, line, &[leader], what));
         }
     }
     let looked_at = format!(
-        "{told} notifications of a leader, {nobody} of no leader; {} leaders, {} of them followed",
+        "{told} notifications of a leader, {nobody} of no leader; {} leaders, {} of them noticed by an observer",
         terms.len(),
         leaders.len()
     );

@@ -40,7 +40,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             if *token < account.1 {
                 let before = account.1;
                 bad(format!(
-                    "{by} booked on account {name} with token {token} after token {before}"
+                    "{by} booked on account {name} with token {token} after a booking with token {before}"
                 ));
             }
             *account = (*balance, *token);
@@ -56,8 +56,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             expected = now;
         }
     }
-    let looked_at =
-        format!("{transfers} transfers, the sum of all accounts was {whole} and is {expected}");
+    let looked_at = format!(
+        "{transfers} transfers, the sum of all accounts was {whole} before them and must now be {expected}"
+    );
     let finding = Finding::of("ledger", looked_at, violations);
     if transfers == 0 {
         return finding.at_least(Verdict::Unknown);

@@ -40,7 +40,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             continue;
         };
         if !eternal.is_empty() {
-            let what = format!("keys that never expire: {}", few(eternal));
+            let what = format!("keys without an expiry: {}", few(eternal));
             bad(line.t, &line.who, what);
         }
         if when == "at-once" {
@@ -55,8 +55,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 .cloned()
                 .collect();
             if !left.is_empty() {
-                let what = format!("released by all clients, and still there: {}", few(&left));
-                bad(line.t, &line.who, what);
+                let what = "keys that still exist after all clients released their locks";
+                bad(line.t, &line.who, format!("{what}: {}", few(&left)));
             }
         } else {
             let notes_too = when == "after-notes";
@@ -65,16 +65,13 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             let left: Vec<String> = left.cloned().collect();
             if !left.is_empty() {
                 let whose = if notes_too { "life of notes" } else { "ttl" };
-                bad(
-                    line.t,
-                    &line.who,
-                    format!("keys left after the {whose}: {}", few(&left)),
-                );
+                let what = format!("keys that still exist after the {whose}: {}", few(&left));
+                bad(line.t, &line.who, what);
             }
         }
     }
     let looked_at = format!(
-        "keys listed on {at_once} masters at once, on {after} after the ttl, on {last} after the life of notes"
+        "masters whose keys were listed: {at_once} at once, {after} after the TTL, {last} after the life of notes"
     );
     let finding = Finding::of("leftovers", looked_at, violations);
     let nodes = case.scenario.nodes();

@@ -11,7 +11,7 @@ use crate::workload::family;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let (Some(calm), Some(finish)) = (case.history.calm(), case.history.finish()) else {
-        let nothing = "the run had no time without faults at its end".to_owned();
+        let nothing = "the run had no phase without faults at its end".to_owned();
         return Finding::of("liveness", nothing, Vec::new()).at_least(Verdict::Unknown);
     };
     let mut got: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
@@ -50,7 +50,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 who: vec![format!("c{}", client + 1)],
                 resource: Some(resource.to_owned()),
                 what: format!(
-                    "c{} did not get {resource:?} in the {} after the last fault had healed",
+                    "client c{} did not get {resource:?} in the {} after the last fault had ended",
                     client + 1,
                     seconds(finish - calm)
                 ),
@@ -58,7 +58,10 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             });
         }
     }
-    let mut looked_at = format!("everybody, in the {} after healing", seconds(finish - calm));
+    let mut looked_at = format!(
+        "every client must get its locks in the {} after the last fault",
+        seconds(finish - calm)
+    );
     if let Some(first) = first {
         let _ = write!(looked_at, "; the first after {}", seconds(first - calm));
     }

@@ -37,7 +37,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 who: vec![attempt.who.clone()],
                 resource: Some(attempt.resource.clone()),
                 what: format!(
-                    "{} worked on {:?} for {} after its lock had ended, and was {}",
+                    "{} continued to work on {:?} for {} after its lock had ended, and was {}",
                     attempt.name(),
                     attempt.resource,
                     seconds(late),
@@ -52,7 +52,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "{told} losses notified, the latest {} ms late; processes did not run for at most {} ms",
+        "{told} losses notified, the latest {} ms too late; processes were without CPU for at most {} ms",
         in_time.worst() / 1_000_000,
         waited / 1_000_000
     );

@@ -22,7 +22,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     if scenario.order != Order::Fair || !in_line {
         return Finding::of(
             "order",
-            "clients do not queue in this run".to_owned(),
+            "clients have no queue in this chaos run".to_owned(),
             Vec::new(),
         );
     }
@@ -42,8 +42,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         seen.look_at(case, resource, &attempts);
     }
     let looked = seen.looked;
-    let looked_at =
-        format!("{looked} acquisitions, away from faults, while another client was queued");
+    let looked_at = format!(
+        "{looked} acquisitions without a fault nearby, made while another client was queued"
+    );
     Finding::of("order", looked_at, seen.violations)
 }
 
@@ -134,7 +135,7 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
         who: vec![first.who.clone(), winner.who.clone()],
         resource: Some(resource.to_owned()),
         what: format!(
-            "{} began to wait {} after {} and got {resource:?} before it",
+            "{} began to wait {} after {}, but got {resource:?} before it",
             winner.name(),
             seconds(winner.began - first.began),
             first.name()

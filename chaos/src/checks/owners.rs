@@ -36,7 +36,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 who: vec![other.who.clone(), attempt.who.clone()],
                 resource: Some(attempt.resource.clone()),
                 what: format!(
-                    "{} and {} hold for one owner with the numbers {:?} and {:?}",
+                    "{} and {} hold one lock for the same owner, but with the fencing tokens {:?} and {:?}",
                     other.name(),
                     attempt.name(),
                     other.token,
@@ -48,7 +48,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         open.push((to, attempt));
     }
     let looked_at = format!(
-        "{together} pairs of overlapping holds of one owner, {apart} of them in two processes"
+        "{together} pairs of overlapping holds of one owner, {apart} of them in different processes"
     );
     let finding = Finding::of("owners", looked_at, violations);
     if together == 0 {

@@ -13,7 +13,11 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             continue;
         };
         if attempt.slot.is_none_or(|slot| slot >= *of) {
-            let what = format!("{} has slot {:?} of {of}", attempt.name(), attempt.slot);
+            let what = format!(
+                "{} has slot {:?}, but the semaphore has only {of} slots",
+                attempt.name(),
+                attempt.slot
+            );
             violations.push(violation(from, from, &[attempt], what));
         }
         holds.push((from, to, *of, attempt));
@@ -30,13 +34,19 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         if open.len() > *of {
             let until = open.iter().map(|(until, _)| *until).min().unwrap_or(*from);
             let who: Vec<&Attempt> = open.iter().map(|(_, one)| *one).collect();
-            let what = format!("{} at once, and {of} permits", open.len());
+            let what = format!(
+                "{} clients hold a permit at the same time, but there are only {of} permits",
+                open.len()
+            );
             let mut bad = violation(*from, until, &who, what);
             bad.excused = case.excuse(*from, until);
             violations.push(bad);
         }
     }
-    let looked_at = format!("{} permits, at most {most} at once", holds.len());
+    let looked_at = format!(
+        "{} permits acquired, at most {most} held at the same time",
+        holds.len()
+    );
     let finding = Finding::of("permits", looked_at, violations);
     if holds.is_empty() {
         return finding.at_least(Verdict::Unknown);

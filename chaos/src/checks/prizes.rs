@@ -59,7 +59,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         look_at(quota, pieces, &answers, &mut violations);
     }
     let looked_at = format!(
-        "{taken} prizes from {} quotas, {over} times sold out, {lost} times refused because the quota is lost",
+        "{taken} prizes from {} quotas, {over} attempts found a quota sold out, {lost} were refused because the \
+         quota is lost",
         created.len()
     );
     let finding = Finding::of("prizes", looked_at, violations);
@@ -89,9 +90,7 @@ fn lost_by_change(attempt: &Attempt, at: u64) -> Violation {
         to: at,
         who: vec![attempt.who.clone()],
         resource: Some(attempt.resource.clone()),
-        what: format!(
-            "{name} found no quota, although no fault was injected and only the masters were replaced"
-        ),
+        what: format!("{name} found no quota, although masters were replaced without any fault"),
         excused: None,
     }
 }
@@ -115,12 +114,18 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
         if one.says == "sold_out" && one.left > 0 {
             bad(
                 one,
-                format!("{name} got no prize, although {} are left", one.left),
+                format!(
+                    "{name} found the quota sold out, although {} units are left",
+                    one.left
+                ),
             );
         }
         if one.says == "taken" {
             if one.left >= pieces {
-                bad(one, format!("{name} left {} of {pieces}", one.left));
+                bad(
+                    one,
+                    format!("{name} took a unit and left {} of {pieces} units", one.left),
+                );
             }
             if let Some(other) = handed.insert(one.left, one) {
                 let (other_name, piece) = (other.attempt.name(), pieces.saturating_sub(one.left));
@@ -140,7 +145,7 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
             bad(
                 other,
                 format!(
-                    "{name} left {} after {other_name} had left {}",
+                    "{name} left {} units, although {other_name} had already left only {}",
                     one.left, other.left
                 ),
             );

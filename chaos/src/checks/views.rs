@@ -64,12 +64,13 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             to: line.t,
             who: writers.into_iter().chain([line.who.clone()]).collect(),
             resource: Some(key.clone()),
-            what: format!("{name} found {found:?} in {key:?}, which must be {expected:?}"),
+            what: format!("{name} read {found:?} in {key:?}, but must read {expected:?}"),
             excused,
         });
     }
-    let looked_at =
-        format!("{looks} reads; {halves} of them found a write that its writer could not complete");
+    let looked_at = format!(
+        "{looks} reads; {halves} of them found an incomplete write of an interrupted writer"
+    );
     let finding = Finding::of("views", looked_at, violations);
     if looks == 0 {
         return finding.at_least(Verdict::Unknown);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_write_of_a_killed_child_ends_its_hold() {
+    fn hold_of_a_killed_child_process_ends_at_its_last_recorded_write() {
         let events = |line| heard(3, line).map(|(t, events)| (t, events.len()));
         assert_eq!(events("began 10 77"), Some((10, 1)));
         assert_eq!(events("alive 12"), Some((12, 0)));

@@ -48,7 +48,9 @@ const PERMITTED: usize = 3;
 pub fn main() -> anyhow::Result<()> {
     die_with_parent();
     let mut lines = BufReader::new(std::io::stdin()).lines();
-    let settings = lines.next().context("no settings on standard input")??;
+    let settings = lines
+        .next()
+        .context("the client got no settings on its standard input")??;
     let settings: Settings = serde_json::from_str(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn starvation_observed_late_is_dated_back_to_its_start() {
+    fn time_without_a_cpu_that_is_noticed_late_is_recorded_from_its_start() {
         const MS: u64 = 1_000_000;
         let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
         let between =

@@ -13,7 +13,7 @@ use crate::world::World;
 pub(super) const ROWS: &[Row] = &[
     Row::all(
         "client-sigkill",
-        "SIGKILL to a client, which comes back as a new process",
+        "SIGKILL to a client, which is then started again as a new process",
         |fault, world| {
             let client = client(fault)?;
             let how = world.clients.kill(client)?;
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Row] = &[
     .on(Which::All),
     Row::all(
         "client-sigstop",
-        "SIGSTOP to a client for longer than the ttl",
+        "SIGSTOP to a client for longer than the TTL",
         |fault, world| {
             let client = client(fault)?;
             world.clients.stop(client)?;
@@ -38,7 +38,7 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::BeyondTtl),
     Row::all(
         "client-drop",
-        "a client drops its futures midway and its guards without a release",
+        "a client drops its futures before they complete and its guards without a release",
         |fault, world| suffering(fault, world, &Instruction::DropFutures(fault.lasts)),
     )
     .reach(Reach::Client)
@@ -46,7 +46,7 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::Attempts),
     Row::all(
         "client-starve",
-        "all worker threads of a client are blocked for longer than the ttl",
+        "all worker threads of a client are blocked for longer than the TTL",
         |fault, world| suffering(fault, world, &Instruction::Starve(fault.lasts)),
     )
     .reach(Reach::Client)
@@ -72,7 +72,7 @@ fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow
         let suffered = within(Duration::from_secs(10), || seen.suffered(client) > before);
         ensure!(
             suffered,
-            "the client did not report that the fault has happened"
+            "the client did not report that the fault took effect"
         );
         Ok(())
     }))

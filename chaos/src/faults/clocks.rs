@@ -18,12 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const ROWS: &[Row] = &[
     clock(
         "clock-forward",
-        "the clock of one master jumps forward, and later back",
+        "the clock of one master jumps forward, and is corrected later",
         forward,
     ),
     clock(
         "clock-back",
-        "the clock of one master jumps back, and later forward",
+        "the clock of one master jumps back, and is corrected later",
         |fault, index, world| jump(fault, index, world, Skew::Behind),
     ),
     clock(
@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     clock(
         "clock-majority",
-        "the clocks of a majority jump forward past every ttl",
+        "the clocks of a majority of masters jump forward by more than any TTL",
         forward,
     )
     .reach(Reach::Majority)
@@ -79,7 +79,7 @@ fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
     let off = off_by(world.redis(index)?)?;
     ensure!(
         off.unsigned_abs() >= enough,
-        "the clock is off by only {off} ms"
+        "the clock of the master is off by only {off} ms"
     );
     Ok(format!("off by {off} ms"))
 }
@@ -102,7 +102,10 @@ fn in_time(
 fn back(index: usize, world: &World, offset: &OffsetFile) -> anyhow::Result<()> {
     offset.clear()?;
     let off = off_by(world.redis(index)?)?;
-    ensure!(off.abs() < 500, "the clock is still off by {off} ms");
+    ensure!(
+        off.abs() < 500,
+        "the clock of the master is still off by {off} ms"
+    );
     Ok(())
 }
 
@@ -135,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_drift_may_be_observed_late_and_unobserved_drift_is_an_error() {
+    fn clock_drift_that_is_observed_late_is_accepted_but_unobserved_drift_is_an_error() {
         let mut looks = 0;
         let late = in_time(PATIENCE, || {
             looks += 1;

@@ -15,32 +15,32 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const ROWS: &[Row] = &[
     Row::each(
         "db-kill",
-        "SIGKILL to a MariaDB, which comes back with every commit that it has acknowledged",
+        "SIGKILL to a MariaDB server, which restarts with every commit that it has acknowledged",
         kill,
     )
     .on(Which::SafeDatabases)
     .restarts(),
     Row::each(
         "db-row-held",
-        "somebody at the console of a MariaDB holds all rows of the locks: `SELECT .. FOR UPDATE`",
+        "a session on a MariaDB server keeps all rows of the locks locked: `SELECT .. FOR UPDATE`",
         hold_rows,
     )
     .on(Which::Databases),
     Row::each(
         "db-tables-locked",
-        "somebody makes a backup of a MariaDB: `FLUSH TABLES WITH READ LOCK`",
+        "a session on a MariaDB server keeps a global read lock: `FLUSH TABLES WITH READ LOCK`",
         lock_tables,
     )
     .on(Which::Databases),
     Row::each(
         "db-read-only",
-        "a MariaDB takes no writes: `SET GLOBAL read_only = 1`",
+        "a MariaDB server accepts no writes: `SET GLOBAL read_only = 1`",
         read_only,
     )
     .on(Which::Databases),
     Row::each(
         "db-kill-connections",
-        "KILL CONNECTION on a MariaDB, for all of the locks' user",
+        "KILL CONNECTION on a MariaDB server, for all connections of the locks' user",
         kill_connections,
     )
     .on(Which::Databases)
@@ -54,13 +54,19 @@ fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<La
     let marker = fault.draw;
     server.sql(&format!("REPLACE INTO chaos.marker VALUES ({marker})"))?;
     server.kill()?;
-    Ok(Landed::new("dead, and its port refuses", move |world| {
-        let server = world.masters[index].database()?;
-        server.restart()?;
-        let count = format!("SELECT COUNT(*) FROM chaos.marker WHERE n = {marker}");
-        ensure!(server.sql(&count)? == "1\n", "back without its last commit");
-        Ok(())
-    }))
+    Ok(Landed::new(
+        "the server is dead, and its port refuses connections",
+        move |world| {
+            let server = world.masters[index].database()?;
+            server.restart()?;
+            let count = format!("SELECT COUNT(*) FROM chaos.marker WHERE n = {marker}");
+            ensure!(
+                server.sql(&count)? == "1\n",
+                "the server restarted without its last commit"
+            );
+            Ok(())
+        },
+    ))
 }
 
 fn hold_rows(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
@@ -120,7 +126,10 @@ fn kill_connections(_: &Injection, index: usize, world: &mut World) -> anyhow::R
         killed = server.sql(&there).map_or(0, |ids| ids.lines().count());
         killed > 0
     });
-    ensure!(killed > 0, "nobody was there to be killed");
+    ensure!(
+        killed > 0,
+        "no connection of the clients' user was there to be killed"
+    );
     server.sql(&format!("KILL CONNECTION USER {USER}"))?;
     Ok(Landed::momentary(format!("{killed} connections killed")))
 }
@@ -128,7 +137,7 @@ fn kill_connections(_: &Injection, index: usize, world: &mut World) -> anyhow::R
 fn refused(server: &MariaDb, statement: &str, code: &str) -> anyhow::Result<()> {
     match server.sql(statement) {
         Err(Error::Refused(said)) if said.contains(code) => Ok(()),
-        Err(error) => bail!("{statement}: {error} instead of {code}"),
+        Err(error) => bail!("{statement}: the error is {error} instead of {code}"),
         Ok(said) => bail!("{statement} was answered {said:?}"),
     }
 }

@@ -25,7 +25,7 @@ const GARBAGE: usize = 600;
 pub(super) const ROWS: &[Row] = &[
     impostor(
         "flapping",
-        "a master accepts connections and handshakes, and then hangs up by itself or at one of the first requests",
+        "a master accepts connections, and hangs up after the handshake or at one of the first requests",
         |fault, index, world| {
             let last = fault.pick(0, 5) as usize;
             let script = relay(world, index, Tampering::HangUpAt(last));
@@ -36,7 +36,8 @@ pub(super) const ROWS: &[Row] = &[
     ),
     impostor(
         "garbage",
-        "a master sends garbage: from the first byte on, after the handshake, or like a server of another kind",
+        "a master sends garbage: from the first byte on, after the handshake, or in the protocol of another kind of \
+         server",
         |fault, index, world| {
             let script = match fault.pick(0, 3) {
                 0 => Script::Say(Words::Garbage(GARBAGE)),
@@ -48,7 +49,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     impostor(
         "foreign-replies",
-        "a master sends replies of other requests: one extra reply first, which shifts all later replies, or always",
+        "a master answers requests with the replies of others: one extra reply shifts all later replies, or always",
         |fault, index, world| {
             let words = || Words::from(*fault.one_of(OF_OTHERS));
             let script = if (fault.draw >> 8).is_multiple_of(2) {
@@ -61,7 +62,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     impostor(
         "misrouted",
-        "the address of a master leads to another master of the run",
+        "the address of a master leads to another master",
         misroute,
     )
     .fewest_masters(2),
@@ -98,8 +99,14 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
         let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
         let told = probe.command(&["INFO", "server"])?;
         let told = told.text().unwrap_or_default().into_owned();
-        ensure!(told.contains(&run), "the address leads to another server");
-        Ok(format!("the address leads to m{}", other + 1))
+        ensure!(
+            told.contains(&run),
+            "the address of the master leads to an unexpected server"
+        );
+        Ok(format!(
+            "the address of the master now leads to m{}",
+            other + 1
+        ))
     })
 }
 
@@ -161,7 +168,10 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     ensure!(info.contains("run_id:"), "no introduction: {info:?}");
     for question in 1..last {
         let heard = probe.command(&["PING"]);
-        ensure!(heard.is_ok(), "question {question} of {last}: {heard:?}");
+        ensure!(
+            heard.is_ok(),
+            "request {question} of {last} of the probe was answered with {heard:?}"
+        );
     }
     let heard = match last {
         0 => probe.receive(),
@@ -169,7 +179,7 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     };
     match heard {
         Err(error) if error.kind() != io::ErrorKind::TimedOut => {
-            Ok(format!("it hung up at question {last}"))
+            Ok(format!("the master hung up at request {last} of the probe"))
         }
         heard => bail!("question {last}: {heard:?}"),
     }
@@ -180,6 +190,6 @@ fn talks_nonsense(hostile: &Hostile) -> anyhow::Result<String> {
     match probe.command(&["PING"]) {
         Ok(Reply::Status(pong)) if pong == "PONG" => bail!("an honest answer"),
         Ok(heard) => Ok(format!("PING was answered {heard:?}")),
-        Err(error) => Ok(format!("PING was answered with nonsense: {error}")),
+        Err(error) => Ok(format!("the master answered PING with garbage: {error}")),
     }
 }

@@ -253,7 +253,7 @@ impl Kind {
                 nodes.len() - majority,
                 "it applies to too few of these masters",
             ),
-            Reach::Majority => (majority, "it applies to no majority of these masters"),
+            Reach::Majority => (majority, "it does not apply to a majority of these masters"),
         };
         let found = nodes.iter().filter(|node| self.on.has(**node)).count();
         if found < needed {
@@ -322,7 +322,7 @@ pub struct Injection {
 type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
 
 /// A fault that was injected and whose effect was observed.
-#[must_use = "it stays until it is healed"]
+#[must_use = "the fault stays until it is healed"]
 pub struct Landed {
     /// The observed effect of the fault.
     pub seen: String,
@@ -509,7 +509,7 @@ mod tests {
     });
 
     #[test]
-    fn fault_injected_only_partly_or_not_observed_is_healed_at_once() {
+    fn fault_that_takes_effect_only_partly_or_unseen_is_healed_at_once() {
         let layout = Layout {
             ways: 0,
             masters: Vec::new(),

@@ -14,7 +14,8 @@ const SILENCE: Duration = Duration::from_millis(150);
 
 pub(super) const ROWS: &[Row] = &[Row::each(
     "netns-partition",
-    "the link to a master is down: packets vanish, not even a connect is answered (needs root, or namespaces for everybody)",
+    "the network link to a master is down: packets vanish, and connects are not answered (needs root or user \
+     namespaces)",
     sever,
 )
 .needs(Needs::Links)];
@@ -30,7 +31,9 @@ fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lande
         } else {
             "not answering"
         };
-        Ok(format!("a connect timed out; it is {alive}"))
+        Ok(format!(
+            "a connect timed out; the server process is {alive}"
+        ))
     };
     Landed::once_seen(world, look, move |world| {
         let server = world.redis(index)?;
@@ -46,13 +49,13 @@ fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lande
 fn link(server: &Server) -> anyhow::Result<&Namespace> {
     server
         .namespace()
-        .context("this master has no link of its own")
+        .context("this master has no network link of its own")
 }
 
 fn look(server: &Server) -> anyhow::Result<()> {
     match TcpStream::connect_timeout(&server.addr(), SILENCE) {
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Ok(()),
         Err(error) => bail!("expected silence, heard {error}"),
-        Ok(_) => bail!("expected silence, was let in"),
+        Ok(_) => bail!("the connect must time out, but was accepted"),
     }
 }

@@ -60,7 +60,7 @@ impl FromStr for Kind {
         found.ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|kind| kind.name()).collect();
             format!(
-                "no fault is called {name:?}; there are {}",
+                "there is no fault {name:?}; the {} faults are",
                 names.join(", ")
             )
         })
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_state_how_many_faults_and_known_bad_clients_there_are() {
+    fn pages_state_the_right_number_of_faults_and_known_bad_clients() {
         let all = Kind::all();
         let redis = all.iter().filter(|kind| kind.on.has(NodeKind::Redis));
         let redis = redis.count();
@@ -125,7 +125,7 @@ mod tests {
         ] {
             let text = std::fs::read_to_string(root.join(page)).expect("a page");
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(text.contains(&words), "{page} does not say {words:?}");
+            assert!(text.contains(&words), "{page} must contain {words:?}");
         }
     }
 }

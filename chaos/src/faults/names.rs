@@ -21,13 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const ROWS: &[Row] = &[
     Row::each(
         "dns-silence",
-        "the name server does not answer for the name of a master, whose connections have just been reset",
+        "the name server no longer answers requests for a master's name, whose connections were just reset",
         |fault, index, world| lose(fault, index, world, Leads::ToSilence),
     )
     .needs(Needs::Names),
     Row::each(
         "dns-nowhere",
-        "the name of a master is not known any more, and its connections have just been reset",
+        "the name of a master no longer exists, and its connections were just reset",
         |fault, index, world| lose(fault, index, world, Leads::Nowhere),
     )
     .needs(Needs::Names),
@@ -51,13 +51,15 @@ fn lose(
     let look = |_: &World| {
         let mut asked = Asked::of(&names, &name)?;
         match (leads, asked.answer(SILENCE)) {
-            (Leads::ToSilence, None) => Ok("the name server did not answer for its name".into()),
+            (Leads::ToSilence, None) => {
+                Ok("the name server did not answer for the name of the master".into())
+            }
             (Leads::Nowhere, None) => match asked.answer(PATIENCE) {
                 Some(answer) if answer.starts_with("error") => Ok(answer),
-                other => bail!("its name leads to {other:?}"),
+                other => bail!("the name of the master leads to {other:?}, but must not exist"),
             },
             (Leads::Nowhere, Some(answer)) if answer.starts_with("error") => Ok(answer),
-            (_, answer) => bail!("its name leads to {answer:?}"),
+            (_, answer) => bail!("the name of the master still leads to {answer:?}"),
         }
     };
     let (there, told, back) = (world.way_to(index), names.clone(), name.clone());
@@ -67,13 +69,16 @@ fn lose(
         let found = answer
             .as_ref()
             .is_some_and(|answer| answer.contains(&there.to_string()));
-        ensure!(found, "its name leads to {answer:?}");
+        ensure!(found, "the name of the master still leads to {answer:?}");
         Ok(())
     })
 }
 
 fn names(world: &World) -> anyhow::Result<&Names> {
-    world.names.as_ref().context("masters have no names here")
+    world
+        .names
+        .as_ref()
+        .context("the masters of this run have no names")
 }
 
 /// A process that looks up one host name, with the same environment as the clients.
@@ -104,7 +109,7 @@ impl Asked {
         let begun = asked.lines.recv_timeout(PATIENCE);
         ensure!(
             begun.is_ok(),
-            "the process that looks names up did not begin"
+            "the process that looks names up did not start"
         );
         Ok(asked)
     }

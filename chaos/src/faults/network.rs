@@ -21,18 +21,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const ROWS: &[Row] = &[
     net(
         "partition-one",
-        "one master cannot be reached by anybody",
+        "no client can reach one of the masters",
         partition,
     ),
     net(
         "partition-minority",
-        "a minority cannot be reached",
+        "no client can reach a minority of the masters",
         partition,
     )
     .reach(Reach::Minority),
     net(
         "partition-majority",
-        "a majority cannot be reached",
+        "no client can reach a majority of the masters",
         partition,
     )
     .reach(Reach::Majority),
@@ -44,27 +44,27 @@ pub(super) const ROWS: &[Row] = &[
     .reach(Reach::Client),
     net(
         "partition-requests",
-        "requests to a master get lost, replies do not",
+        "requests to a master are lost, but its replies arrive",
         |fault, world| disturb(fault, world, &Fault::Drop(Way::ToServer)),
     ),
     net(
         "partition-replies",
-        "replies of a master get lost, requests do not",
+        "replies of a master are lost, but requests reach it",
         |fault, world| disturb(fault, world, &Fault::Drop(Way::ToClient)),
     ),
     net(
         "late-requests",
-        "requests to a master are held back, and delivered late",
+        "requests to a master are held back and delivered late",
         |fault, world| disturb(fault, world, &Fault::Hold(Way::ToServer)),
     ),
     net(
         "latency",
-        "everything to and from a master is late",
+        "all messages to and from a master are late",
         |fault, world| disturb(fault, world, &Fault::latency(Way::Both, fault.ms(10, 60))),
     ),
     net(
         "jitter",
-        "everything to and from a master is late by a different time",
+        "all messages to and from a master are late, each by a different time",
         |fault, world| {
             let jitter = Fault::Latency {
                 way: Way::Both,
@@ -76,7 +76,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     net(
         "trickle",
-        "the link to a master passes only a few bytes per second",
+        "the link to a master transmits only a few bytes per second",
         |fault, world| {
             let rate = Fault::Rate {
                 way: Way::Both,
@@ -92,7 +92,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     net(
         "half-open",
-        "connections of which only one side knows that they are dead",
+        "connections are dead, but only one side knows it",
         |fault, world| disturb(fault, world, &Fault::HalfOpen),
     ),
     net(
@@ -123,7 +123,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
     let pairs = fault.pairs(world);
     // Before the fault, open one probe per master through the proxy of the first client.
     let Some(&(first, _)) = pairs.first() else {
-        bail!("the fault names no client to cut off")
+        bail!("the fault must name a client to cut off")
     };
     let probed = pairs.iter().filter(|(client, _)| *client == first);
     let probes: Vec<_> = probed
@@ -177,7 +177,7 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
 /// can be observed. Then it is enough that the proxy has accepted the fault.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
-        return Ok("in effect: the master did not answer".into());
+        return Ok("in effect: the master does not answer".into());
     };
     let fresh = |patience| Probe::open(kind, road.first(), patience);
     let started = Instant::now();
@@ -191,11 +191,17 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
                     // Another fault ends new connections as well. At least no answer arrived, as the partition should
                     // cause.
-                    Err(error) => Ok(format!("in effect: probes are ended: {}", error.kind())),
+                    Err(error) => Ok(format!(
+                        "in effect: new connections of the probe end with: {}",
+                        error.kind()
+                    )),
                     Ok(heard) => unasked(&heard),
                 }
             }
-            Err(error) => Ok(format!("in effect: the probe had ended: {}", error.kind())),
+            Err(error) => Ok(format!(
+                "in effect: the connection of the probe ended with: {}",
+                error.kind()
+            )),
             Ok(heard) => unasked(&heard),
         },
         Fault::ResetAfter(_) | Fault::Refuse => {
@@ -213,13 +219,13 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
                 Err(error) if error.kind() != io::ErrorKind::TimedOut => {
                     Ok(error.kind().to_string())
                 }
-                other => bail!("expected a reset, heard {other:?}"),
+                other => bail!("the connection must be reset, but the probe got {other:?}"),
             }
         }
         Fault::Latency { base, .. } => {
             let _ = fresh(PATIENCE)?.ask();
             let took = started.elapsed();
-            ensure!(took >= *base, "a round trip took only {took:?}");
+            ensure!(took >= *base, "a round trip must take longer than {took:?}");
             Ok(format!("round trip {} ms", took.as_millis()))
         }
         Fault::Rate { .. } => {
@@ -227,7 +233,7 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             let took = started.elapsed();
             ensure!(
                 took >= Duration::from_millis(200),
-                "90 bytes took only {took:?}"
+                "90 bytes must take at least 200 ms, but took {took:?}"
             );
             Ok(format!("90 bytes took {} ms", took.as_millis()))
         }

@@ -15,23 +15,24 @@ use crate::world::{Needs, World, run_id};
 /// A key that is written just before a kill, to find out afterwards which data the restart has kept.
 const MARKER: &str = "chaos:marker";
 /// The observed effect of a kill. The testbed has verified that the server is dead.
-const DEAD: &str = "dead, and its port refuses";
+const DEAD: &str = "the server is dead, and its port refuses connections";
 
 pub(super) const ROWS: &[Row] = &[
-    Row::each("kill", "SIGKILL to a master, which comes back empty", kill)
+    Row::each("kill", "SIGKILL to a master, which restarts with an empty memory", kill)
         .restarts()
         .disk(Disk::Keeps(Persistence::None))
         .breaks(Breaks::Unguarded),
     Row::each(
         "restart-aof-always",
-        "SIGKILL to a master, which comes back from an append-only file that lost nothing",
+        "SIGKILL to a master, which restarts from an append-only file that lost nothing",
         restart_from_all,
     )
     .restarts()
     .disk(Disk::Keeps(Persistence::AofAlways)),
     Row::each(
         "restart-aof-everysec",
-        "SIGKILL to a master, which comes back from an append-only file without its last moments, as after a power cut with `appendfsync everysec`",
+        "SIGKILL to a master, which restarts from an append-only file without its last writes, as after a power cut \
+         with `appendfsync everysec`",
         restart_without_the_end,
     )
     .restarts()
@@ -39,7 +40,7 @@ pub(super) const ROWS: &[Row] = &[
     .breaks(Breaks::Unguarded),
     Row::each(
         "restart-rdb",
-        "SIGKILL to a master, which comes back from an old snapshot",
+        "SIGKILL to a master, which restarts from an old snapshot",
         restart_from_snapshot,
     )
     .restarts()
@@ -47,8 +48,8 @@ pub(super) const ROWS: &[Row] = &[
     .breaks(Breaks::Unguarded),
     Row::all(
         "restart-majority",
-        "SIGKILL to a majority at once, which comes back at once, empty but for what its disk must keep: what the \
-         restart guard is for",
+        "SIGKILL to a majority of masters, which restart at once and have lost all that their disk need not keep: \
+         the case for which the restart guard exists",
         restart_together,
     )
     .on(Which::All)
@@ -58,7 +59,7 @@ pub(super) const ROWS: &[Row] = &[
     .breaks(Breaks::Unguarded),
     Row::all(
         "amnesia",
-        "SIGKILL to a majority at once, without the restart guard: these masters forget their locks",
+        "SIGKILL to a majority of masters without the restart guard, which restart and have lost their locks",
         restart_together,
     )
     .on(Which::Forgetful)
@@ -66,7 +67,7 @@ pub(super) const ROWS: &[Row] = &[
     .restarts()
     .lasts(Lasts::Moment)
     .breaks(Breaks::MustUnguarded),
-    Row::each("stop", "SIGSTOP to a master, then SIGCONT", stop).on(Which::All),
+    Row::each("stop", "SIGSTOP to a master, and SIGCONT later", stop).on(Which::All),
     Row::each(
         "loading",
         "a master takes long to load its data set: `-LOADING`",
@@ -188,7 +189,7 @@ fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
     let landed = within(Duration::from_secs(5), loads);
     if !landed {
         let _ = restarting.join();
-        bail!("it was never seen loading");
+        bail!("the master never reported that it is loading");
     }
     Ok(Landed::new("it answers -LOADING", move |_| {
         match restarting.join() {

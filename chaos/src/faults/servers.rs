@@ -33,10 +33,10 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row::each(
         "busy",
-        "a master is running somebody's endless script: `-BUSY`",
+        "a master executes a foreign script that does not end: `-BUSY`",
         busy,
     ),
-    Row::each("misconf", "a master cannot save: `-MISCONF`", misconf)
+    Row::each("misconf", "a master cannot save its data: `-MISCONF`", misconf)
         .disk(Disk::Not(Persistence::Rdb)),
     Row::each("flushall", "FLUSHALL on a master", flush_all)
         .lasts(Lasts::Moment)
@@ -50,7 +50,7 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::Moment),
     Row::each(
         "maxclients",
-        "a master takes no more clients",
+        "a master accepts no more clients",
         |_, index, world| {
             let maxclients = |count| ["CONFIG", "SET", "maxclients", count];
             let change = Change::of(&maxclients("1"), &maxclients("1000"));
@@ -71,7 +71,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::User),
     Row::each(
         "restricted",
-        "the clients' user loses a right on a master: to a command, to all keys, to all channels",
+        "the clients' user loses a right on a master: for a command, for all keys, or for all channels",
         restrict,
     )
     .needs(Needs::User),
@@ -262,7 +262,7 @@ fn ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()
 fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     match server.command(&["SET", "chaos:probe", "1", "PX", "1000"])? {
         Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
-        other => bail!("a write was answered {other:?} instead of {code}"),
+        other => bail!("the answer to a write must be {code}, but is {other:?}"),
     }
 }
 
@@ -288,7 +288,7 @@ fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String>
     match said {
         Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
         other => bail!(
-            "{} was answered {other:?} instead of {code}",
+            "the answer to {} must be {code}, but is {other:?}",
             command.join(" ")
         ),
     }
@@ -300,6 +300,6 @@ fn full(server: &Server) -> anyhow::Result<String> {
     let _ = fresh.send(&["PING"]);
     match fresh.receive()? {
         Reply::Error(said) if said.contains("max number of clients") => Ok(said),
-        other => bail!("an anonymous client was answered {other:?}"),
+        other => bail!("the connection must be refused at the limit, but the answer is {other:?}"),
     }
 }

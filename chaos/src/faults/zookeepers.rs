@@ -16,21 +16,21 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) const ROWS: &[Row] = &[
     Row::each(
         "zk-leader-kill",
-        "SIGKILL to the leader of a ZooKeeper, or to its only server, which comes back",
+        "SIGKILL to the leader of a ZooKeeper ensemble, or to its only server, which is started again",
         kill_leader,
     )
     .on(Which::ZooKeepers)
     .lasts(Lasts::Short),
     Row::each(
         "zk-leader-stop",
-        "SIGSTOP to the leader of a ZooKeeper, or to its only server, for longer than sessions last",
+        "SIGSTOP to the leader of a ZooKeeper ensemble, or to its only server, until sessions have expired",
         stop_leader,
     )
     .on(Which::ZooKeepers)
     .lasts(Lasts::BeyondTtl),
     Row::each(
         "zk-session-expires",
-        "a ZooKeeper receives nothing from clients until it has closed their sessions",
+        "a ZooKeeper ensemble receives nothing from clients until it has closed their sessions",
         expire,
     )
     .on(Which::ZooKeepers)
@@ -51,7 +51,7 @@ fn kill_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
     let ensemble = world.masters[index].zookeeper()?;
     let leader = leader(ensemble)?;
     ensemble.kill(leader)?;
-    let seen = format!("server {} was the leader and is dead", leader + 1);
+    let seen = format!("server {} was the leader and was killed", leader + 1);
     Ok(Landed::new(seen, move |world| {
         Ok(world.masters[index].zookeeper()?.restart(leader)?)
     }))
@@ -61,7 +61,10 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
     let ensemble = world.masters[index].zookeeper()?;
     let leader = leader(ensemble)?;
     ensemble.stop(leader)?;
-    let seen = format!("server {} was the leader and is in state T", leader + 1);
+    let seen = format!(
+        "server {} was the leader and is stopped (process state T)",
+        leader + 1
+    );
     Ok(Landed::new(seen, move |world| {
         let ensemble = world.masters[index].zookeeper()?;
         ensemble.cont(leader)?;
@@ -85,7 +88,7 @@ fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<
         .flat_map(|client| world.roads[*client][index].inject(&Fault::Hold(Way::Both)))
         .collect();
     let seen = format!(
-        "{} sessions, {} clients unheard",
+        "{} sessions exist, messages of {} clients are held back",
         before.len(),
         clients.len()
     );

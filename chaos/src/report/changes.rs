@@ -66,8 +66,9 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
     told.without("before all of it", 0, first, &mut out);
     told.without("all of it", first, told.end, &mut out);
     out.push_str(
-        "\nhad/s: acquisitions in a second; nobody: the longest time in which nobody had one; free: the longest time in \
-         which a lock was\nfree that somebody waited for; of those that ended in the step.\n\n",
+        "\nhad/s: acquisitions per second; nobody: the longest time without an acquisition; free: the longest time \
+         in which a\nlock was free although a client waited for it. Each time is counted for the step in which \
+         it ended.\n\n",
     );
     told.seconds(&mut out);
     out
@@ -174,8 +175,8 @@ impl Contents {
             out.push('\n');
         }
         out.push_str(
-            "steps: B begin, b clients of both, C close, O open, n clients of the next, F finish, S stop; \
-             clients by their step: even numbers go\nby one set of masters, odd ones by two.\n",
+            "steps: B begin, b clients of both sets, C close, O open, n clients of the next masters, F finish, S \
+             stop. Clients are\nnumbered by their step: even numbers use one set of masters, odd numbers two.\n",
         );
     }
 

@@ -188,7 +188,7 @@ fn facts(summary: &Summary, left_out: usize) -> String {
         scenario.locker.name(),
     );
     if left_out > 0 {
-        facts.push_str(" \u{b7} too long to draw in full: holds far from violations are left out");
+        facts.push_str(" \u{b7} too long to draw completely: only holds near violations are shown");
     }
     facts
 }

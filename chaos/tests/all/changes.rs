@@ -63,7 +63,7 @@ impl Tale {
 }
 
 #[test]
-fn change_of_masters_that_skipped_a_step_or_met_no_fault_while_closed_is_reported() {
+fn change_of_masters_without_a_step_or_without_a_fault_while_closed_is_reported() {
     let tale = Tale::default;
     assert_eq!(
         tale().walked("").hit(3_500).verdict_of_change(),
@@ -78,7 +78,7 @@ fn change_of_masters_that_skipped_a_step_or_met_no_fault_while_closed_is_reporte
 }
 
 #[test]
-fn client_refused_before_its_masters_are_closed_is_reported() {
+fn refusal_of_a_client_before_its_masters_are_closed_is_reported() {
     let tale = |refused: &dyn Fn(Tale) -> Tale| {
         let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
         let tale = Tale::default().walked("").hit(3_500);
@@ -108,7 +108,7 @@ fn client_refused_before_its_masters_are_closed_is_reported() {
 }
 
 #[test]
-fn lock_left_free_too_long_while_a_client_waits_is_reported() {
+fn lock_that_stays_free_too_long_while_a_client_waits_is_reported() {
     let tale = |wanted: u64| {
         let tale = Tale::default().walked("").hit(3_500);
         let tale = tale.hold_wanted("c1", 1, [100, 110, 200]);
@@ -119,7 +119,7 @@ fn lock_left_free_too_long_while_a_client_waits_is_reported() {
     assert_eq!(
         tale(3_900),
         (Verdict::Valid, 0),
-        "no client wanted the lock before"
+        "no client wanted the lock before that time"
     );
 }
 
@@ -211,7 +211,7 @@ fn quota_lost_in_a_change_without_faults_is_reported() {
 
 #[test]
 #[ignore = "nightly"]
-fn operator_that_skips_a_step_of_a_change_is_caught() {
+fn operator_that_skips_a_step_of_a_change_is_caught_by_a_checker() {
     if !is_built() {
         return;
     }
@@ -228,7 +228,7 @@ fn operator_that_skips_a_step_of_a_change_is_caught() {
             assert_eq!(
                 finding.verdict,
                 Verdict::Invalid,
-                "{checker} did not catch {operator}:\n{}",
+                "the checker {checker} did not catch {operator}:\n{}",
                 text(&run.output)
             );
         }

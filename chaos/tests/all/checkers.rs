@@ -32,7 +32,7 @@ impl Tale {
 }
 
 #[test]
-fn overlapping_holds_are_reported_and_consecutive_ones_are_not() {
+fn overlapping_holds_are_reported_but_consecutive_holds_are_not() {
     let apart = Tale::default()
         .hold("c1", 1, 10, 20, 1)
         .hold("c2", 1, 20, 30, 2);
@@ -44,7 +44,7 @@ fn overlapping_holds_are_reported_and_consecutive_ones_are_not() {
 }
 
 #[test]
-fn belief_of_holding_a_lock_ends_with_its_validity() {
+fn client_counts_as_holder_only_until_its_validity_ends() {
     let late = Tale::default()
         .hold("c1", 1, 10, 5_000, 1)
         .hold("c2", 1, 1_010, 1_020, 2);
@@ -52,7 +52,7 @@ fn belief_of_holding_a_lock_ends_with_its_validity() {
 }
 
 #[test]
-fn belief_of_holding_a_lock_ends_with_the_process() {
+fn client_counts_as_holder_only_until_its_process_ends() {
     let until = Some(1_010 * MS);
     let obtained = obtained(1, Some(1), until);
     let gone = Event::Gone {
@@ -68,7 +68,7 @@ fn belief_of_holding_a_lock_ends_with_the_process() {
 }
 
 #[test]
-fn overlap_is_excused_only_near_a_fault_that_allows_it() {
+fn overlap_of_holds_is_excused_only_near_a_fault_that_allows_it() {
     let tale = || {
         Tale::default()
             .hold("c1", 1, 10, 21, 1)
@@ -92,7 +92,7 @@ fn overlap_is_excused_only_near_a_fault_that_allows_it() {
 }
 
 #[test]
-fn verdict_is_unknown_if_a_fault_that_must_break_exclusion_caused_no_overlap() {
+fn verdict_is_unknown_if_a_fault_that_breaks_exclusion_caused_no_overlap() {
     let calm = Tale::default().hold("c1", 1, 10, 20, 1);
     let (verdict, _) = calm.verdict("exclusion", &[kind("clock-majority")]);
     assert_eq!(verdict, Verdict::Unknown);
@@ -190,17 +190,17 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
     assert_eq!(
         starved(1_850, 2_400, 700),
         (Verdict::Invalid, 1),
-        "the machine was busy mainly after the notification"
+        "the loss must be reported, because the machine was busy mainly after the notification"
     );
     assert_eq!(
         starved(100, 1_000, 800),
         (Verdict::Invalid, 1),
-        "the machine was busy before the deadline"
+        "the loss must be reported, because the machine was busy before the deadline"
     );
     assert_eq!(
         starved(1_000, 1_900, 300),
         (Verdict::Invalid, 1),
-        "the machine was busy for too short a time"
+        "the loss must be reported, because the machine was busy for too short a time"
     );
     // The entry about the earlier wait is recorded last.
     let line = |from: u64, waited: u64| Event::Starved {
@@ -250,7 +250,7 @@ fn client_without_a_lock_after_healing_is_reported() {
 }
 
 #[test]
-fn client_served_before_an_earlier_waiter_is_reported() {
+fn client_that_gets_the_lock_before_an_earlier_waiter_is_reported() {
     let obtained = |op, token| obtained(op, Some(token), None);
     let tale = |second_comes: u64| {
         Tale::default()
@@ -303,17 +303,17 @@ fn leftover_keys_are_reported() {
     assert_eq!(
         tale(&[], &[], &["quorate:fence:file"]),
         Verdict::Invalid,
-        "fencing counters must expire, too"
+        "the leftovers must be reported, because fencing counters must expire, too"
     );
     assert_eq!(
         Tale::default().verdict("leftovers", &[]).0,
         Verdict::Unknown,
-        "the keys were never listed"
+        "the result must be unknown if the keys were never listed"
     );
 }
 
 #[test]
-fn leftover_keys_of_a_master_without_a_clock_are_checked_after_the_ttl() {
+fn leftover_keys_of_a_master_without_a_clock_are_reported_only_after_the_ttl() {
     let verdict = |node: NodeKind, after: &[&str]| {
         let keys = |when: &str| Event::Keys {
             when: when.to_owned(),
@@ -368,7 +368,7 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
 }
 
 #[test]
-fn injected_fault_that_fails_makes_the_run_invalid() {
+fn fault_that_cannot_be_injected_makes_the_run_invalid() {
     let inject = Event::Inject {
         fault: 0,
         kind: "kill".into(),

@@ -54,7 +54,7 @@ impl Tale {
 }
 
 #[test]
-fn overlap_of_holds_over_several_resources_is_reported_for_each() {
+fn overlap_of_locks_on_several_resources_is_reported_for_each_resource() {
     let tale = |resources: &[&str]| {
         let both = ["transfer-1", "transfer-2"];
         Tale::default()
@@ -82,7 +82,7 @@ fn overlap_of_holds_over_several_resources_is_reported_for_each() {
 }
 
 #[test]
-fn created_or_lost_money_and_stale_bookings_are_reported() {
+fn bookings_with_stale_tokens_and_changes_of_the_total_balance_are_reported() {
     let moved = |token, balances: &[(&str, i64)]| Event::Moved {
         by: format!("c1#{token}"),
         token,
@@ -129,7 +129,7 @@ fn readers_may_overlap_each_other_but_not_a_writer() {
     assert_eq!(
         fencing(tale(Claim::Reader, 4)),
         (Invalid, 1),
-        "the reader's attempt began after the earlier hold"
+        "a smaller token must be reported if the attempt began after the earlier hold"
     );
     assert_eq!(fencing(tale(Claim::Alone, 5)), (Invalid, 1));
 }
@@ -182,13 +182,13 @@ fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupt
     assert_eq!(
         views(paused),
         (Valid, 1),
-        "a late write of a paused writer is allowed"
+        "a late write of a paused writer must be excused"
     );
     assert_eq!(views(tale(15)), (Unknown, 0), "nobody read the files");
 }
 
 #[test]
-fn excess_permit_and_doubly_held_slot_are_reported() {
+fn permit_beyond_the_limit_and_slot_with_two_holders_are_reported() {
     let tale = |slots: &[(usize, u64)]| {
         let mut tale = Tale::default();
         for (number, (slot, from)) in slots.iter().enumerate() {
@@ -212,7 +212,7 @@ fn excess_permit_and_doubly_held_slot_are_reported() {
 }
 
 #[test]
-fn waiter_for_a_permit_may_be_overtaken_for_a_short_time_only() {
+fn waiter_for_a_permit_that_is_overtaken_for_too_long_is_reported() {
     let tale = |first_served: u64| {
         let first = Hold(
             "c1",
@@ -237,7 +237,7 @@ fn waiter_for_a_permit_may_be_overtaken_for_a_short_time_only() {
 }
 
 #[test]
-fn holds_of_one_owner_share_a_token_and_two_owners_never_overlap() {
+fn different_tokens_of_one_owner_and_overlapping_owners_are_reported() {
     let owner = |id: &str| Claim::Owner(id.to_owned());
     let tale = |id: &str, token| {
         Tale::default()
@@ -253,7 +253,7 @@ fn holds_of_one_owner_share_a_token_and_two_owners_never_overlap() {
     assert_eq!(
         owners(tale("order-2", 6)),
         (Unknown, 0),
-        "no client joined another hold"
+        "the result must be unknown if no client joined another hold"
     );
     // While two owners wrongly hold the lock at once, a hold that joins one of them gets the token of that owner's
     // lock. Once that lock has ended, its token is outdated.
@@ -318,34 +318,34 @@ fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
     assert_eq!(
         prizes(&[first, (10, 13, "taken", 1)]),
         (Invalid, 1),
-        "the same unit was handed out twice"
+        "a unit that is handed out twice must be reported"
     );
     assert_eq!(
         prizes(&[first, (10, 13, "taken", 2)]),
         (Invalid, 1),
-        "no unit was removed from the two that were created"
+        "a take that leaves as many units as were created must be reported"
     );
     assert_eq!(
         prizes(&[second, (14, 15, "taken", 1)]),
         (Invalid, 1),
-        "the number of units left has risen"
+        "a number of units left that rises must be reported"
     );
     let over = (11, 12, "sold_out", 0);
     assert_eq!(
         prizes(&[first, over, (14, 15, "taken", 0)]),
         (Invalid, 1),
-        "a unit was handed out after the quota was sold out"
+        "a unit handed out after the quota was sold out must be reported"
     );
     assert_eq!(
         prizes(&[first, (14, 15, "sold_out", 1)]),
         (Invalid, 1),
-        "the quota was sold out, but a unit is left"
+        "sold out although a unit is left must be reported"
     );
     assert_eq!(prizes(&[over]), (Unknown, 0), "no client got a prize");
 }
 
 #[test]
-fn falling_term_or_term_with_two_leaders_is_reported() {
+fn falling_term_and_term_with_two_leaders_are_reported() {
     let followed = |term, leader: &str| Event::Followed {
         term: Some(term),
         leader: Some(leader.to_owned()),
@@ -373,22 +373,22 @@ fn falling_term_or_term_with_two_leaders_is_reported() {
     assert_eq!(
         leaders(tale().at(50, "c2", followed(7, "c3#9"))),
         (Invalid, 1),
-        "one term has two leaders"
+        "one term with two leaders must be reported"
     );
     assert_eq!(
         leaders(tale().at(50, "c2", followed(8, "c2#1"))),
         (Invalid, 1),
-        "this leader had another term"
+        "an observed term that is not the leader's must be reported"
     );
     assert_eq!(
         leaders(Tale::default()),
         (Unknown, 0),
-        "no observer followed the election"
+        "the result must be unknown if no observer followed the election"
     );
 }
 
 #[test]
-fn client_without_progress_or_leader_after_healing_is_reported() {
+fn client_that_gets_no_lock_or_sees_no_leader_after_healing_is_reported() {
     let finish = |tale: Tale| tale.at(900, "chaos", Event::Finish);
     let followed = Event::Followed {
         term: Some(7),

@@ -24,8 +24,8 @@ fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
 
 #[test]
 #[ignore = "nightly"]
-fn quorum_of_three_kinds_of_masters_keeps_its_promises_under_faults_of_each_kind() {
-    let test = "quorum_of_three_kinds_of_masters_keeps_its_promises_under_faults_of_each_kind";
+fn no_promise_breaks_on_masters_of_three_kinds_under_faults_of_each_kind() {
+    let test = "no_promise_breaks_on_masters_of_three_kinds_under_faults_of_each_kind";
     if is_missing(test, &[Redis, Mysql, Zookeeper]) {
         return;
     }
@@ -46,8 +46,8 @@ fn quorum_of_three_kinds_of_masters_keeps_its_promises_under_faults_of_each_kind
 
 #[test]
 #[ignore = "nightly"]
-fn database_losing_its_last_second_breaks_exclusion_but_not_fencing() {
-    let test = "database_losing_its_last_second_breaks_exclusion_but_not_fencing";
+fn databases_that_lose_their_last_second_break_exclusion_but_not_fencing() {
+    let test = "databases_that_lose_their_last_second_break_exclusion_but_not_fencing";
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
@@ -136,7 +136,7 @@ async fn take_all(player: Redlock, name: String) -> Drawn {
             other => panic!("{other:?}"),
         }
     }
-    panic!("the quota was not sold out after all attempts: {drawn:?}");
+    panic!("all units must be taken after all attempts: {drawn:?}");
 }
 
 /// Creates a quota of ten units. It may have to wait, because a master that has just restarted answers only when its
@@ -149,7 +149,7 @@ async fn open(operator: &Redlock, run: usize) -> String {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("no quota could be created in time");
+    panic!("a quota must be created in time");
 }
 
 /// Creates a quota of ten units, lets four clients take units from it, and kills a master in the meantime.
@@ -175,8 +175,8 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
 /// Runs the test as often as the variable `QUORATE_PRIZE_RUNS` states, e.g. `QUORATE_PRIZE_RUNS=100`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "nightly"]
-async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills() {
-    let test = "quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills";
+async fn quota_of_ten_on_two_redis_masters_and_a_database_gives_ten_prizes_despite_kills() {
+    let test = "quota_of_ten_on_two_redis_masters_and_a_database_gives_ten_prizes_despite_kills";
     let nodes = [Redis, Redis, Mysql];
     if is_missing(test, &nodes) {
         return;
@@ -188,24 +188,30 @@ async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills
     let (mut taken, mut unknown, mut while_dying) = (0, 0, 0);
     for run in 0..runs {
         let mut drawn = draw(&lottery, &players, run).await;
-        assert_eq!(drawn.lost, 0, "the quota was lost in run {run}: {drawn:?}");
+        assert_eq!(
+            drawn.lost, 0,
+            "the quota must not be lost, but was in run {run}: {drawn:?}"
+        );
         drawn.left.sort_unstable();
         let twice = drawn.left.windows(2).any(|pair| pair[0] == pair[1]);
-        assert!(!twice, "a prize was given twice in run {run}: {drawn:?}");
+        assert!(
+            !twice,
+            "no prize may be given twice, but one was in run {run}: {drawn:?}"
+        );
         assert!(drawn.left.iter().all(|left| *left < 10), "{drawn:?}");
         // Only the requests whose result is unknown can have taken the missing units.
         let missing = 10 - drawn.left.len();
         assert!(
             missing <= drawn.unknown,
-            "more units are missing than requests have an unknown result, in run {run}: {drawn:?}"
+            "each missing unit must belong to a request with an unknown result, but not in run {run}: {drawn:?}"
         );
         taken += drawn.left.len();
         unknown += drawn.unknown;
         while_dying += usize::from(drawn.unknown > 0);
     }
     println!(
-        "{runs} quotas of 10 with one of {} masters killed in each: {taken} prizes given, none twice, \
-         {unknown} answers unknown (in {while_dying} quotas)",
+        "{runs} quotas of 10 units, in each of which one of {} masters was killed: {taken} prizes given, none \
+         twice, {unknown} answers unknown (in {while_dying} quotas)",
         nodes.len()
     );
     assert!(taken > 0);

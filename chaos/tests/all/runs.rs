@@ -15,14 +15,14 @@ fn mixed_faults_for_forty_seconds_break_no_promise() {
     let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5");
     run.must_be_valid();
     for kind in Kind::mixed(&[NodeKind::Redis]) {
-        assert!(run.landed(kind) > 0, "the fault {kind} was not injected");
+        assert!(run.landed(kind) > 0, "the fault {kind} must be injected");
     }
     let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
     assert!(
         page.contains("\"verdict\":\"valid\""),
         "the page has its data"
     );
-    assert!(!page.contains("http"), "the page needs no network");
+    assert!(!page.contains("http"), "the page must need no network");
     look_at(&run.out.join("timeline.html"), 500);
     let again = chaos(&format!("recheck {}", run.out.display()));
     assert!(again.status.success(), "{}", text(&again));
@@ -44,13 +44,16 @@ fn look_at(page: &Path, least: usize) {
                 .ok()
         });
     let Some(seen) = browser.filter(|output| output.status.success()) else {
-        return eprintln!("no browser here: the page was not looked at");
+        return eprintln!("SKIPPED: there is no browser on this machine to show the page");
     };
     let dom = String::from_utf8_lossy(&seen.stdout);
     assert!(!dom.contains("data-error="), "the page's script failed");
     let drawn = dom.split("data-drawn=\"").nth(1);
     let drawn = drawn.and_then(|rest| rest.split('"').next()?.parse::<usize>().ok());
-    assert!(drawn > Some(least), "too few marks were drawn: {drawn:?}");
+    assert!(
+        drawn > Some(least),
+        "the page must show more marks: {drawn:?}"
+    );
     assert!(dom.contains("0 violations</h2>"), "the list has its title");
 }
 
@@ -74,7 +77,7 @@ fn survived(seed: u32, faults: &str) {
     for name in faults.split(',') {
         assert!(
             run.landed(kind(name)) > 0,
-            "the fault {name} was not injected"
+            "the fault {name} must be injected"
         );
     }
 }
@@ -96,7 +99,7 @@ fn kept(workload: &str, seed: u32, faults: &str) -> Run {
     for name in faults.split(',') {
         assert!(
             run.landed(kind(name)) > 0,
-            "the fault {name} was not injected"
+            "the fault {name} must be injected"
         );
     }
     run
@@ -104,7 +107,7 @@ fn kept(workload: &str, seed: u32, faults: &str) -> Run {
 
 #[test]
 #[ignore = "nightly"]
-fn late_requests_and_paused_clients_lose_no_money() {
+fn late_requests_and_paused_clients_do_not_change_the_total_balance() {
     kept("transfer", 21, "late-requests,client-sigstop");
 }
 
@@ -116,7 +119,7 @@ fn readers_see_complete_writes_despite_kills_and_partitions() {
 
 #[test]
 #[ignore = "nightly"]
-fn amnesia_fault_and_dropped_futures_never_allow_six_holders_of_five_permits() {
+fn masters_that_lose_data_and_dropped_futures_never_allow_six_holders_of_five_permits() {
     let run = kept("permits", 23, "kill,client-drop");
     look_at(&run.out.join("timeline.html"), 50);
 }
@@ -129,19 +132,19 @@ fn kills_and_resets_never_let_two_owners_overlap() {
 
 #[test]
 #[ignore = "nightly"]
-fn majority_restarted_empty_gives_no_eleventh_prize() {
+fn majority_restarted_empty_never_gives_an_eleventh_prize_of_ten() {
     kept("prizes", 25, "restart-majority,client-sigkill");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn followers_see_one_leader_per_term_despite_pauses_and_amnesia() {
+fn observers_see_one_leader_per_term_despite_pauses_and_masters_that_lose_data() {
     kept("leader", 26, "client-sigstop,kill");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn amnesia_fault_without_the_restart_guard_breaks_every_kind_but_neither_money_nor_prizes() {
+fn masters_that_lose_data_without_the_restart_guard_break_all_locks_but_no_balance_or_quota() {
     let run = Run::until(
         "kinds-amnesia",
         "--seed 27 --masters 3 --clients 4 --workload kinds --faults amnesia",
@@ -170,7 +173,7 @@ fn network_link_that_is_down_breaks_no_promise() {
 
 #[test]
 #[ignore = "nightly"]
-fn flushall_breaks_no_promise() {
+fn flushall_on_a_master_breaks_no_promise() {
     survived(7, "flushall");
 }
 
@@ -188,7 +191,7 @@ fn master_that_sends_garbage_breaks_no_promise() {
 
 #[test]
 #[ignore = "nightly"]
-fn master_that_sends_the_replies_of_others_breaks_no_promise() {
+fn master_that_answers_with_replies_to_other_requests_breaks_no_promise() {
     survived(13, "foreign-replies");
 }
 
@@ -229,7 +232,7 @@ fn wrong_clocks_on_a_majority_break_exclusion_but_not_fencing() {
 
 #[test]
 #[ignore = "nightly"]
-fn amnesia_fault_without_the_restart_guard_breaks_exclusion_but_not_fencing() {
+fn masters_that_lose_data_without_the_restart_guard_break_exclusion_but_not_fencing() {
     let run = Run::until(
         "amnesia",
         "--seed 6 --masters 3 --clients 3 --many 5 --faults amnesia",
@@ -285,7 +288,7 @@ fn known_bad_clients_of_plain_locks_are_caught() {
         assert_eq!(
             verdict(&run),
             Verdict::Invalid,
-            "{checker} did not catch {locker}:\n{}",
+            "the checker {checker} did not catch {locker}:\n{}",
             text(&run.output)
         );
         assert_eq!(run.output.status.code(), Some(1));
@@ -319,7 +322,10 @@ fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
 #[test]
 #[ignore = "nightly"]
 fn known_bad_client_that_locks_several_resources_one_by_one_is_caught() {
-    let left = ("leftovers", "released by all clients, and still there");
+    let left = (
+        "leftovers",
+        "keys that still exist after all clients released their locks",
+    );
     caught("one-by-one", "transfer --faults none", &[2, 6, 12], &[left]);
     let both = ("exclusion", "both held \"transfer-");
     caught(
@@ -344,7 +350,7 @@ fn known_bad_client_that_only_counts_readers_is_caught() {
 
 #[test]
 fn known_bad_client_that_lets_each_master_choose_a_permit_is_caught() {
-    let six = ("permits", "at once, and 5 permits");
+    let six = ("permits", "but there are only 5 permits");
     let both = ("exclusion", "both held \"permits\", slot ");
     caught(
         "any-permit",
@@ -356,7 +362,7 @@ fn known_bad_client_that_lets_each_master_choose_a_permit_is_caught() {
 
 #[test]
 #[ignore = "nightly"]
-fn known_bad_client_that_joins_an_owner_through_one_master_is_caught() {
+fn known_bad_client_that_joins_a_hold_of_an_owner_on_one_master_only_is_caught() {
     let both = ("exclusion", "both held \"owners\"");
     let mark = ("views", "in \"owners\", which must be");
     caught(
@@ -369,7 +375,7 @@ fn known_bad_client_that_joins_an_owner_through_one_master_is_caught() {
 
 #[test]
 fn known_bad_client_that_gives_holds_of_one_owner_separate_tokens_is_caught() {
-    let numbers = ("owners", "hold for one owner with the numbers");
+    let numbers = ("owners", "hold one lock for the same owner");
     caught(
         "numbers-each",
         "owners --faults none",
@@ -385,7 +391,7 @@ fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
 }
 
 #[test]
-fn known_bad_client_that_leads_through_one_master_is_caught() {
+fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1 ");
     // This implementation behaves correctly as long as all masters are up.

@@ -78,7 +78,7 @@ impl Check for Backing {
                     return Ok(());
                 }
                 Err(format!(
-                    "client {} holds r{} with token {:?} and only {} votes, which are no majority",
+                    "client {} holds r{} with token {:?}, but only {} votes support it, which is not a majority",
                     believer.client,
                     believer.resource,
                     believer.fencing,

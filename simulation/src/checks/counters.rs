@@ -71,7 +71,8 @@ impl Check for Counters {
                 let has_expired = last.expires <= last.shown_us.max(now_us);
                 if after.counter < last.counter && !has_expired {
                     return Err(format!(
-                        "the counter of r{resource} on master {master} fell from {} to {} before its key expired",
+                        "the fencing counter of r{resource} on master {master} fell from {} to {} before its key \
+                         expired",
                         last.counter, after.counter
                     ));
                 }
@@ -81,13 +82,13 @@ impl Check for Counters {
                     && before.holder != after.holder;
                 if fresh && after.counter <= before.counter {
                     return Err(format!(
-                        "master {master} granted r{resource} and left the counter at {}",
+                        "master {master} granted r{resource} but left the fencing counter at {}",
                         after.counter
                     ));
                 }
                 if fresh && after.counter_expires < now_us + DAY_US {
                     return Err(format!(
-                        "master {master} granted r{resource} and keeps the counter {} for less than a day",
+                        "master {master} granted r{resource} but keeps the fencing counter {} for less than a day",
                         after.counter
                     ));
                 }

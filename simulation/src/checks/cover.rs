@@ -90,7 +90,8 @@ impl Cover {
         if !is_majority(keepers, believer.sets) {
             let count = keepers.count_ones();
             return Err(format!(
-                "client {} holds r{} for another {:.3} ms, and only {count} masters keep the key until then",
+                "client {} believes to hold r{} for another {:.3} ms, but only {count} masters keep the key until \
+                 then",
                 believer.client,
                 believer.resource,
                 until.saturating_sub(at.now) as f64 / 1e6

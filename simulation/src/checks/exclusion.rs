@@ -69,7 +69,7 @@ impl Check for Exclusion {
             let apart = |overlap: &&Overlap<Who>| !overlap.other.scope.beside(who.scope);
             if let Some(overlap) = overlaps.iter().find(apart) {
                 return Err(format!(
-                    "clients {} and {} both believe to hold r{resource} (tokens {:?} and {:?})",
+                    "clients {} and {} both believe that they hold r{resource} (tokens {:?} and {:?})",
                     overlap.other.client, who.client, overlap.other.token, who.token
                 ));
             }

@@ -51,7 +51,7 @@ impl Check for Extensions {
                     last.filter(|(when, _, other)| *when > believer.since && !other.beside(mine));
                 if let Some((_, client, _)) = later.next().filter(|_| at.promises.exclusion) {
                     return Err(format!(
-                        "client {} extended r{} although client {client} obtained it meanwhile",
+                        "client {} extended r{}, although client {client} had acquired the lock in the meantime",
                         believer.client, believer.resource
                     ));
                 }

@@ -33,7 +33,7 @@ impl Check for ForeignKeys {
             return Ok(());
         }
         Err(format!(
-            "the foreign key of r{resource} on master {master} is gone"
+            "master {master} no longer has the foreign key of r{resource}, which no client may delete"
         ))
     }
 

@@ -23,7 +23,7 @@ impl Check for Gone {
             Fact::Released => self.judged += 1,
             Fact::WrittenAgain { master, value } => {
                 return Err(format!(
-                    "master {master} keeps {} again, which it had reported as released",
+                    "master {master} stores {} again, although it had reported that value as released",
                     short(&value[..])
                 ));
             }

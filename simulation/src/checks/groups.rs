@@ -71,7 +71,7 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "master {master} confirmed {} without r{resource}",
+        "master {master} confirmed the token of {}, which does not hold r{resource} there",
         short(&mine)
     ))
 }
@@ -99,7 +99,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
     match (class, extended) {
         (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
             return Err(format!(
-                "master {master} kept {} on r{resource} for its owner, although a fencing token above its {number} was given since",
+                "master {master} extended {} on r{resource} for its owner, although a fencing token larger than its \
+                 {number} was given since",
                 short(&mine)
             ));
         }
@@ -175,7 +176,8 @@ impl Check for Groups {
             // The random lock value of an attempt fills all 32 bytes. A class marker is shorter and padded with zeros.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
-                    "{} holds r{resource} on master {master}, and the lock key shows no class",
+                    "{} holds r{resource} on master {master}, but the lock key does not show whether readers or an \
+                     owner hold it",
                     short(&member.value)
                 ));
             }
@@ -183,7 +185,7 @@ impl Check for Groups {
         let last = members.iter().map(|member| member.until_ms).max();
         if let Some(last) = last.filter(|last| *last > *now_ms && last * 1_000 > after.expires) {
             return Err(format!(
-                "the class marker on r{resource} of master {master} expires {} ms before its longest hold",
+                "the lock key of r{resource} on master {master} expires {} ms before its longest shared hold",
                 last - after.expires / 1_000
             ));
         }

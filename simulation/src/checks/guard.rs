@@ -56,7 +56,8 @@ impl Check for Guard {
                 };
                 if vote && at.now < restarted + self.max_ttl {
                     return Err(format!(
-                        "master {master} was asked for a vote for {} {} ms after its restart",
+                        "master {master} was asked for a vote on {} {} ms after its restart, although the \
+                         restart guard forbids it",
                         short(&claim.token().to_hex()),
                         (at.now - restarted) / 1_000_000
                     ));

@@ -24,7 +24,7 @@ impl Healing {
         (!waiting.is_empty()).then(|| Violation {
             rule: Self::RULE,
             what: format!(
-                "clients {waiting:?} still have no lock {} ms after the healing",
+                "clients {waiting:?} still have no lock {} ms after all faults healed",
                 bound / 1_000_000
             ),
             at: self.deadline - BEGIN,

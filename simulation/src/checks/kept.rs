@@ -32,7 +32,7 @@ impl Check for Kept {
         self.judged += u64::from(at.now > believer.obtained + self.ttl);
         if *why == Why::Lost {
             return Err(format!(
-                "client {} lost r{} after {} ms in a calm scenario",
+                "client {} lost r{} after {} ms, although the scenario has no faults",
                 believer.client,
                 believer.resource,
                 (at.now - believer.obtained) / 1_000_000

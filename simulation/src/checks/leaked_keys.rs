@@ -53,7 +53,7 @@ impl LeakedKeys {
             let member = self.members.iter().find(left);
             if let Some((master, resource, _)) = member {
                 return Err(format!(
-                    "master {master} still keeps a hold on r{resource} {} ms after its client was done with it",
+                    "master {master} still stores a hold on r{resource} {} ms after its client finished with it",
                     self.bound / MS
                 ));
             }
@@ -61,7 +61,7 @@ impl LeakedKeys {
                 let left = |(holder, until): &(_, u64)| *holder == Some(value) && *until > by;
                 if let Some(resource) = keys.iter().position(left) {
                     return Err(format!(
-                        "master {master} still keeps r{resource} {} ms after its client was done with it",
+                        "master {master} still stores r{resource} {} ms after its client finished with it",
                         self.bound / MS
                     ));
                 }

@@ -53,7 +53,7 @@ impl Check for Loss {
                 .saturating_sub(believer.until);
             if let Some(late) = self.notice.judge(believer.until, shows, kept) {
                 return Err(format!(
-                    "client {} has not been notified {} us after the end of its validity on r{}",
+                    "client {} was not notified of a loss {} us after the end of its validity on r{}",
                     believer.client,
                     late / 1_000,
                     believer.resource

@@ -188,7 +188,7 @@ impl Checkers {
 
     /// Records a violation: tasks have been polled `polls` times while the simulated time stood still.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
-        let what = format!("tasks were polled {polls} times while the time did not move");
+        let what = format!("tasks were polled {polls} times while the simulated time stood still");
         self.note("time goes on", now, Err(what));
     }
 

@@ -78,7 +78,8 @@ impl Notes {
             return Ok(());
         }
         Err(format!(
-            "observers got the note {received:?} for the leader of r{resource} in the term {term}, whose note is {says:?}"
+            "observers got the note {received:?} for the leader of r{resource} in the term {term}, but its note is \
+             {says:?}"
         ))
     }
 
@@ -95,12 +96,12 @@ impl Notes {
         *largest = term.max(*largest);
         if floor > term {
             return Err(format!(
-                "an observer got the term {term} of r{resource} after unused days, below the earlier term {floor}"
+                "after unused days, an observer got the term {term} of r{resource}, below the earlier term {floor}"
             ));
         }
         if last > term {
             return Err(format!(
-                "an observer got the term {term} of r{resource} after the term {last}"
+                "an observer got the term {term} of r{resource} after the larger term {last}"
             ));
         }
         let Some(note) = note else {
@@ -110,7 +111,7 @@ impl Notes {
         let known = known.or_insert_with(|| note.to_owned());
         if known != note {
             return Err(format!(
-                "observers got the notes {known:?} and {note:?} for the term {term} of r{resource}"
+                "observers got different notes {known:?} and {note:?} for the term {term} of r{resource}"
             ));
         }
         self.agree(resource, term)
@@ -131,7 +132,9 @@ impl Notes {
         self.judged += 1;
         let (master, resource) = place;
         let Some((value, text)) = note.split_first_chunk::<32>() else {
-            return Err(format!("master {master} keeps no note next to r{resource}"));
+            return Err(format!(
+                "master {master} stores something that is not a note next to r{resource}"
+            ));
         };
         self.beside.insert(place, (*value, until));
         // A note consists of the start time, pid, host, program and text, separated by tabs. In a leader's note the
@@ -140,7 +143,7 @@ impl Notes {
         let says = String::from_utf8_lossy(says);
         if self.values.get(value).is_some_and(|known| *known != says) {
             return Err(format!(
-                "master {master} shows the note {says:?} for {}, which holds r{resource} with another note",
+                "master {master} stores the note {says:?} for {}, but this holder of r{resource} has another note",
                 short(value)
             ));
         }
@@ -168,7 +171,7 @@ impl Notes {
         let known = |note: &str| self.said.contains(&(resource, note.to_owned()));
         if says.is_some_and(|says| says != note) || !note.is_none_or(known) {
             return Err(format!(
-                "a waiter for r{resource} got the note {note:?} for {}, whose note is {says:?}",
+                "a waiter for r{resource} got the note {note:?} for {}, but the note of that holder is {says:?}",
                 holder.map_or("somebody".to_owned(), |holder| short(&holder))
             ));
         }
@@ -183,7 +186,8 @@ impl Notes {
             let left = |(_, (whose, until)): &(_, &(Value, u64))| *whose == value && *until > by;
             if let Some(((master, resource), _)) = self.beside.iter().find(left) {
                 return Err(format!(
-                    "master {master} still keeps a note next to r{resource} {} ms after its client was done with it",
+                    "master {master} still stores a note of r{resource} {} ms after its client finished with the \
+                     lock",
                     self.bound.unwrap_or(0) / MS
                 ));
             }

@@ -47,7 +47,7 @@ impl Numbers {
             };
             if let Some(what) = what {
                 return Err(format!(
-                    "client {client} was given {what} fencing token {number} on r{} after client {} had {}",
+                    "client {client} got {what} fencing token {number} on r{} after client {} had {}",
                     believer.resource, other.client, other.number
                 ));
             }

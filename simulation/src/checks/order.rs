@@ -137,7 +137,8 @@ impl Order {
             let passed = passed.or(readers.filter(|_| believer.scope.class.is_none()));
             if let Some(passed) = passed {
                 return Err(format!(
-                    "client {} has r{resource} before {passed}, which was queued on a majority when it began",
+                    "client {} acquired r{resource} before {passed}, although that one was queued on a majority \
+                     when it began",
                     believer.client
                 ));
             }
@@ -216,7 +217,7 @@ impl Order {
         match before.find(|id| !(reads && id.ends_with(READER))) {
             None => Ok(()),
             Some(first) => Err(format!(
-                "master {master} granted r{resource} although {first} is ahead in its queue"
+                "master {master} granted r{resource}, although {first} is ahead in its queue"
             )),
         }
     }

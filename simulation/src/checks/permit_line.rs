@@ -108,7 +108,7 @@ impl PermitLine {
         self.judged += 1;
         match first {
             Some(first) if granted && before.holder != after.holder => Err(format!(
-                "master {master} granted a permit of r{line} although {first} is ahead in its queue"
+                "master {master} granted a permit of r{line}, although {first} is ahead in its queue"
             )),
             None if !granted && before.holder.is_none() && self.restarted >> master & 1 == 0 => {
                 Err(format!(
@@ -133,7 +133,8 @@ impl PermitLine {
         }
         match self.lines[line].passed(began) {
             Some(passed) if at.promises.order => Err(format!(
-                "client {} has a permit of r{line} before {passed}, which was queued on a majority when it began",
+                "client {} acquired a permit of r{line} before {passed}, although that one was queued on a majority \
+                 when it began",
                 believer.client
             )),
             _ => Ok(()),

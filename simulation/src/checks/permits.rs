@@ -93,7 +93,7 @@ impl Check for Permits {
             return Ok(());
         }
         Err(format!(
-            "client {} is one of {} with a permit of the semaphore r{semaphore}, which has {}",
+            "client {} is one of {} clients that hold a permit of the semaphore r{semaphore}, which has only {}",
             believer.client,
             others.len() + 1,
             self.most[semaphore]

@@ -96,7 +96,7 @@ impl Check for Prompt {
         match at.believers.iter().find(|one| self.late(at.now, one)) {
             None => Ok(()),
             Some(one) => Err(format!(
-                "client {} has not been notified {} ms after a majority replied that it does not hold r{}",
+                "client {} was not notified of a loss {} ms after a majority replied that it does not hold r{}",
                 one.client,
                 self.bound / MS,
                 one.resource

@@ -36,14 +36,14 @@ impl Register {
         let above = before.counter.max(last);
         if above > number {
             return Err(format!(
-                "master {master} wrote a value of r{resource} under {number}, below {above}"
+                "master {master} wrote a value of r{resource} under the fencing token {number}, below {above}"
             ));
         }
         let known = self.written.entry((resource, number));
         let known = known.or_insert_with(|| bytes.to_vec());
         if known != bytes {
             return Err(format!(
-                "two values of r{resource} were written under {number}"
+                "two different values of r{resource} were written under the same fencing token {number}"
             ));
         }
         Ok(())
@@ -67,7 +67,8 @@ impl Check for Register {
                 self.judged += 1;
                 if after.counter != *token {
                     return Err(format!(
-                        "master {master} read the value of r{resource} for {token} and left the counter at {}",
+                        "master {master} read the value of r{resource} for token {token}, but left the fencing \
+                         counter at {}",
                         after.counter
                     ));
                 }

@@ -247,13 +247,14 @@ impl Stock {
         }
         if shows && self.removals.gone.contains(&resource) {
             return Err(format!(
-                "client {client} gets {result:?} of r{resource}, which was removed before its call"
+                "client {client} gets {result:?} for the value r{resource}, which was removed before the call"
             ));
         }
         let lost = self.lost.get(&resource);
         if hands_out && lost.is_some_and(|(at, step)| *at < ask.began && *step <= ask.step) {
             return Err(format!(
-                "client {client} gets {result:?} of r{resource}, which was lost before its call"
+                "client {client} gets {result:?} for the value r{resource}, which was reported as lost before the \
+                 call"
             ));
         }
         match result {
@@ -266,7 +267,7 @@ impl Stock {
                 self.judged += 1;
                 if !self.restarted {
                     return Err(format!(
-                        "client {client} gets Lost of r{resource}, and no master has restarted"
+                        "client {client} gets Lost for the value r{resource}, although no master has restarted"
                     ));
                 }
                 let first = self.lost.entry(resource).or_insert((now, ask.step));
@@ -302,12 +303,13 @@ impl Stock {
         for unit in left..left + units {
             if unit >= stock {
                 return Err(format!(
-                    "client {client} took a unit of r{resource} that left {unit} of {stock}"
+                    "client {client} took a unit of the quota r{resource} that left {unit} units, but only {stock} \
+                     were created"
                 ));
             }
             if let Some(other) = self.taken.insert((resource, unit), client) {
                 return Err(format!(
-                    "clients {other} and {client} both took the unit of r{resource} that left {unit}"
+                    "clients {other} and {client} both took the unit of the quota r{resource} that left {unit} units"
                 ));
             }
         }
@@ -322,7 +324,8 @@ impl Stock {
         let least = quota.units.saturating_sub(quota.asked);
         if left > most || left < least {
             return Err(format!(
-                "{left} units of r{resource} are reported as left, of {} of which {} had been taken and {} been asked for",
+                "{left} units of r{resource} are reported as left, which cannot be: of {} units, {} were taken and \
+                 at most {} were requested",
                 quota.units, ask.taken, quota.asked
             ));
         }
@@ -334,14 +337,15 @@ impl Stock {
         self.judged += 1;
         let Some(period) = self.written.get(&(resource, number)) else {
             return Err(format!(
-                "client {client} does r{resource} under {number}, for which no master has a record"
+                "client {client} does the once job r{resource} under the fencing token {number}, but no master has \
+                 a record with it"
             ));
         };
         let key = (resource, period.clone());
         match self.done.insert(key, client) {
             None => Ok(()),
             Some(other) => Err(format!(
-                "clients {other} and {client} both do r{resource} in the period {:?}",
+                "clients {other} and {client} both do the once job r{resource} in the period {:?}",
                 String::from_utf8_lossy(period)
             )),
         }

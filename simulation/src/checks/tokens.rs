@@ -44,7 +44,9 @@ impl Check for Tokens {
             Fact::Obtained { believer } => {
                 let client = believer.client;
                 let Some(token) = believer.fencing else {
-                    return Err(format!("client {client} holds without a token"));
+                    return Err(format!(
+                        "client {client} holds the lock without a fencing token"
+                    ));
                 };
                 let began = self.started.get(&believer.value.to_hex());
                 if let Some(mixed) = &mut self.mixed {
@@ -60,12 +62,12 @@ impl Check for Tokens {
                 match self.given.obtained(believer.resource, obtained) {
                     None => Ok(()),
                     Some(Breach::Twice(other)) => Err(format!(
-                        "clients {} and {client} were both given token {token}",
+                        "clients {} and {client} both got the fencing token {token}",
                         other.who
                     )),
                     Some(Breach::Smaller(other)) => Err(format!(
-                        "client {client} started after client {} had token {}, and was given the \
-                         smaller {token}",
+                        "client {client} started after client {} had the fencing token {}, but got the smaller \
+                         token {token}",
                         other.who, other.token
                     )),
                 }

@@ -33,7 +33,7 @@ impl Check for Values {
                 let first = self.attempts.entry(hex).or_insert_with(|| (*claim).clone());
                 if !Arc::ptr_eq(first, claim) {
                     return Err(format!(
-                        "client {client} uses value {} for a second attempt",
+                        "client {client} uses the lock value {} for a second attempt",
                         short(&hex)
                     ));
                 }
@@ -50,7 +50,7 @@ impl Check for Values {
                 let stood = before.holder.filter(|_| before.holder != after.holder);
                 if let Some(other) = stood.filter(|held| *held != claim.token().to_hex()) {
                     return Err(format!(
-                        "the release of {} removed {} from r{resource} on master {master}",
+                        "the release of {} removed {} from r{resource} on master {master}, which is another claim",
                         short(&claim.token().to_hex()),
                         short(&other)
                     ));

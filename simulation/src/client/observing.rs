@@ -37,7 +37,9 @@ impl Client {
                 let note = leader.note.and_then(|note| note.text);
                 (leader.term, note)
             });
-            self.say(|client| format!("client {client} sees {seen:?} lead r{resource}"));
+            self.say(|client| {
+                format!("client {client} observes {seen:?} as the leader of r{resource}")
+            });
             self.count(seen.as_ref());
             self.tell(|task| Fact::Observed {
                 task,

@@ -18,7 +18,7 @@ pub(crate) fn failed(error: &ValueError) -> ValueResult {
         ValueError::Unknown(_) => ValueResult::Unknown,
         ValueError::Missing(_) | ValueError::Lost(_) => ValueResult::Lost,
         ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
-            panic!("a value that no client wrote: {error}")
+            panic!("the stored value was written by no client: {error}")
         }
         _ => ValueResult::Nothing,
     }
@@ -194,7 +194,7 @@ impl Client {
 
     fn report(&self, step: &Step, result: ValueResult) {
         let (client, resource) = (self.process.client, usize::from(step.resource));
-        self.say(|client| format!("client {client} gets {result:?} of the value of r{resource}"));
+        self.say(|client| format!("client {client} gets {result:?} for the value of r{resource}"));
         self.tell(|task| Fact::ValueReturned {
             client,
             task,

@@ -422,7 +422,7 @@ impl Hold for WrongHold {
     }
 
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
-        unreachable!("the small locker knows no readers")
+        unreachable!("the small client does not support readers")
     }
 }
 

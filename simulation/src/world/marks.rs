@@ -290,7 +290,9 @@ impl World {
                 self.masters[master].set_mark(now_us, &mark, None);
                 self.watch.coverage.mended += 1;
                 self.say(|| {
-                    format!("master {master}: its generation marker is written by hand: {mark}")
+                    format!(
+                        "master {master}: the operator writes its generation marker by hand: {mark}"
+                    )
                 });
                 self.raised(master);
             }
@@ -418,7 +420,7 @@ impl World {
         self.watch.coverage.given_again += 1;
         self.masters[index].set_mark(now_us, text(mark), lifetime);
         let mark = text(mark).to_owned();
-        self.say(|| format!("master {index}: its generation marker is restored: {mark}"));
+        self.say(|| format!("master {index}: a client restores its generation marker: {mark}"));
         self.raised(index);
         out.push_str("+OK\r\n");
     }
@@ -498,7 +500,7 @@ impl World {
         if std::mem::replace(&mut self.masters[index].retired, true) {
             return;
         }
-        self.say(|| format!("master {index} is stopped for good"));
+        self.say(|| format!("master {index} is stopped and never started again"));
         self.watch.coverage.retired += 1;
         self.masters[index].up = false;
         self.cut_all(index, false);
@@ -510,7 +512,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marker_check_is_read_from_the_first_line_of_a_script() {
+    fn first_line_of_a_script_shows_whether_it_checks_the_generation_marker() {
         let line = "local mark = redis.call('GET', 'quorate:masters') if mark and mark ~= '0 aa' and mark ~= '1 bb' then \
                     return redis.error_reply('ERR x' .. (mark or '-')) end local MAX_TTL = 1";
         let looks = Looks::read(line).expect("it looks");

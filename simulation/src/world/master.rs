@@ -224,7 +224,10 @@ fn plain(answer: &Result<Answer, Fault>) -> String {
     match answer {
         Ok(Answer::Granted { .. }) => "granted".to_owned(),
         Ok(Answer::Refused { line, .. }) => match line {
-            Some(line) => format!("refused, {} ahead, ticket {}", line.ahead, line.ticket),
+            Some(line) => format!(
+                "refused, {} waiters ahead, ticket {}",
+                line.ahead, line.ticket
+            ),
             None => "refused".to_owned(),
         },
         answer => format!("{answer:?}"),
@@ -477,7 +480,7 @@ impl World {
             master.started_us = master.micros(now);
         }
         let kept = master.keeps;
-        self.say(|| format!("master {index} is back, disk: {kept:?}"));
+        self.say(|| format!("master {index} restarts, its disk keeps: {kept:?}"));
         // A full disk keeps the counters, so the master has forgotten nothing. The checkers must see the restart
         // anyway.
         let forgot = kept != Disk::Always;

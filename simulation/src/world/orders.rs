@@ -233,7 +233,7 @@ impl World {
             _ => coverage.finished += 1,
         }
         self.masters[index].set_mark(now_us, &raised, lifetime);
-        self.say(|| format!("master {index}: the generation marker is {number} now"));
+        self.say(|| format!("master {index}: the number of its generation marker is now {number}"));
         self.happened(Happening::Change);
         self.raised(index);
         if self.flaw == Some(Flaw::MarkLostOnRestart) && number % 4 == 2 {
@@ -318,7 +318,7 @@ impl World {
         }
         master.look_at_all(self.now);
         self.watch.coverage.carried += raised;
-        self.say(|| format!("master {index}: {raised} counters are raised"));
+        self.say(|| format!("master {index}: {raised} fencing counters are raised"));
         owned
     }
 

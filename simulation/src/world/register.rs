@@ -68,7 +68,9 @@ impl World {
     /// Lets a master read or write a value, and reports it to the checkers.
     pub(super) fn apply_value(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
         let (Request::Read { claim, .. } | Request::Write { claim, .. }) = request else {
-            return Err(Fault::Server("not a request about a value".into()));
+            return Err(Fault::Server(
+                "the request must be about a stored value".into(),
+            ));
         };
         let now = self.now;
         let master = &mut self.masters[index];

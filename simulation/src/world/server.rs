@@ -397,7 +397,7 @@ impl World {
         let readable = readable && !refused;
         if let Some(stray) = self.strays[index].take().filter(|_| readable) {
             let master = stray.master;
-            self.say(|| format!("master {master}: a late message"));
+            self.say(|| format!("master {master}: a message arrives late"));
             let _unheard = self.apply(master, &stray.request, false);
         }
     }
@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_is_parsed_only_when_complete() {
+    fn simulated_server_parses_a_command_only_when_it_is_complete() {
         let bytes = b"*2\r\n$3\r\nSET\r\n$1\r\na\r\n*1\r\n";
         for cut in 0..20 {
             assert_eq!(command(&bytes[..cut]), None, "{cut}");

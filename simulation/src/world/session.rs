@@ -397,7 +397,9 @@ impl World {
         self.asked[index] = Some(asked);
         if std::mem::take(&mut self.sessions[session].garbled) {
             self.watch.coverage.garbage += 1;
-            return Err(Fault::Server("the answer to another question".into()));
+            return Err(Fault::Server(
+                "the answer belongs to another request".into(),
+            ));
         }
         answer
     }

@@ -7,13 +7,13 @@ use crate::support::{CHANGES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{ChangePlan, Flaw, Kind, Play, Scenario, Step, ValueStep, Worlds};
 
 #[test]
-fn every_seed_passes_while_masters_are_replaced() {
+fn every_seed_breaks_no_rule_while_masters_are_replaced() {
     every_seed_passes(CHANGES.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn every_nightly_seed_passes_while_masters_are_replaced() {
+fn every_nightly_seed_breaks_no_rule_while_masters_are_replaced() {
     every_seed_passes(CHANGES.all());
 }
 
@@ -39,12 +39,12 @@ fn every_seed_passes(seeds: u64) {
     let never: Vec<&str> = never.into_iter().flatten().collect();
     assert!(
         !once || never.is_empty(),
-        "no seed has covered these events: {never:?}"
+        "every event must happen in some seed, but these never did: {never:?}"
     );
 }
 
 #[test]
-fn same_seed_gives_the_same_run_while_masters_are_replaced() {
+fn same_seed_gives_the_same_simulation_run_while_masters_are_replaced() {
     let play = Play {
         trace: true,
         ..Play::default()
@@ -61,7 +61,7 @@ const MS: u64 = 1_000_000;
 /// units from a quota. Only then does the second operator read the old masters for the last time. It must not overwrite
 /// the new number of units with the old one.
 #[test]
-fn second_operator_does_not_overwrite_a_newer_value_with_an_older_one() {
+fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
     let of = |think, verb| Step {
         think: think * MS,
         wait: 200 * MS,
@@ -122,7 +122,7 @@ const SEEDED_BUGS: [(Flaw, u64); 22] = [
 ];
 
 #[test]
-fn seeded_bugs_in_replacing_masters_are_caught_within_their_number_of_seeds() {
+fn seeded_bugs_in_changes_of_masters_are_caught_within_their_number_of_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_CHANGES);
     for flaw in Flaw::OF_CHANGES {
         assert_eq!(
@@ -138,7 +138,7 @@ fn seeded_bugs_in_replacing_masters_are_caught_within_their_number_of_seeds() {
 
 #[test]
 #[ignore = "nightly"]
-fn rare_seeded_bugs_in_replacing_masters_are_caught_within_their_number_of_seeds() {
+fn rare_seeded_bugs_in_changes_of_masters_are_caught_within_their_number_of_seeds() {
     all_are_caught(|within| !is_short(within) && !cfg!(debug_assertions));
 }
 
@@ -148,6 +148,6 @@ fn all_are_caught(is_played: impl Fn(u64) -> bool) {
         .filter(|(_, within)| is_played(*within))
     {
         let caught = is_caught(flaw, within);
-        assert!(caught, "{flaw} is not caught within {within} seeds");
+        assert!(caught, "{flaw} must be caught within {within} seeds");
     }
 }

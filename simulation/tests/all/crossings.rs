@@ -13,13 +13,13 @@ const NEVER: [(Masters, &[&str], Happening, &str); 2] = [
         Masters::Clocked,
         &HELD,
         Happening::Change,
-        "a store keeps no generation marker: stores cannot be replaced",
+        "stores cannot be replaced, because a store keeps no generation marker",
     ),
     (
         Masters::Clockless,
         &HELD,
         Happening::Change,
-        "a store keeps no generation marker: stores cannot be replaced",
+        "stores cannot be replaced, because a store keeps no generation marker",
     ),
 ];
 
@@ -39,7 +39,7 @@ fn every_reason_for_an_empty_table_cell_names_existing_rows() {
 
 #[test]
 #[ignore = "nightly"]
-fn every_kind_of_lock_and_stored_value_is_checked_across_every_kind_of_event() {
+fn every_kind_of_lock_and_stored_value_is_checked_after_every_kind_of_event() {
     let seeds = CROSSINGS.all();
     let mut seen = Crossings::default();
     for worlds in [Worlds::Redis, Worlds::Changes, Worlds::Stores] {
@@ -53,7 +53,7 @@ fn every_kind_of_lock_and_stored_value_is_checked_across_every_kind_of_event() {
             match (judged, reason(masters, held, happening)) {
                 (0, None) => Some(format!("{cell}: never judged")),
                 (1.., Some(why)) => Some(format!(
-                    "{cell}: judged {judged} times, although it should stay empty: {why}"
+                    "{cell}: judged {judged} times, although the cell should stay empty: {why}"
                 )),
                 _ => None,
             }

@@ -41,7 +41,7 @@ fn renewal_task_continues_after_a_fixed_lease_has_expired() {
 /// waiter asked for the free slot at once only in its first few attempts. Later it waited for another wake-up or a
 /// timer.
 #[test]
-fn waiter_woken_for_another_slot_asks_for_it_at_once() {
+fn waiter_woken_for_another_slot_requests_that_slot_at_once() {
     for seed in 0..40 {
         let mut scenario = Scenario::quiet(seed, 2, 3);
         let takes = |think, hold| Step {
@@ -61,7 +61,7 @@ fn waiter_woken_for_another_slot_asks_for_it_at_once() {
 /// The driver measured the connect timeout from the start of the process, while the actor measures it from the first
 /// request. A client whose first request came later than `connect_timeout` was refused until it was connected.
 #[test]
-fn first_lock_long_after_the_start_of_its_process_is_not_refused_while_it_connects() {
+fn first_lock_of_an_old_process_is_not_refused_while_the_process_connects() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     scenario.clients[0].steps = vec![Step {
         think: 900 * MS,
@@ -98,7 +98,7 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
 /// administrator did not check it again. Then a majority of the new masters had no marker, and refused all clients
 /// forever.
 #[test]
-fn generation_markers_lost_after_all_faults_healed_are_restored() {
+fn generation_markers_lost_after_the_last_fault_are_restored() {
     let mut scenario = one_replaced(Some(2), 2, 2);
     let heal = scenario.heal_at / MS;
     scenario.faults = vec![crash(3_000, 0, 100), crash(heal - 20, 1, 100)];
@@ -124,7 +124,7 @@ fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
 /// counter. The rule `counters` knew only the master's clock at the last message, and reported a fall instead of an
 /// expiry.
 #[test]
-fn fencing_counter_that_expired_while_a_clock_was_ahead_may_be_gone() {
+fn fencing_counter_that_expired_while_a_clock_was_ahead_is_not_reported_as_lost() {
     const HOUR_US: i64 = 3_600_000_000;
     let mut scenario = Scenario::quiet(1, 3, 3);
     for master in &mut scenario.masters {
@@ -152,7 +152,7 @@ fn fencing_counter_that_expired_while_a_clock_was_ahead_may_be_gone() {
 /// the value again. The rule `stock` assumed that the writes had happened in the order of the returns, and took the new
 /// value for the removed value.
 #[test]
-fn late_copy_of_a_removal_does_not_remove_a_value_created_after_it() {
+fn late_copy_of_a_removal_does_not_remove_a_value_that_was_created_later() {
     let value = |think, verb| Step {
         think: think * MS,
         wait: 1_000 * MS,
@@ -182,5 +182,8 @@ fn late_copy_of_a_removal_does_not_remove_a_value_created_after_it() {
             created.is_some_and(|created| removed.is_some_and(|removed| removed > created));
         late += u64::from(is_late);
     }
-    assert!(late > 0, "no removal returned after the next creation");
+    assert!(
+        late > 0,
+        "in some seed, a removal must return after the next creation"
+    );
 }

@@ -42,7 +42,7 @@ fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
 }
 
 #[test]
-fn fencing_token_confirmed_by_one_of_several_resources_is_caught() {
+fn seeded_bug_that_confirms_a_token_on_one_of_several_resources_is_caught() {
     let caught = |flaw| {
         let violation = |scenario: Scenario| play(&scenario, flaw).violation;
         one_of_two_is_broken().find_map(violation)
@@ -50,13 +50,13 @@ fn fencing_token_confirmed_by_one_of_several_resources_is_caught() {
     assert_eq!(
         caught(None),
         None,
-        "the unchanged library must break no rule"
+        "the library without a seeded bug must break no rule"
     );
     assert!(caught(Some(Flaw::ConfirmAnyKey)).is_some());
 }
 
 #[test]
-fn locks_of_every_kind_can_be_used_on_one_resource() {
+fn locks_of_every_kind_on_one_resource_exclude_each_other_without_a_violation() {
     let kinds = [
         Kind::Exclusive,
         Kind::Several(0b11),
@@ -83,7 +83,7 @@ fn locks_of_every_kind_can_be_used_on_one_resource() {
 /// If the masters' counters differ, two first holds of one owner that are acquired at the same time cannot agree on a
 /// fencing token. In the past both retried at once, and collided again and again.
 #[test]
-fn colliding_first_holds_of_one_owner_are_both_granted() {
+fn first_holds_of_one_owner_requested_at_the_same_time_are_both_granted() {
     for seed in 0..40 {
         let mut scenario = apart(seed, 4);
         (scenario.net.delay, scenario.net.jitter) = (5 * MS, 8 * MS);
@@ -191,7 +191,7 @@ fn one_or_both(seed: u64) -> Scenario {
 }
 
 #[test]
-fn seeded_bug_with_separate_tickets_for_several_resources_deadlocks() {
+fn seeded_bug_that_queues_with_a_separate_ticket_per_resource_deadlocks() {
     for seed in 0..20 {
         assert_eq!(play(&one_or_both(seed), None).violation, None, "{seed}");
     }

@@ -7,13 +7,13 @@ use crate::support::{REDIS, is_caught, is_short, must_pass, sweep, threads};
 use quorate_simulation::{Flaw, Play, RULES, Scenario, Worlds, first_caught, run};
 
 #[test]
-fn every_seed_passes_and_every_kind_of_event_happens_in_some_seed() {
+fn every_seed_breaks_no_rule_and_every_kind_of_event_happens_in_some_seed() {
     every_seed_passes(REDIS.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn every_nightly_seed_passes() {
+fn every_nightly_seed_breaks_no_rule() {
     every_seed_passes(REDIS.all());
 }
 
@@ -22,26 +22,26 @@ fn every_seed_passes(seeds: u64) {
     for (rule, judged) in RULES.into_iter().zip(summary.judged) {
         println!("{rule}: {judged} cases");
     }
-    println!("the latest call: {:?}", summary.worst);
-    println!("{seeds} seeds in {:.1} s", summary.took.as_secs_f64());
+    println!("the call that ended latest: {:?}", summary.worst);
+    println!("{seeds} seeds took {:.1} s", summary.took.as_secs_f64());
     must_pass(&summary, "");
     // Even in the few seeds of a debug run, the rules for calm scenarios must have judged some cases.
     assert_eq!(
         summary.idle_rules(),
         Vec::<&str>::new(),
-        "these rules have judged nothing"
+        "each rule must have judged some case"
     );
     if seeds >= 2_000 {
         assert_eq!(
             summary.coverage.missing(),
             Vec::<&str>::new(),
-            "no seed has covered these events"
+            "every event must happen in some seed"
         );
     }
 }
 
 #[test]
-fn same_seed_gives_the_same_run() {
+fn same_seed_gives_the_same_simulation_run() {
     for seed in 0..20 {
         let scenario = Scenario::draw(seed);
         let play = Play {
@@ -53,7 +53,7 @@ fn same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn traced_run_equals_the_untraced_run() {
+fn simulation_run_with_a_trace_equals_the_run_without() {
     for seed in 0..20 {
         let scenario = Scenario::draw(seed);
         let traced = Play {
@@ -152,7 +152,7 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
         let caught = is_caught(flaw, within);
         assert!(
             caught || is_left,
-            "{flaw} is not caught within {within} seeds"
+            "{flaw} must be caught within {within} seeds"
         );
     }
 }
@@ -166,12 +166,12 @@ fn sound_ones_pass(seeds: u64) {
 }
 
 #[test]
-fn small_client_without_a_seeded_bug_breaks_no_rule() {
+fn simplified_client_without_a_seeded_bug_breaks_no_rule() {
     sound_ones_pass(REDIS.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn small_client_without_a_seeded_bug_breaks_no_rule_in_any_nightly_seed() {
+fn simplified_client_without_a_seeded_bug_breaks_no_rule_in_any_nightly_seed() {
     sound_ones_pass(REDIS.all());
 }

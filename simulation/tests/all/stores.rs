@@ -7,13 +7,13 @@ use crate::support::{STORES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{Flaw, Play, Scenario, Worlds};
 
 #[test]
-fn every_seed_passes_if_masters_are_stores() {
+fn every_seed_breaks_no_rule_if_masters_are_stores() {
     every_seed_passes(STORES.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn every_nightly_seed_passes_if_masters_are_stores() {
+fn every_nightly_seed_breaks_no_rule_if_masters_are_stores() {
     every_seed_passes(STORES.all());
 }
 
@@ -24,19 +24,19 @@ fn every_seed_passes(seeds: u64) {
         assert_eq!(
             summary.idle_rules(),
             Vec::<&str>::new(),
-            "these rules have judged nothing"
+            "each rule must have judged some case"
         );
         let missing = summary.coverage.missing();
         assert_eq!(
             missing,
             Vec::<&str>::new(),
-            "no seed has covered these events"
+            "every event must happen in some seed"
         );
     }
 }
 
 #[test]
-fn same_seed_gives_the_same_run_with_stores() {
+fn same_seed_gives_the_same_simulation_run_with_stores() {
     let play = Play {
         trace: true,
         ..Play::default()
@@ -87,6 +87,6 @@ fn all_are_caught(is_played: impl Fn(u64) -> bool) {
         .filter(|(_, within)| is_played(*within))
     {
         let caught = is_caught(flaw, within);
-        assert!(caught, "{flaw} is not caught within {within} seeds");
+        assert!(caught, "{flaw} must be caught within {within} seeds");
     }
 }

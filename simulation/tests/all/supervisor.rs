@@ -32,22 +32,28 @@ struct Script {
     slow: Duration,
     /// Whether the server answers the next SET with half a reply and closes the connection.
     cut_next: bool,
-    /// The keys that the server stores. `commands`: every command after the handshake, in order.
+    /// The keys that the server stores.
     keys: HashMap<Vec<u8>, Vec<u8>>,
+    /// Every command that the server received after a handshake, in order.
     commands: Vec<String>,
+    /// The number of connections that the server has accepted.
     connections: usize,
 }
 
 type Shared = Arc<Mutex<Script>>;
 
 fn change(shared: &Shared, change: impl FnOnce(&mut Script)) {
-    change(&mut shared.lock().expect("no test has panicked here"));
+    change(
+        &mut shared
+            .lock()
+            .expect("no thread may have panicked with this mutex"),
+    );
 }
 
 fn commands(shared: &Shared) -> Vec<String> {
     shared
         .lock()
-        .expect("no test has panicked here")
+        .expect("no thread may have panicked with this mutex")
         .commands
         .clone()
 }
@@ -70,7 +76,9 @@ async fn converse(mut stream: TcpStream, shared: Shared) -> std::io::Result<()> 
         while let Some((command, used)) = parse(&bytes) {
             bytes.drain(..used);
             let (mute, slow) = {
-                let script = shared.lock().expect("no test has panicked here");
+                let script = shared
+                    .lock()
+                    .expect("no thread may have panicked with this mutex");
                 (script.mute, script.slow)
             };
             if mute {
@@ -124,7 +132,9 @@ fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
 
 /// Returns the reply to a command, and whether the server closes the connection after the reply.
 fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
-    let mut script = shared.lock().expect("no test has panicked here");
+    let mut script = shared
+        .lock()
+        .expect("no thread may have panicked with this mutex");
     let reply: &[u8] = match verb {
         "HELLO" => b"%1\r\n$5\r\nproto\r\n:3\r\n",
         "CLIENT" if command[1] == b"ID" => b":1\r\n",
@@ -178,9 +188,13 @@ struct Once(Mutex<Option<oneshot::Sender<Result<Answer, Fault>>>>);
 
 impl ReplySink for Once {
     fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
-        let sender = self.0.lock().expect("no test has panicked here").take();
+        let sender = self
+            .0
+            .lock()
+            .expect("no thread may have panicked with this mutex")
+            .take();
         sender
-            .expect("a request is answered once")
+            .expect("a request must be answered only once")
             .send(answer)
             .expect("a client waits");
     }
@@ -243,7 +257,7 @@ where
 }
 
 #[test]
-fn reset_in_the_middle_of_a_reply_is_a_fault_and_the_release_is_sent_first_afterwards() {
+fn reset_within_a_reply_is_a_fault_and_the_release_is_sent_first_on_the_next_connection() {
     play(|node, shared| async move {
         let (first, second) = (claim(1), claim(2));
         change(&shared, |script| script.cut_next = true);
@@ -263,7 +277,7 @@ fn reset_in_the_middle_of_a_reply_is_a_fault_and_the_release_is_sent_first_after
 }
 
 #[test]
-fn partition_costs_one_node_timeout_and_the_pending_release_is_delivered_afterwards() {
+fn partition_delays_a_call_by_one_node_timeout_and_the_pending_release_is_sent_afterwards() {
     play(|node, shared| async move {
         let claim = claim(1);
         assert_eq!(ask(&node, acquire(&claim)).await.0, GRANTED);
@@ -275,7 +289,8 @@ fn partition_costs_one_node_timeout_and_the_pending_release_is_delivered_afterwa
         );
         for _ in 0..3 {
             let (answer, took) = ask(&node, acquire(&self::claim(2))).await;
-            let fault = answer.expect_err("the server cannot be reached");
+            let fault =
+                answer.expect_err("the acquire must fail, because the server cannot be reached");
             assert!(fault.left_nothing() && took < ms(50), "{fault} {took:?}");
         }
         sleep(Duration::from_secs(3)).await;
@@ -299,11 +314,11 @@ fn partition_costs_one_node_timeout_and_the_pending_release_is_delivered_afterwa
 }
 
 #[test]
-fn silent_server_is_given_up_after_the_connect_timeout() {
+fn connect_to_a_silent_server_fails_after_the_connect_timeout() {
     play(|node, shared| async move {
         change(&shared, |script| script.mute = true);
         let (answer, took) = ask(&node, acquire(&claim(1))).await;
-        let fault = answer.expect_err("the server does not answer");
+        let fault = answer.expect_err("the acquire must fail, because the server does not answer");
         assert!(
             fault.left_nothing(),
             "the fault must say that nothing was sent: {fault}"
@@ -316,7 +331,7 @@ fn silent_server_is_given_up_after_the_connect_timeout() {
 }
 
 #[test]
-fn silent_connection_is_replaced() {
+fn connection_that_falls_silent_is_replaced() {
     play(|node, shared| async move {
         let first = claim(1);
         assert_eq!(ask(&node, acquire(&first)).await.0, GRANTED);
@@ -331,7 +346,7 @@ fn silent_connection_is_replaced() {
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);
         let connections = shared
             .lock()
-            .expect("no test has panicked here")
+            .expect("no thread may have panicked with this mutex")
             .connections;
         assert!(connections >= 2, "{connections}");
         assert_eq!(commands(&shared), ["acquire", "release", "acquire"]);

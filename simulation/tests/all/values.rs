@@ -126,21 +126,21 @@ fn one_master_forgets() -> Scenario {
 }
 
 #[test]
-fn write_is_not_counted_on_a_master_that_was_not_read() {
+fn write_does_not_count_on_a_master_whose_value_was_not_read() {
     let mut scenario = one_master_forgets();
     scenario.faults.insert(0, cut_off(1, 0b11000, 195, 215));
     only_the_flaw_is_caught(&scenario, Flaw::WriteElsewhere);
 }
 
 #[test]
-fn write_is_not_counted_on_a_master_that_restarted_since_the_read() {
+fn write_does_not_count_on_a_master_that_restarted_since_the_read() {
     let scenario = one_master_forgets();
     only_the_flaw_is_caught(&scenario, Flaw::LateRefill);
 }
 
 /// Without faults, a quota of 21 units is handed out two units at a time, until fewer than two are left.
 #[test]
-fn quota_is_handed_out_to_the_last_unit() {
+fn all_units_of_a_quota_are_handed_out() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 4);
         let of = |kind| Step {
@@ -173,7 +173,7 @@ fn quota_is_handed_out_to_the_last_unit() {
 /// Without faults, `at_least_once` does the work of a period once. After an operator has removed the record, clients
 /// find no record until it is created again.
 #[test]
-fn removed_once_record_is_missing_until_created_again_and_at_least_once_is_recorded() {
+fn removed_once_record_stays_missing_until_it_is_created_again() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 3);
         let at = |think, kind| Step {
@@ -210,7 +210,7 @@ fn removed_once_record_is_missing_until_created_again_and_at_least_once_is_recor
 }
 
 #[test]
-fn master_that_keeps_a_removed_value_is_caught() {
+fn seeded_bug_that_keeps_a_removed_value_on_masters_is_caught() {
     let mut scenario = Scenario::quiet(1, 3, 2);
     let at = |think, kind| Step {
         think: think * MS,
@@ -221,7 +221,7 @@ fn master_that_keeps_a_removed_value_is_caught() {
     scenario.clients[1].steps = vec![at(300, ValueStep::AtLeast)];
     assert_eq!(play(&scenario, None).violation, None);
     let caught = play(&scenario, Some(Flaw::RemovedNowhere)).violation;
-    let caught = caught.expect("the period is still done");
+    let caught = caught.expect("the rule must catch a master that keeps a removed value");
     assert_eq!(caught.rule, "stock", "{caught}");
     assert!(caught.what.contains("removed before"), "{caught}");
 }

@@ -14,7 +14,7 @@ const NARROW: usize = 512;
 /// Computes how many requests may be outstanding: as many as the master can answer within a small part of the node
 /// timeout. In a burst that is too fast for the master, the other requests wait in this process, not at the master.
 /// These requests take longer, but they do not time out and are not sent again
-/// (`more_requests_than_a_master_can_process_wait_without_timeouts`).
+/// (`excess_requests_to_a_slow_master_wait_without_timeouts`).
 pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(
             window.width,
             NARROW + 1_000,
-            "a distant master does not narrow the window"
+            "a distant master must not narrow the window"
         );
         for _ in 0..1_000 {
             window.learn(start, start + ms(45));
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(
             window.width,
             NARROW + 1_000,
-            "answers are fast enough to keep the width"
+            "answers within 45 ms must not narrow the window"
         );
         for _ in 0..1_000 {
             window.learn(start, start + ms(51));
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(
             window.width,
             NARROW.midpoint(1_000),
-            "narrowed once for all requests that were outstanding"
+            "late answers to requests that were outstanding together must narrow the window only once"
         );
         for n in 1..1_000 {
             window.learn(start + ms(100 * n), start + ms(100 * n + 51));

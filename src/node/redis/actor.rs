@@ -32,7 +32,7 @@ pub(super) fn run(
 ) -> impl Future<Output = ()> + Send + 'static {
     // Create the actor's state here, not at the first poll. A runtime that is shutting down drops the task without
     // polling it, and the requests in the mailbox must be answered even then
-    // (`redlock_continues_to_work_in_another_runtime`).
+    // (`redlock_continues_to_work_in_another_tokio_runtime`).
     let mut actor = Actor::new(shared, pending);
     std::future::poll_fn(move |cx| actor.poll(cx))
 }

@@ -31,7 +31,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// How long a request of a burst may wait in this process before it is sent, as a multiple of the node timeout. In this
 /// time the master executes earlier requests. A request that waits in this process does not time out at the master, and
-/// is not sent twice (`more_requests_than_a_master_can_process_wait_without_timeouts`).
+/// is not sent twice (`excess_requests_to_a_slow_master_wait_without_timeouts`).
 const BURST_TIMEOUTS: u32 = 10;
 
 /// The fault of requests whose runtime was shut down.

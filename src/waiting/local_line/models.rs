@@ -78,7 +78,7 @@ fn permit() -> Permit {
 }
 
 #[test]
-fn no_interleaving_leaves_a_waiter_waiting_to_be_first() {
+fn no_interleaving_leaves_the_next_waiter_without_its_turn() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));

@@ -113,7 +113,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
 }
 
 #[tokio::test]
-async fn stored_value_that_two_old_masters_lost_stops_the_opening_until_it_is_dropped() {
+async fn step_open_fails_until_a_stored_value_that_two_old_masters_lost_is_dropped() {
     let scene = Scene::start();
     let both = scene.both_without(&[]);
     begin(&both.change().expect("a change")).await;
@@ -138,7 +138,7 @@ async fn stored_value_that_two_old_masters_lost_stops_the_opening_until_it_is_dr
 }
 
 #[tokio::test]
-async fn quota_dropped_by_an_old_client_does_not_come_back() {
+async fn quota_dropped_by_a_client_of_the_old_masters_does_not_come_back() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     begin(&both.change().expect("a change")).await;
@@ -154,7 +154,7 @@ async fn quota_dropped_by_an_old_client_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn stored_values_of_servers_from_an_earlier_change_do_not_count_again() {
+async fn stored_values_on_servers_that_an_earlier_change_removed_are_not_used_again() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
@@ -181,7 +181,7 @@ async fn stored_values_of_servers_from_an_earlier_change_do_not_count_again() {
     let first = scene.settings(0..3).masters_generation(2);
     let first = first
         .build()
-        .expect("the settings with the first masters are valid");
+        .expect("the settings with the original masters must be valid");
     assert_eq!(first.quota("beans").left().await, Ok(3));
     let left = first.quota("peas").left().await;
     assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
@@ -200,7 +200,7 @@ async fn begin_again(redlock: &Redlock) -> Survey {
 }
 
 #[tokio::test]
-async fn stored_values_of_an_abandoned_change_do_not_count_again() {
+async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_change() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     begin(&both.change().expect("a change")).await;
@@ -236,9 +236,10 @@ async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool)
                     let list = ask_server(server, &["CLIENT", "LIST"]);
                     list.text().unwrap_or_default().contains("name=quorate/0/")
                 };
-                eventually("the client has connected to all masters again", || {
-                    scene.servers.iter().take(3).all(again)
-                })
+                eventually(
+                    "the client must have connected to all masters again",
+                    || scene.servers.iter().take(3).all(again),
+                )
                 .await;
             }
             Ok::<(), ()>(())
@@ -289,7 +290,7 @@ async fn late_write_of_an_outdated_client_is_refused_on_a_new_connection() {
 /// Tests that `open` does not raise the fencing counter while an owner holds the lock. Otherwise a further hold of this
 /// owner would get a larger number than its first hold.
 #[tokio::test]
-async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
+async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let hour = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -307,12 +308,15 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     let missing = missing_of(change.open(&closed).await);
     let named = |line: &String| line.contains("\"job\"") && line.contains("order-7");
     assert!(missing.iter().any(named), "{missing:?}");
-    assert!(first.is_valid(), "the lock must be renewed on both sets");
+    assert!(
+        first.is_valid(),
+        "the lock must be renewed on the old and the next masters"
+    );
     let further = scene.both().owner("order-7").expect("a good id");
     let further = further
         .acquire("job")
         .await
-        .expect("the hold joins the first hold");
+        .expect("a further hold of the owner must join its first hold");
     assert_eq!(further.fencing_token(), first.fencing_token());
     further.release().await;
     first.release().await;
@@ -323,7 +327,7 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
 /// Tests stored values that are left on the next masters from earlier use. `open` removes them, because no old master
 /// has them.
 #[tokio::test]
-async fn outdated_values_on_a_next_master_are_reported_and_removed() {
+async fn outdated_stored_values_on_a_next_master_are_reported_and_removed() {
     let scene = Scene::start();
     let both = scene.both();
     let beans = ["SET", "quorate:value:beans", "1 run quota 9"];
@@ -353,7 +357,7 @@ async fn outdated_values_on_a_next_master_are_reported_and_removed() {
 /// Tests a change in which some masters stay. A client of both sets of masters wrote a value to the new master. Then an
 /// old client wrote a later value to a majority of the old masters. `open` must carry the later value.
 #[tokio::test]
-async fn quota_units_taken_before_the_change_are_not_returned() {
+async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
     let scene = Scene::start();
     let told = |which: &[usize], away: &[usize]| {
         let told = settings(scene.without(which, away));
@@ -377,7 +381,7 @@ async fn quota_units_taken_before_the_change_are_not_returned() {
 /// Tests that `open` waits for the holder of a lock with a stored value, because the holder may be about to write the
 /// value.
 #[tokio::test]
-async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
+async fn step_open_fails_and_names_the_holder_while_the_lock_of_a_value_is_held() {
     let scene = Scene::start();
     let both = scene.both();
     begin(&both.change().expect("a change")).await;
@@ -433,7 +437,7 @@ async fn stored_values_of_every_key_prefix_are_copied() {
 /// Two of the three next masters have never received the values that old clients have created. Clients of both sets of
 /// masters must find these values nevertheless.
 #[tokio::test]
-async fn begin_and_close_give_clients_of_both_sets_the_old_values() {
+async fn clients_of_both_sets_read_the_old_values_after_steps_begin_and_close() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -451,7 +455,7 @@ async fn begin_and_close_give_clients_of_both_sets_the_old_values() {
 /// Tests a lock whose state cannot be read. An owner may hold it. If `open` raised its fencing counter, a further hold
 /// of this owner would get a larger number than its first hold.
 #[tokio::test]
-async fn counter_is_not_copied_if_the_operator_may_not_read_its_lock() {
+async fn fencing_counter_is_not_copied_if_the_operator_may_not_read_the_lock() {
     let scene = Scene::start();
     for server in &scene.servers {
         let user = "ACL SETUSER narrow on nopass ~quorate:* &* +@all";

@@ -199,29 +199,29 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     }
     let median = |rounds: &[f64]| Spread::of(rounds.iter().copied()).median;
     let readers = format!(
-        "64 readers of one resource over 64 writers, hold 1 ms (measured {:.1} and {:.1})",
+        "64 readers' rate over 64 writers' rate, hold 1 ms (measured {:.1} and {:.1})",
         median(&seen.read_ms),
         median(&seen.write_ms)
     );
     let busy = format!(
-        "5 permits, 50 tasks, hold 5 ms (measured {:.1}): rate over the ideal",
+        "5 permits, 50 tasks, hold 5 ms (measured {:.1}): rate over the ideal rate",
         median(&seen.busy_ms)
     );
     vec![
         Figure::new(readers, Bound::Least(20.0), seen.readers),
         Figure::new(
-            "5 permits, 5 tasks: a cycle over that of 5 plain locks",
+            "5 permits, 5 tasks: cycle time over that of 5 plain locks",
             Bound::Most(1.25),
             seen.permits,
         ),
         Figure::new(busy, Bound::Least(0.85), seen.busy),
         Figure::new(
-            "5 permits, 50 tasks: most over fewest of a task",
+            "5 permits, 50 tasks: turns of the busiest task over the idlest",
             Bound::Most(1.3),
             seen.shares,
         ),
         Figure::new(
-            "64 takers of one quota: rate over what hand-overs allow",
+            "64 takers of one quota: rate over the maximum rate of hand-overs",
             Bound::Least(0.8),
             seen.takers,
         ),

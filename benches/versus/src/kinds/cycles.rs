@@ -202,7 +202,7 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
     }
     assert!(
         bench.held.is_valid(),
-        "the lock must be held during the whole measurement"
+        "the lock must stay held during the whole measurement"
     );
     figures(&seen, local, local_sent)
 }
@@ -229,40 +229,45 @@ fn figures(seen: &[Turns], local: Vec<f64>, local_sent: u64) -> Vec<Figure> {
     )];
     for (count, most) in [(2, 0.6), (4, 0.35)] {
         let (together, in_turn) = (Work::Together(count), Work::InTurn(count));
-        let what = format!("{count} resources in one lock, over {count} locks in turn");
+        let what = format!("time of one lock on {count} resources, over {count} locks in turn");
         figures.push(Figure::new(
             what,
             Bound::Most(most),
             over(together, in_turn),
         ));
-        let what = format!("{count} resources in one lock: messages over the plain lock's");
+        let what = format!("messages of one lock on {count} resources, over a plain lock's");
         figures.push(Figure::new(what, Bound::Most(1.0), sent(together)));
     }
     let reader = over(Work::Reader, Work::Plain);
     figures.extend([
         Figure::new(
-            "a reader's cycle over the plain lock's",
+            "cycle time of a reader, over a plain lock's",
             Bound::Most(1.25),
             reader,
         ),
-        Figure::new("a further hold of a local owner", Bound::Most(1.0), local).in_unit("us"),
         Figure::new(
-            "a further hold of a local owner: messages",
+            "time of a further hold of a local owner",
+            Bound::Most(1.0),
+            local,
+        )
+        .in_unit("us"),
+        Figure::new(
+            "messages of a further hold of a local owner",
             Bound::Most(0.0),
             [local_sent as f64],
         ),
         Figure::new(
-            "a further hold from another process, over a plain acquire",
+            "time of an owner's hold in another process, over a plain acquire",
             Bound::Most(1.1),
             further,
         ),
         Figure::new(
-            "quota: round trips of a take beyond the lock",
+            "quota: round trips of a take in addition to its lock's",
             Bound::Most(2.0),
             trips,
         ),
         Figure::stated(
-            "quota: messages of a take over the plain lock's",
+            "quota: messages of a take, over a plain lock's",
             "",
             sent(Work::Take),
         ),

@@ -40,24 +40,28 @@ pub(super) fn measure(masters: &Masters, count: usize) -> Vec<Figure> {
     let client: fn(&Row) -> f64 = |row| row.seen.cpu_percent;
     vec![
         row(
-            "memory a lock, with its note, in the holder",
+            "memory per lock and its note, in the holder",
             "B",
             with(holder),
         ),
         row("the same without notes", "B", without(holder)),
         row(
-            "memory a lock, with its note, on each master",
+            "memory per lock and its note, on each master",
             "B",
             with(master),
         ),
         row("the same without notes", "B", without(master)),
         row(
-            "CPU of the five masters, with notes",
+            "CPU of the five masters while locks have notes",
             "% of a core",
             with(cpu),
         ),
         row("the same without notes", "% of a core", without(cpu)),
-        row("masters' CPU with notes over without", "", over(cpu)),
-        row("CPU of the holder, with notes", "% of a core", with(client)),
+        row("masters' CPU with notes, over that without", "", over(cpu)),
+        row(
+            "CPU of the holder while locks have notes",
+            "% of a core",
+            with(client),
+        ),
     ]
 }

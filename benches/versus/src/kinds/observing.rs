@@ -124,14 +124,9 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     }
     let bound = Bound::Most(50.0);
     vec![
-        Figure::new(
-            "from a new leader's grant to the observer, p99",
-            bound,
-            with,
-        )
-        .in_unit("ms"),
+        Figure::new("from a leader's election to its observer, p99", bound, with).in_unit("ms"),
         Figure::stated(
-            "the same without wake-ups, by asking every 333 ms: p99",
+            "the same for an observer that polls every 333 ms: p99",
             "ms",
             without,
         ),

@@ -32,7 +32,7 @@ impl Run {
         let _ = std::fs::remove_dir_all(&out);
         let output = chaos(&format!("run {args} --out {}", out.display()));
         let summary = std::fs::read(out.join("summary.json")).unwrap_or_else(|error| {
-            panic!("{name} left no summary ({error}):\n{}", text(&output));
+            panic!("{name} must leave a summary ({error}):\n{}", text(&output));
         });
         let summary = serde_json::from_slice(&summary).expect("a summary");
         Self {
@@ -58,7 +58,10 @@ impl Run {
             if enough(&run) {
                 break;
             }
-            eprintln!("{name} once more, for longer:\n{}", text(&run.output));
+            eprintln!(
+                "{name} is run once more, for a longer time:\n{}",
+                text(&run.output)
+            );
             run = longer;
         }
         run

@@ -85,7 +85,7 @@ async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_mariadb_servers_exclude_ten_clients_and_tokens_rise() {
+async fn ten_clients_of_three_mariadb_servers_exclude_each_other_and_tokens_rise() {
     let Some(fleet) = Fleet::start(0, 3).await else {
         return;
     };
