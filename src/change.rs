@@ -40,7 +40,9 @@ pub struct MastersChange<'a> {
 #[non_exhaustive]
 pub enum ChangeError {
     /// This `Redlock` has no next masters, or its masters cannot store a generation marker.
-    #[error("there is nothing to change: set next_masters, with Redis or Valkey masters")]
+    #[error(
+        "no replacement of masters is configured: set next_masters, and use Redis or Valkey masters only"
+    )]
     NothingToChange,
     /// Some conditions of the step are not met, so the step stopped before anything unsafe was done. Each text
     /// describes one problem that an operator must solve.
@@ -174,7 +176,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Begun;
         none(after.unless(
             reached,
-            "no majority of masters, or none of next_masters, has the generation marker: run begin again",
+            "no majority of masters, or none of next_masters, has the generation marker: run the step begin again",
         ))?;
         let after = self.carry_early(after).await;
         let mut advice = before.holding_values();
@@ -195,7 +197,7 @@ impl MastersChange<'_> {
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Begun {
             missing.push(
-                "no majority of masters, or none of next_masters, has the generation marker of this change: run begin first"
+                "no majority of masters, or none of next_masters, has the generation marker of this change: run the step begin first"
                     .into(),
             );
         }
@@ -205,7 +207,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Closed;
         none(after.unless(
             reached,
-            "no majority of the old masters is closed: run close again",
+            "no majority of the old masters is closed: run the step close again",
         ))?;
         Ok(self.carry_early(after).await)
     }
@@ -221,7 +223,8 @@ impl MastersChange<'_> {
         let before = self.look().await;
         none(before.obstacles())?;
         if before.stage() < ChangeStage::Closed {
-            let missing = vec!["no majority of the old masters is closed: run close first".into()];
+            let missing =
+                vec!["no majority of the old masters is closed: run the step close first".into()];
             return Err(ChangeError::Missing(missing));
         }
         // Raising the markers again also closes old masters that could not be reached before.
@@ -249,13 +252,13 @@ impl MastersChange<'_> {
         let mut missing = now.obstacles();
         if waited.is_none_or(|waited| waited < self.wait()) {
             missing.push(format!(
-                "the old masters must be closed for {:?} before open: run close again, or wait longer",
+                "the old masters must be closed for {:?} before the step open: run the step close again, or wait longer",
                 self.wait()
             ));
         }
         if !self.old_only().is_met_by(closed.closed_until(&now)) {
             missing.push(
-                "no majority of the old masters stayed closed without a restart: run close again"
+                "no majority of the old masters stayed closed without a restart: run the step close again"
                     .into(),
             );
         }
@@ -283,7 +286,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Open;
         none(after.unless(
             reached,
-            "no majority of the next masters is open: run open again",
+            "no majority of the next masters is open: run the step open again",
         ))?;
         Ok(after)
     }
@@ -297,7 +300,7 @@ impl MastersChange<'_> {
         let before = self.look().await;
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Open {
-            missing.push("the next masters are not open: run open first".into());
+            missing.push("the next masters are not open: run the step open first".into());
         }
         none(missing)?;
         Ok(self.raise(2).await)
@@ -312,14 +315,14 @@ impl MastersChange<'_> {
         let before = self.look().await;
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Open {
-            missing.push("the next masters are not open: run open first".into());
+            missing.push("the next masters are not open: run the step open first".into());
         }
         none(missing)?;
         let after = self.raise(4).await;
         let reached = after.stage() >= ChangeStage::Finished;
         none(after.unless(
             reached,
-            "no majority of the next masters is marked as finished: run finish again",
+            "no majority of the next masters is marked as finished: run the step finish again",
         ))?;
         Ok(after)
     }
@@ -332,12 +335,12 @@ impl MastersChange<'_> {
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
             enough,
-            "no majority of the old masters is closed and listed its values: run close again",
+            "no majority of the old masters is closed and listed its values: run the step close again",
         ))?;
         let enough = self.next_only().is_met_by(read.well());
         none(read.unless(
             enough,
-            "no majority of the next masters listed its values: run open again",
+            "no majority of the next masters listed its values: run the step open again",
         ))?;
         let carrier = Carrier {
             redlock: self.redlock,
@@ -384,7 +387,7 @@ impl MastersChange<'_> {
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
             enough,
-            "no majority of the old masters is closed and listed its fencing counters: run close again",
+            "no majority of the old masters is closed and listed its fencing counters: run the step close again",
         ))?;
         let largest = read.largest();
         if largest.is_empty() {
@@ -395,7 +398,7 @@ impl MastersChange<'_> {
         let enough = self.next_only().is_met_by(written.well());
         none(written.unless(
             enough,
-            "no majority of the next masters accepted the fencing counters: run open again",
+            "no majority of the next masters accepted the fencing counters: run the step open again",
         ))?;
         none(written.held_by_owners())
     }
@@ -618,8 +621,8 @@ impl Survey {
                 String::from_utf8_lossy(rest).into_owned()
             };
             format!(
-                "{:?}: the owner {:?} holds this lock, and its fencing number would change: run open again when the owner has \
-                 released it",
+                "{:?}: the owner {:?} holds this lock, and the fencing number of this hold would change: run the step \
+                 open again when the owner has released the lock",
                 without(key, Family::Fence.before()),
                 without(owner, OWNER)
             )
@@ -673,8 +676,8 @@ impl Survey {
                 && (self.is_of_others(marker) || self.is_later(marker))
             {
                 missing.push(format!(
-                    "{node}: its generation marker {marker} is of other masters: compare masters, next_masters and \
-                     masters_generation with those of its replacement"
+                    "{node}: its generation marker {marker} belongs to other masters: compare masters, next_masters and \
+                     masters_generation with the settings of the replacement that wrote this marker"
                 ));
             }
             let run = master.seen.run_id.as_ref();
@@ -739,8 +742,8 @@ impl Survey {
                         .is_some_and(|ours| ours.number() != print)
                 {
                     missing.push(format!(
-                        "{}: {} at {} is configured with other masters, or with other names for them: give it the hosts and \
-                         ports that are named here",
+                        "{}: {} at {} is configured with other masters, or with other names for them: configure \
+                         that client with the hosts and ports that are named here",
                         master.node, client.name, client.address
                     ));
                 }
@@ -765,7 +768,7 @@ impl Survey {
                 });
             for client in unaware {
                 missing.push(format!(
-                    "{}: {} at {} takes locks but does not check the generation marker: stop it, or revoke its rights",
+                    "{}: {} at {} takes locks but does not check the generation marker: stop that client, or revoke its rights",
                     master.node,
                     if client.name.is_empty() { "a client without a name" } else { &client.name },
                     client.address
@@ -803,7 +806,7 @@ impl Survey {
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
         let advice = next.map(|master| {
             format!(
-                "{} holds {} values (quota, once): open copies the values of the old masters to it and removes all \
+                "{} holds {} values (quota, once): the step open copies the values of the old masters to it and removes all \
                  others; empty the server now if it was used before",
                 master.node, master.seen.values
             )

@@ -228,7 +228,7 @@ mod tests {
                 "twice",
             ),
             ("QUORATE_MASTERS", "mysql://u:s3cret@a/db", "quorate-mysql"),
-            ("QUORATE_TTL", "10", "'10' is no duration"),
+            ("QUORATE_TTL", "10", "'10' is not a duration"),
             ("QUORATE_MAX_TTL", " ", "no duration"),
             ("QUORATE_MASTERS_GENERATION", "one", "is no number"),
             ("QUORATE_NODE_TIMEOUT", "fast", "500ms"),
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(list.fencing, Some(true));
         for (text, says) in [
             ("tll = '4s'", "unknown field `tll`"),
-            ("ttl = 'ten'", "'ten' is no duration"),
+            ("ttl = 'ten'", "'ten' is not a duration"),
             ("ttl = 4", "a duration with its unit"),
             ("restart_guard = 'half'", "after-first-contact"),
         ] {

@@ -115,7 +115,7 @@ pub mod node;
     dead_code,
     unreachable_pub,
     unused_imports,
-    reason = "a part of it is only for masters of other kinds"
+    reason = "some items are only for crates that add other kinds of masters"
 )]
 mod node;
 mod options;
@@ -131,7 +131,10 @@ mod rounds;
 #[cfg_attr(docsrs, doc(cfg(any(feature = "testing", feature = "node"))))]
 pub mod runtime;
 #[cfg(not(any(test, feature = "testing", feature = "node")))]
-#[allow(unreachable_pub, reason = "public for masters of other kinds")]
+#[allow(
+    unreachable_pub,
+    reason = "public for crates that add other kinds of masters"
+)]
 mod runtime;
 mod sets;
 mod settings;

@@ -57,11 +57,11 @@ mod enabled {
         ),
         Metric::counter(
             ROUNDS,
-            "Rounds over all masters to take a lock; label verdict: won, held_by_other, held_by_owner, no_quorum, too_late",
+            "Rounds of requests to all masters to take a lock; label verdict: won, held_by_other, held_by_owner, no_quorum, too_late",
         ),
         Metric::counter(
             CONFIRMATIONS,
-            "Second rounds to agree on a fencing token, needed when the masters' counters differed",
+            "Second rounds of requests, needed to agree on a fencing token when the masters' counters differed",
         ),
         Metric::gauge(HELD, "Locks that this process holds now"),
         Metric::histogram(
@@ -321,7 +321,10 @@ mod enabled {
 }
 
 #[cfg(not(feature = "metrics"))]
-#[allow(clippy::unused_self, reason = "the same calls as with the feature")]
+#[allow(
+    clippy::unused_self,
+    reason = "the methods are the same as with the feature `metrics`"
+)]
 mod disabled {
     use std::sync::Arc;
     use std::time::Duration;

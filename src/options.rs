@@ -73,7 +73,7 @@ impl Options {
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         if !(0.0..1.0).contains(&self.drift.factor) {
             let why = format!(
-                "has a factor of {}, it must be from 0 to below 1",
+                "has a factor of {}: it must be at least 0 and less than 1",
                 self.drift.factor
             );
             return Err(bad("drift floor", self.drift.floor, why));

@@ -92,7 +92,7 @@ impl Redlock {
         Self::builder()
             .in_memory(masters)
             .build()
-            .expect("between 1 and 64 masters")
+            .expect("the number of masters must be 1 to 64")
     }
 
     /// Takes the lock on `resource`, and waits for it as long as the builder's `wait` allows (default: 30 s).

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn event_after_a_quiet_minute_counts_as_a_change() {
+    fn repeated_event_after_a_quiet_minute_is_logged_as_a_change() {
         let repeats = Repeats::default();
         for millis in [0, 61_000, 122_000] {
             assert_eq!(repeats.warns("lost", at(millis)), Some(Skipped(0)));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_differ_each_time_do_not_evade_the_limit() {
+    fn warnings_whose_text_differs_each_time_are_still_limited() {
         let repeats = Repeats::default();
         let texts = (0..1_000).filter(|n| repeats.warns(&n.to_string(), at(*n)).is_some());
         assert_eq!(texts.count(), TEXTS);

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_grow_by_the_factor_up_to_the_maximum() {
+    fn retry_delays_grow_by_the_factor_up_to_the_maximum() {
         let steps = [10.0, 20.0, 40.0, 80.0, 80.0];
         for (delay, step) in delays(2.0).iter().zip(steps) {
             let whole = Duration::from_secs_f64(step / 1000.0);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn factor_below_one_or_not_finite_keeps_delays_constant() {
+    fn retry_factor_below_one_or_not_finite_keeps_delays_constant() {
         for factor in [0.1, -3.0, f64::NAN, f64::INFINITY] {
             let even = |delay: &Duration| *delay >= FIRST / 2 && *delay <= FIRST;
             assert!(delays(factor).iter().all(even), "{factor}");

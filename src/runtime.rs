@@ -153,7 +153,7 @@ impl Runtime for Tokio {
         // that could repeat.
         SysRng
             .try_fill_bytes(bytes)
-            .expect("the operating system has random bytes");
+            .expect("the operating system must provide random bytes");
     }
 }
 

@@ -113,7 +113,10 @@ mod tests {
         let ports = ["1", "2", "3", "4"].map(|port| format!("127.0.0.1:{port}"));
         assert_eq!(names, ports);
         let met = |nodes: &[usize]| sets.quorum.is_met_by(nodes.iter().copied().collect());
-        assert!(met(&[0, 2]), "masters 0 and 2 are in both sets");
+        assert!(
+            met(&[0, 2]),
+            "masters 0 and 2 must be a majority of each set, because both sets contain them"
+        );
         assert!(!met(&[1, 2]) && !met(&[2, 3]) && met(&[1, 2, 3]));
         assert_eq!(sets.configuration.step(), 1);
     }

@@ -7,7 +7,8 @@ use quorate::{Redlock, RedlockBuilder};
 ///
 /// # Errors
 ///
-/// If the URL of a database or a ZooKeeper is not valid.
+/// If a URL of a MySQL or ZooKeeper master is not valid. URLs of Redis masters are checked later, when the lock is
+/// built.
 pub fn over(urls: &[String]) -> anyhow::Result<RedlockBuilder> {
     let mut builder = Redlock::builder();
     for url in urls {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn period_contains_its_moment_and_begins_at_the_time_of_the_day() {
+    fn period_contains_the_given_moment_and_begins_at_the_given_time_of_day() {
         for (words, moment, expected) in [
             (
                 ["24h", "", ""],
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn job_on_the_third_of_every_month_runs_in_every_month() {
+    fn monthly_job_that_starts_on_the_third_of_each_month_runs_in_every_month() {
         let runs = |length: &str| {
             let months = (2026..2029).flat_map(|year| {
                 (1..=12).map(move |month| format!("{year}-{month:02}-03T05:00:00Z"))
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn every_moment_of_a_year_is_in_the_period_that_the_previous_one_ends_with() {
+    fn periods_of_a_year_follow_each_other_without_gap_or_overlap() {
         for zone in [
             "Europe/Berlin",
             "America/Sao_Paulo",
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lengths_times_and_zones_are_refused() {
+    fn wrong_period_lengths_times_of_day_and_time_zones_are_refused() {
         for text in ["1month", "1M", "2 years", "1y", "0s", "fortnight"] {
             assert!(per(text).is_err(), "{text}");
         }

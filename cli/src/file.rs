@@ -228,7 +228,7 @@ mod tests {
             ("\ntll = '10s'\n", &["line 2", "tll", "expected one of"][..]),
             (
                 "ttl = 'ten'",
-                &["line 1, ttl", "'ten' is no duration", "10s"],
+                &["line 1, ttl", "'ten' is not a duration", "10s"],
             ),
             ("ttl = 10", &["line 1, ttl", "integer"]),
             ("wait = 'soon'", &["line 1, wait", "forever"]),

@@ -180,7 +180,8 @@ mod tests {
         assert_eq!(look(b"a", ms(0)), STAGGER);
         assert_eq!(look(b"a", ms(20)), ms(50));
         assert_eq!(look(b"a", ms(2_000)), ms(100));
-        // The iterator of retry pauses has ended, so only the observed time determines the pause.
+        // All pauses of the retry settings have been used. So the pause is a part of the time for which the same holder
+        // has been seen.
         assert_eq!(look(b"a", ms(2_100)), ms(105));
         assert_eq!(look(b"b", ms(9_000)), STAGGER, "the holder has changed");
         assert_eq!(look(b"b", ms(9_000)), ms(50));

@@ -145,7 +145,7 @@ impl Observation {
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     #[expect(
         clippy::should_implement_trait,
-        reason = "it has no end, and the name that it has with async"
+        reason = "the sequence of leaders has no end, and the async method has this name"
     )]
     pub fn next(&mut self) -> Result<Option<Leader>, CannotBlock> {
         let (observation, home) = self.kept.split();

@@ -80,7 +80,7 @@ impl Redlock {
         let settings = redlock::Redlock::builder().in_memory(masters);
         settings
             .build_blocking()
-            .expect("between 1 and 64 masters, and a thread")
+            .expect("the number of masters must be 1 to 64, and a thread must start")
     }
 
     /// A handle for threads of `tokio::task::spawn_blocking`. Calls through this handle do not check whether the

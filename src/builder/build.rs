@@ -140,7 +140,7 @@ impl RedlockBuilder {
         not(feature = "tls-rustls"),
         expect(
             clippy::unnecessary_wraps,
-            reason = "with TLS, the certificates may not be readable"
+            reason = "with TLS, reading the certificates may fail"
         )
     )]
     pub(super) fn node_options(
@@ -195,7 +195,7 @@ impl RedlockBuilder {
             let timeout = node.abilities().timeout.unwrap_or(default);
             if timeout > self.settings.ttl() / 4 {
                 let why = format!(
-                    "of {} is more than a quarter of the ttl ({}): raise the ttl, or lower the timeout in its URL",
+                    "of {} is more than a quarter of the ttl ({}): raise the ttl, or lower the timeout in the URL of this master",
                     node.name(),
                     text(self.settings.ttl())
                 );

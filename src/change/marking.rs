@@ -35,7 +35,10 @@ impl Redlock {
             after.those(|master| master.marker().is_some_and(|marker| after.is_own(marker)));
         let all = restores || marked == after.those(|_| true);
         let enough = all && after.quorum.is_met_by(marked);
-        none(after.unless(enough, "not all masters are marked: run mark again"))?;
+        none(after.unless(
+            enough,
+            "not all masters have a generation marker: run the step mark again",
+        ))?;
         Ok(after)
     }
 }
@@ -50,7 +53,10 @@ impl Survey {
     /// The reasons why the marker must not be written to these masters, one line each.
     fn unmarkable(&self) -> Vec<String> {
         if self.configuration.has_next() {
-            return vec!["next_masters is set: use begin, which also marks the masters".into()];
+            return vec![
+                "next_masters is set: run the step begin, which also writes the generation markers"
+                    .into(),
+            ];
         }
         let mut missing = self.obstacles();
         for master in &self.masters {
@@ -84,7 +90,7 @@ impl Survey {
                 {
                     missing.push(format!(
                         "{}: {} at {} is configured with other masters, another generation or other names, and would be refused: \
-                         give it the hosts, ports and databases that are named here, or name its own here",
+                         configure that client with the hosts, ports and databases that are named here, or use the names of that client here",
                         master.node, client.name, client.address
                     ));
                 }

@@ -32,7 +32,7 @@ impl fmt::Display for CarriedValue {
         let outcome = if self.is_carried {
             "carried"
         } else {
-            "removed, because no old master has it"
+            "removed, because no old master has the value"
         };
         write!(f, "{:?}: {outcome}", self.name)
     }

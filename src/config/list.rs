@@ -248,7 +248,7 @@ settings! {
     max_ttl: Option<Duration> {
         variable: "QUORATE_MAX_TTL",
         default: "30s",
-        change: "you need longer leases; the same on every client",
+        change: "you need longer leases; set the same value on every client",
         option: Masters "TIME",
         help: "The longest ttl that any client uses on these masters; must be the same for all clients",
     }
@@ -269,7 +269,7 @@ settings! {
     fencing: Option<bool> {
         variable: "QUORATE_FENCING",
         default: "on",
-        change: "you want literally `SET key value NX PX ttl`",
+        change: "you want plain `SET key value NX PX ttl`, without fencing tokens",
         option: Masters "on|off",
         help: "Whether each acquisition gets a fencing token",
         more: "`off` is the classic Redlock algorithm: SET key value NX PX ttl and nothing else.",
@@ -277,7 +277,7 @@ settings! {
     order: Option<Order> {
         variable: "QUORATE_ORDER",
         default: "fair",
-        change: "you want raw Redlock with jittered retries",
+        change: "you want classic Redlock: no queue, and retries after random pauses",
         option: Masters "ORDER",
         help: "Which waiter gets the lock next",
     }
@@ -291,7 +291,7 @@ settings! {
     client_cert: Option<PathBuf> {
         variable: "QUORATE_CLIENT_CERT",
         default: "none",
-        change: "masters want a certificate of the client",
+        change: "masters require a client certificate",
         option: Masters "FILE",
         help: "For rediss://: client certificate to present to the masters (PEM)",
     }
@@ -305,7 +305,7 @@ settings! {
     wait: Option<Wait> {
         variable: "QUORATE_WAIT",
         default: "30s",
-        change: "you would rather give up sooner, or never (`quorate run` waits for ever: its user can interrupt it)",
+        change: "you want to give up sooner, or never (`quorate run` waits for ever by default, because its user can interrupt it)",
         option: Lock "TIME",
         help: "How long to wait for the lock: a duration, `forever` or `none`",
     }
@@ -320,14 +320,14 @@ settings! {
     max_hold: Option<Duration> {
         variable: "QUORATE_MAX_HOLD",
         default: "none",
-        change: "a stuck holder must not hold for ever",
+        change: "a stuck holder must not keep the lock for ever",
         option: Lock "TIME",
         help: "Longest time to hold the lock, after which it is lost",
     }
     note: Option<String> {
         variable: "QUORATE_NOTE",
         default: "none",
-        change: "operators should see more of a holder than host, pid and process",
+        change: "operators should see more about a holder than its host, pid and process",
         option: Lock "TEXT",
         help: "Text about this holder for `status` and waiters; at most 1 KiB",
     }
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn default_in_the_list_is_the_default_in_the_code() {
+    fn listed_default_of_a_setting_is_its_default_in_the_code() {
         for (name, default) in [
             ("ttl", DEFAULT_TTL),
             ("max_ttl", DEFAULT_MAX_TTL),

@@ -12,7 +12,7 @@ use crate::settings::Wait;
 /// A description with the text and the expected format.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
-        format!("'{text}' is no duration; write it with a unit: 500ms, 10s, 5m, 1h 30m")
+        format!("'{text}' is not a duration; write it with a unit: 500ms, 10s, 5m, 1h 30m")
     })
 }
 
@@ -29,7 +29,7 @@ pub fn wait(text: &str) -> Result<Wait, String> {
             Ok(Duration::ZERO) => Ok(Wait::None),
             Ok(time) => Ok(Wait::For(time)),
             Err(_) => Err(format!(
-                "'{text}' is no duration; write 30s, 5m, 1h 30m, forever or none"
+                "'{text}' is not a duration; write 30s, 5m, 1h 30m, forever or none"
             )),
         },
     }
@@ -100,6 +100,6 @@ mod tests {
         assert_eq!(wait("none"), Ok(Wait::None));
         assert_eq!(wait("0s"), Ok(Wait::None));
         assert_eq!(wait("5m"), Ok(Wait::For(Duration::from_secs(300))));
-        assert!(wait("5").unwrap_err().contains("'5' is no duration"));
+        assert!(wait("5").unwrap_err().contains("'5' is not a duration"));
     }
 }

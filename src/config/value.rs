@@ -206,7 +206,9 @@ impl Value for Order {
         match text.trim() {
             "fair" => Ok(Self::Fair),
             "unordered" => Ok(Self::Unordered),
-            other => Err(format!("'{other}' is no order; write fair or unordered")),
+            other => Err(format!(
+                "'{other}' is not an order; write fair or unordered"
+            )),
         }
     }
 
@@ -220,11 +222,11 @@ impl Value for RestartGuard {
     const CHOICES: &'static [Choice] = &[
         (
             "on",
-            "A restarted master votes once max_ttl has passed since its start",
+            "A restarted master votes only after max_ttl has passed since its start",
         ),
         (
             "after-first-contact",
-            "As on, but the first connection to each master is trusted",
+            "Like on, but the first connection to each master is trusted",
         ),
         (
             "off",

@@ -19,8 +19,9 @@ pub struct SemaphoreStatus {
 }
 
 impl Redlock {
-    /// The state of the semaphore `name` on every master: all its permits, whatever number of permits its callers use.
-    /// Changes nothing. The plain lock with the same name is a separate lock: see [`status`](Self::status).
+    /// The state of the semaphore `name` on every master: its held permits and its queue. All slots are read, because
+    /// each client chooses itself how many permits it allows. Changes nothing. The plain lock with the same
+    /// name is a separate lock: see [`status`](Self::status).
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::InvalidResource> {

@@ -100,7 +100,7 @@ pub enum Extended {
 
 /// The message for a lock that is not extended because one of its related keys contains foreign data.
 const STRANGE: &str =
-    "a related key of the lock was not written by quorate: the lock is not renewed";
+    "a key that belongs to the lock was not written by quorate: the lock is not renewed";
 
 impl Extended {
     /// The result for a lock if one of its related keys contains foreign data.

@@ -203,13 +203,14 @@ impl Claim {
         self.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Records that a master may store a note of this holder from now on, so that the release deletes the note too.
+    /// Records that a note of this holder may be on a master from now on, so that the release deletes the note, too.
     /// Call this before the request that writes the note is queued.
     pub fn take_note(&self) {
         self.noted.store(true, Ordering::Release);
     }
 
-    /// Whether a master may store a note of this holder.
+    /// Whether a note of this holder may be on a master, so that the release must delete it. True once
+    /// [`take_note`](Self::take_note) was called.
     pub fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Acquire)
     }

@@ -59,7 +59,9 @@ pub trait Node: Send + Sync + 'static {
     fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
         let _ = order;
         let seen = ChangeSeen {
-            fault: Some(Fault::Unsupported("it keeps no generation marker".into())),
+            fault: Some(Fault::Unsupported(
+                "this kind of master keeps no generation marker".into(),
+            )),
             ..ChangeSeen::default()
         };
         Box::pin(async move { seen })

@@ -227,7 +227,8 @@ mod tests {
     ];
 
     #[test]
-    fn every_fault_states_whether_it_left_nothing_and_whether_it_passes_by_itself() {
+    fn every_fault_states_whether_the_master_stored_nothing_and_whether_the_fault_passes_by_itself()
+    {
         let each = |fault: Fault| {
             let (leaves, passes) = (fault.left_nothing(), fault.passes_by_itself());
             (fault.kind(), leaves, passes)

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_estimate_follows_the_granted_number_within_limits() {
+    fn clock_estimate_follows_the_granted_fencing_number_within_limits() {
         const WALL: u64 = 1_000_000_000;
         for (granted, learned) in [
             (WALL, 0),
@@ -159,7 +159,7 @@ mod tests {
             let p = offset.proposal(wall);
             assert!(
                 p.abs_diff(master) <= PROPOSAL_SLACK_US,
-                "offset {off}: {p} against {master}"
+                "a client whose clock is off by {off} must learn to propose about {master}, not {p}"
             );
         }
     }

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal_is_due_at_a_third_of_the_ttl_and_retried_at_a_fifteenth() {
+    fn renewal_is_due_after_a_third_of_the_ttl_and_retried_after_another_fifteenth() {
         for (ttl, due, again) in [(9_000, 3_000, 600), (30_000, 10_000, 2_000), (30, 10, 5)] {
             let ttl = Duration::from_millis(ttl);
             assert_eq!(renew_at(at(7), ttl), at(7 + due), "{ttl:?}");

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn marker_admits_only_clients_whose_majorities_meet() {
+    fn generation_marker_admits_only_clients_whose_majorities_share_a_master() {
         let [a, b, c] = prints();
         for (number, print, admitted) in [
             (0, a, [Admitted, Admitted, Early, Early, Early]),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn client_with_other_masters_is_refused_even_at_the_same_step() {
+    fn client_with_other_masters_is_refused_even_at_the_same_step_of_the_change() {
         let [a, b, c] = prints();
         let marker = |number, print| Some(Marker { number, print });
         let old = |print| Configuration::new(0, print, None);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_markers_are_exactly_those_that_admit_the_client() {
+    fn listed_generation_markers_are_exactly_those_that_admit_the_client() {
         let known = || {
             prints()
                 .into_iter()

@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(
             next(&[0b0010, 0b0100], 0, 0, 0),
             None,
-            "each master shows another slot"
+            "no slot must be chosen if each master shows another free slot"
         );
         assert_eq!(next(&[], 0, 0, 0), None);
     }
@@ -119,15 +119,19 @@ mod tests {
         assert_eq!(
             next(&[0b1010], 1, 0, 2),
             Some(3),
-            "the search starts at the given slot"
+            "the search must start at the given slot"
         );
         assert_eq!(next(&[0b0000], 1, 0, 0), None);
         assert_eq!(
             next(&[0b0010, 0b0001], 1, 0, 0),
             Some(0),
-            "a slot shown free goes first"
+            "a slot that another master shows as free must be chosen first"
         );
-        assert_eq!(next(&[], 1, 0, 0), None, "one master is no majority");
+        assert_eq!(
+            next(&[], 1, 0, 0),
+            None,
+            "one master must not count as a majority"
+        );
     }
 
     #[test]
@@ -137,7 +141,7 @@ mod tests {
         assert_eq!(
             next(&free, 0, 0, 7),
             Some(3),
-            "a start beyond the last slot wraps around"
+            "a start beyond the last slot must wrap around"
         );
         assert_eq!(
             next(&[0b0011, 0b0011], 0, 0, 2),

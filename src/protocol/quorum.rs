@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_of_a_round_is_given_as_soon_as_it_is_certain() {
+    fn verdict_of_a_round_of_votes_is_given_as_soon_as_it_is_certain() {
         assert_eq!(tally(5, 2, 0, 0).verdict(), Verdict::Pending);
         assert_eq!(tally(5, 3, 0, 0).verdict(), Verdict::Won);
         assert_eq!(tally(5, 2, 2, 0).verdict(), Verdict::Pending);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_round_distinguishes_outage_from_contention() {
+    fn lost_round_of_votes_distinguishes_outage_from_contention() {
         assert_eq!(tally(5, 0, 3, 0).reason(), Some(Reason::Contention));
         assert_eq!(tally(5, 0, 0, 3).reason(), Some(Reason::Outage));
         // With two refusals and one fault the round is lost, but the reason depends on the two silent masters.
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_of_a_round_never_changes_once_given() {
+    fn verdict_of_a_round_of_votes_never_changes_once_given() {
         for nodes in 1..=7usize {
             // Tries every sequence of answers (yes, no, fault) of all masters, encoded as digits in base three.
             for code in 0..3usize.pow(nodes as u32) {

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn first_value_is_created_only_if_all_masters_have_none() {
+    fn value_is_created_only_if_no_master_has_one() {
         let of = |votes: &[ReadVote]| {
             let votes: Vec<_> = votes.iter().copied().map(Some).collect();
             vacancy(&votes)
@@ -405,7 +405,7 @@ mod tests {
                     Carrying::Value(node) => {
                         assert!(old.is_met_by(shown) && shown.has(node), "{votes:?}");
                         let Value(number) = votes[node] else {
-                            panic!("{votes:?}: the chosen master shows no value");
+                            panic!("the chosen master must show a value: {votes:?}");
                         };
                         let larger = |(node, vote): (usize, &ReadVote)| {
                             shown.has(node) && matches!(vote, Value(other) if *other > number)
@@ -437,7 +437,8 @@ mod tests {
     }
 
     #[test]
-    fn carried_value_counts_on_old_masters_that_showed_one_and_on_next_masters_that_had_none() {
+    fn carried_value_counts_on_old_masters_that_showed_a_value_and_on_next_masters_without_a_value()
+    {
         let quorum = sets(3, 1, 3);
         let none = MasterSet::default();
         let of = |read: [ReadVote; 5], written: &[usize], open| {
@@ -451,7 +452,7 @@ mod tests {
         );
         assert!(
             !of(read, &[0, 2, 3, 4], none),
-            "a master without a value may have forgotten a later one"
+            "an old master that showed no value must not count: it may have forgotten a later value"
         );
         assert!(
             !of(read, &[0, 1, 2, 3], none),
@@ -459,13 +460,13 @@ mod tests {
         );
         assert!(
             !of(read, &[0, 1, 3, 4], MasterSet::one(4)),
-            "clients of the next masters may write on an open master"
+            "an open master must not count: clients of the next masters may have written there"
         );
         let read = [Value(1), Value(2), Value(2), Nothing, Old];
         assert!(of(read, &[0, 2, 3], none));
         assert!(
             !of(read, &[0, 2, 4], none),
-            "a master with an old copy may have had a later value"
+            "a master with an old copy must not count: it may have had a later value"
         );
     }
 
@@ -477,7 +478,7 @@ mod tests {
         assert!(of(&[0, 1, 2, 3]) && of(&[1, 2, 3]));
         assert!(
             !of(&[0, 1, 2, 4]),
-            "a master that showed the value still has it"
+            "the removal must fail while a master that showed the value may still have it"
         );
         assert!(
             !of(&[0, 1, 3]) && !of(&[2, 3, 4]),

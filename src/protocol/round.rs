@@ -215,12 +215,12 @@ mod tests {
         round.record(2, Vote::Refused);
         assert!(
             !round.is_lost_early(),
-            "the reason is certain once a majority refused"
+            "the reason must be certain once a majority has refused"
         );
     }
 
     #[test]
-    fn master_votes_once_per_round() {
+    fn master_votes_only_once_per_round_of_requests() {
         let mut round = Round::open(Quorum::of(3));
         assert_eq!(round.record(0, Vote::Granted(None)), Verdict::Pending);
         assert_eq!(round.record(0, Vote::Granted(None)), Verdict::Pending);

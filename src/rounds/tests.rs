@@ -1,7 +1,7 @@
 //! Tests of the results of one fan-out, answer by answer.
 #![expect(
     clippy::unnecessary_wraps,
-    reason = "all helpers return the type of an answer, whether it can be a fault or not"
+    reason = "all helpers have the return type of an answer, even those that never return a fault"
 )]
 
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn names(nodes: usize) -> Vec<NodeName> {
 }
 
 #[test]
-fn waiting_future_is_woken_by_the_verdict_and_by_its_reason() {
+fn future_that_waits_for_a_verdict_is_woken_by_the_verdict_and_by_its_reason() {
     let mut won = opened(5);
     assert!(!won.count(from(0, 1), granted()));
     assert!(!won.count(from(1, 1), granted()));
@@ -73,7 +73,7 @@ fn waiting_future_is_woken_by_the_verdict_and_by_its_reason() {
     assert_eq!(won.verdict(), Some(Verdict::Won));
     assert!(
         !won.count(from(3, 1), granted()),
-        "the waiter is woken once"
+        "the waiter must be woken only once"
     );
     // With two refusals and a fault the round is lost, but the reason depends on a missing answer.
     let mut lost = opened(5);
@@ -97,7 +97,11 @@ fn refused_round_reports_holder_and_queue() {
     answers.count(from(1, 1), refused(90, 2, 7, Some("a")));
     answers.count(from(3, 1), granted());
     assert_eq!(answers.free(), MasterSet::one(3));
-    assert_eq!(answers.free_in(), None, "two of five are no majority");
+    assert_eq!(
+        answers.free_in(),
+        None,
+        "two of five masters must not count as a majority"
+    );
     answers.count(from(4, 1), refused(40, 3, 6, Some("b")));
     answers.count(from(2, 1), refused(60, 1, 9, None));
     // The majority is free when the third of 0, 40, 60 and 90 ms has passed.
@@ -132,7 +136,11 @@ fn abandoned_round_counts_masters_that_stayed_silent_for_the_timeout_as_failed()
     let mut early = opened(3);
     early.count(from(0, 1), plainly_refused());
     early.give_up(BEGAN + ms(49), ms(50));
-    assert_eq!(early.verdict(), None, "the silent masters still have time");
+    assert_eq!(
+        early.verdict(),
+        None,
+        "there must be no verdict while the silent masters have time left"
+    );
     assert_eq!(early.round.silent().count(), 2);
     let mut late = opened(3);
     late.count(from(0, 1), plainly_refused());
@@ -182,7 +190,7 @@ fn lasting_faults_of_a_majority_make_waiting_hopeless() {
 }
 
 #[test]
-fn fault_that_left_no_key_needs_no_release() {
+fn master_with_a_fault_that_left_no_key_needs_no_release() {
     let mut answers = opened(3);
     answers.count(from(0, 1), down());
     answers.count(from(1, 1), Err(Fault::Timeout(ms(50))));
@@ -203,7 +211,7 @@ fn release_is_settled_by_a_majority_and_complete_with_the_last_answer() {
     assert!(release.settled());
     assert!(
         release.count(from(4, 1), down()),
-        "the last answer wakes the waiter"
+        "the last answer must wake the waiter"
     );
     assert_eq!(release.counts(), (2, 1, 2));
     let mut more = ReleaseAnswers::open(Quorum::of(5), 5, BEGAN);
@@ -212,7 +220,7 @@ fn release_is_settled_by_a_majority_and_complete_with_the_last_answer() {
     }
     assert!(
         !more.count(from(3, 1), released(true)),
-        "later answers do not wake the waiter"
+        "an answer after the result is settled must not wake the waiter"
     );
     // If less than a majority was asked, the release waits for all masters that were asked.
     let mut few = ReleaseAnswers::open(Quorum::of(5), 2, BEGAN);

@@ -1,6 +1,6 @@
 -- ACQUIRE in order (docs/protocol.md, "Queue"). Like acquire.lua, but grants the lock only to the first waiter.
--- KEYS: lock. ARGV: value, ttl ms, proposal us; from a queued waiter also its id, ticket and heartbeat ms. A request
--- without these three does not join the queue.
+-- KEYS: lock. ARGV: value, ttl ms, proposed counter in microseconds; from a queued waiter also its id, ticket and
+-- heartbeat ms. A request without these three does not join the queue.
 -- Reply: the counter (granted), or
 -- {ms until the lock may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', the
 -- holder's note if there is one}.

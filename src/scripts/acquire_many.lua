@@ -1,8 +1,8 @@
 -- ACQUIRE of many (docs/protocol.md, "Queue"). If clients use queues, each lock is treated as acquire_fair.lua treats a
 -- claim that is not queued; otherwise as in acquire.lua.
--- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and proposal
--- us.
--- Reply, for each lock: -1 (granted, the counter is the proposal), the counter (granted), the refusal or error that a
+-- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and
+-- proposed counter in microseconds.
+-- Reply, for each lock: -1 (granted with the proposed counter), the counter (granted), the refusal or error that a
 -- single request would get, or 0 (nothing was done: the client must send this request by itself).
 -- On a full server the result may differ from that of single requests: once the script has removed something, for
 -- example a dead waiter of another lock, the server lets it go on writing.

@@ -1,7 +1,8 @@
 -- CLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): takes several locks, or a hold that
 -- readers or an owner share with their other holds. The script takes all keys or none.
--- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of the lock that this claim replaces or '', the waiter's
--- id or '', its ticket, its heartbeat ms, and for each key 'x' (exclusive) or the marker of the readers or the owner.
+-- KEYS: lock keys. ARGV: value, ttl ms, proposed counter in microseconds, the value of the lock that this claim
+-- replaces or '', the waiter's id or '', its ticket, its heartbeat ms, and for each key 'x' (exclusive) or the marker
+-- of the readers or the owner.
 -- Reply: the fencing number (granted), or
 -- {ms until the lock may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', the
 -- index of the key that is not free}, followed by the holder's note if it is readable.

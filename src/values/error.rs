@@ -123,7 +123,7 @@ impl ValueError {
                 "is lost: too few masters have it to decide which value was the last; find out the correct value, \
                  drop the lost one, and create it again",
             ),
-            Self::Exists(trouble) => (trouble, "was not created: there is one already"),
+            Self::Exists(trouble) => (trouble, "was not created: it exists already"),
             Self::Incomplete(trouble) => (
                 trouble,
                 "needs an answer of every master to be created or dropped: try again when all masters \
@@ -167,7 +167,7 @@ impl fmt::Display for ValueError {
                 found,
             } => write!(
                 f,
-                "the value of {name:?} is no {wanted}, but begins with {found:?}: it was not changed; \
+                "the value of {name:?} is not a {wanted}, but begins with {found:?}: it was not changed; \
                  choose another name"
             ),
             Self::Ahead {
@@ -202,7 +202,7 @@ fn write_ahead(
     if recorded {
         return write!(
             f,
-            "the last period of {name:?} that counts as done begins {ahead} after the masters' time: a machine \
+            "the last period of {name:?} that is recorded as done begins {ahead} after the masters' time: a machine \
              whose clock was ahead recorded it; drop the record and create it again"
         );
     }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn value_error_states_what_happened_to_the_value() {
+    fn value_error_states_whether_the_value_was_changed() {
         let none = || trouble(&[]);
         let says = |error: ValueError, what: &str| {
             let text = error.details();

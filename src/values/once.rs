@@ -79,7 +79,7 @@ pub enum OnceOutcome<T> {
 
 /// Whether the work of this period must be done now; see [`Once::due`].
 #[derive(Debug)]
-#[must_use = "a period that is not recorded is done again"]
+#[must_use = "the work of a period that is not recorded as done runs again"]
 pub enum Due<'a> {
     /// The work of this period must be done now.
     Now(Turn<'a>),
@@ -97,7 +97,7 @@ enum Looked<'a> {
 }
 
 /// A period whose work must be done now, by the holder of the lock.
-#[must_use = "a period that is not recorded is done again"]
+#[must_use = "the work of a period that is not recorded as done runs again"]
 pub struct Turn<'a> {
     known: Known<'a>,
     /// The start of this period, in milliseconds since 1970.
@@ -153,12 +153,14 @@ impl fmt::Debug for Turn<'_> {
 }
 
 impl Redlock {
-    /// Work that runs once per `period`, at most ten years, under the lock with this name. Nothing is sent yet.
+    /// Work that runs once per `period`, under the lock with this name. A period lasts at most ten years. This call
+    /// sends nothing.
     pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
         Once::new(self, name.as_ref(), Periods::Every(period))
     }
 
-    /// Work that runs once in the given period, at most ten years, under the lock with this name. Nothing is sent yet.
+    /// Work that runs once in the given period, under the lock with this name. The period lasts at most ten years. This
+    /// call sends nothing.
     ///
     /// The caller computes the period, usually with a date library: for example the present month in Europe/Berlin.
     /// `period.start` identifies the period, so all machines must compute the same start. The work of this period
@@ -592,7 +594,7 @@ mod tests {
         }
         for other in ["once", "once x", "once -7", "quota 7", "never", "once 7 "] {
             let error = read(other.as_bytes()).expect_err(other).to_string();
-            assert!(error.contains("is no once"), "{error}");
+            assert!(error.contains("is not a once"), "{error}");
         }
     }
 }

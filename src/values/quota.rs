@@ -58,7 +58,7 @@ pub struct Quota(NamedValue);
 
 /// The result of [`Quota::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "only what was taken may be handed out"]
+#[must_use = "only units that were taken may be handed out"]
 pub enum Take {
     /// The caller has got the units. They are not handed out to any other caller.
     Taken {
@@ -202,7 +202,7 @@ mod tests {
         ] {
             let error = quota.pieces(other.as_bytes()).expect_err(other).to_string();
             assert!(
-                error.contains("is no quota") && error.contains("\"prizes\""),
+                error.contains("is not a quota") && error.contains("\"prizes\""),
                 "{error}"
             );
             assert!(!error.chars().any(char::is_control), "{error:?}");

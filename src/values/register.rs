@@ -131,7 +131,7 @@ impl<'a> Register<'a> {
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
         let (read, _) = self.ask(ValueAnswers::complete).await;
         let carrying = read.carrying();
-        tracing::debug!(resource = %self.name(), ?carrying, "value read, to be carried");
+        tracing::debug!(resource = %self.name(), ?carrying, "read the value that is copied to the next masters");
         let coordinator = &self.guard.core.coordinator;
         let shown = || read.shown(coordinator.names());
         let bytes = match carrying {

@@ -64,7 +64,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[test]
-    fn less_certain_finding_does_not_replace_an_earlier_one() {
+    fn less_certain_finding_does_not_replace_an_earlier_finding() {
         let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
         let mut last_finding = None;

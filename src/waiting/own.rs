@@ -167,13 +167,13 @@ mod tests {
         assert_eq!(
             (one.permit.slot(), one.alone),
             (3, true),
-            "slot 2 is held by this process"
+            "slot 3 must be asked for, because this process holds slot 2"
         );
         let two = asks(&own, 3, 0b0001);
         assert_eq!(
             (two.permit.slot(), two.alone),
             (1, true),
-            "slot 3 is asked for, and slot 0 is held by another process"
+            "slot 1 must be asked for: slot 3 is asked for, and another process holds slot 0"
         );
         drop(one);
         let one = asks(&own, 0, 0b0001);
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(
             (two.permit.slot(), two.alone),
             (2, false),
-            "another process may have released slot 2"
+            "slot 2 must be asked for, because another process may have released it"
         );
         let three = asks(&own, 1, 0b1100);
         assert_eq!(three.permit.slot(), 3);
@@ -201,16 +201,19 @@ mod tests {
         assert_eq!(
             (four.permit.slot(), four.alone),
             (3, false),
-            "slot 3 is asked for a second time"
+            "slot 3 must be asked for a second time"
         );
         drop(three);
-        assert!(!asks(&own, 3, 0).alone, "one task still asks for slot 3");
+        assert!(
+            !asks(&own, 3, 0).alone,
+            "a second request for slot 3 must not count as alone"
+        );
         let all = holding(&[0, 1, 2, 3]);
         let none = asks(&all, 2, 0);
         assert_eq!(
             (none.permit.slot(), none.alone),
             (2, false),
-            "if all slots are held here the masters decide"
+            "if this process holds all slots, the masters must decide"
         );
     }
 

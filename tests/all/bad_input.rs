@@ -140,7 +140,7 @@ async fn quota_is_not_created_if_a_master_is_unreachable_or_a_value_exists() {
         .details();
     assert_eq!(
         error,
-        "the value of \"prizes\" was not created: there is one already, on m0, m1, m2"
+        "the value of \"prizes\" was not created: it exists already, on m0, m1, m2"
     );
     assert_eq!(quota.left().await, Ok(10));
 }

@@ -49,7 +49,7 @@ fn settings_are_read_from_the_process_environment() {
     );
     let said = with(&[masters, ("QUORATE_TTL", "ten")]);
     assert!(
-        said.contains("refused: QUORATE_TTL 'ten' is no duration"),
+        said.contains("refused: QUORATE_TTL 'ten' is not a duration"),
         "{said}"
     );
     // The builder finds settings that contradict each other. The error names the setting.

@@ -761,7 +761,8 @@ async fn change_does_not_begin_from_masters_opened_by_another_change() {
     let change = wrong.change().expect("a change");
     let said = missing_of(change.begin().await);
     assert!(
-        said.iter().any(|line| line.contains("is of other masters")),
+        said.iter()
+            .any(|line| line.contains("belongs to other masters")),
         "{said:?}"
     );
     assert_eq!(scene.marks(), ["2"; 5]);

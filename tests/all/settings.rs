@@ -162,7 +162,7 @@ fn invalid_drift_is_refused() {
     for factor in [-0.1, 1.0, 7.0, f64::NAN, f64::INFINITY] {
         let floor = ms(2);
         let error = refused(good().drift(Drift { factor, floor }));
-        assert_says(&error, &["drift", "from 0 to below 1"]);
+        assert_says(&error, &["drift", "at least 0 and less than 1"]);
     }
     let (factor, floor) = (0.01, Duration::MAX);
     assert_duration(good().drift(Drift { factor, floor }), "ttl", &["drift"]);

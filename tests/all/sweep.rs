@@ -281,7 +281,8 @@ async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer
     }
 }
 
-/// The same clock, timers and random numbers, but with a wall clock that is behind by this duration.
+/// A runtime with the clock, timers and random numbers of this `World`, but with a wall clock that is behind that of
+/// the world by this duration.
 struct Behind(Arc<World>, Duration);
 
 impl Runtime for Behind {

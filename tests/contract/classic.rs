@@ -1,4 +1,4 @@
-//! Contract cases: the classic algorithm, which is literally `SET key value NX PX ttl`.
+//! Contract cases: the classic algorithm, which is plain `SET key value NX PX ttl`.
 
 use quorate::node::{Answer, Extended};
 

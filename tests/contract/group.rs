@@ -207,7 +207,7 @@ pub(crate) async fn downgrade_of_a_force_released_lock_returns_the_remaining_tim
 }
 
 fn unknown() -> Extended {
-    let why = "a related key of the lock was not written by quorate: the lock is not renewed";
+    let why = "a key that belongs to the lock was not written by quorate: the lock is not renewed";
     Extended::Unknown(Fault::Server(why.into()))
 }
 

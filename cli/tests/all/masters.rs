@@ -250,7 +250,7 @@ fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
     // The generation marker belongs to a list of masters, and does not match another list.
     let fewer = done(Scene::quorate(&scene.urls(0..2)).args(["masters", "mark"]));
     assert_eq!(fewer.code, Some(1), "{fewer:?}");
-    assert!(fewer.err.contains("is of other masters"), "{fewer:?}");
+    assert!(fewer.err.contains("belongs to other masters"), "{fewer:?}");
     scene.0[4].kill().expect("killed");
     let away = done(Scene::quorate(&scene.urls(2..5)).args(["masters", "mark"]));
     assert_eq!(away.code, Some(1), "{away:?}");

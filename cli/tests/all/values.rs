@@ -69,7 +69,7 @@ fn quota_can_be_created_taken_read_and_dropped() {
     );
     let again = ask(&masters, &["quota", "create", "prizes", "3"]);
     assert_eq!(again.code, Some(64), "{again:?}");
-    assert!(again.err.contains("there is one already"), "{again:?}");
+    assert!(again.err.contains("it exists already"), "{again:?}");
     let unsure = ask(&masters, &["quota", "drop", "prizes"]);
     assert_eq!(unsure.code, Some(64), "{unsure:?}");
     assert_eq!(

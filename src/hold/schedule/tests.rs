@@ -81,11 +81,11 @@ fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
     }
     assert!(
         now < at(3_430),
-        "all batches leave within the ttl without any reply"
+        "all batches of renewals must be sent within the ttl, even without any reply"
     );
     assert!(
         schedule.next(now) > Some(at(5_900)),
-        "each lock has its next due time"
+        "every lock must have its next due time"
     );
 }
 

@@ -84,14 +84,14 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_if_the_master_ends_connections_at_once() {
+    fn reconnect_pauses_grow_if_the_master_ends_connections_at_once() {
         let lost = Fault::Down("connection closed".into());
         assert!((20..60).contains(&tries(&lost, Some(Duration::from_millis(1)))));
         assert!((20..60).contains(&tries(&lost, None)));
     }
 
     #[test]
-    fn pauses_are_long_after_a_refusal_that_a_person_must_fix() {
+    fn reconnect_pauses_are_long_after_a_refusal_that_a_person_must_fix() {
         for fault in [
             Fault::Denied("WRONGPASS".into()),
             Fault::Server("ERR max number of clients reached".into()),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn good_connection_resets_the_pauses() {
+    fn working_connection_resets_the_reconnect_pauses() {
         let lost = Fault::Down("connection closed".into());
         let mut back_off = BackOff::new(7);
         for _ in 0..20 {

@@ -299,9 +299,13 @@ mod tests {
         assert_eq!(
             overdue(100),
             1,
-            "a was taken, and b has been queued for the limit"
+            "only request b must be overdue, because request a was taken"
         );
-        assert_eq!(overdue(199), 0, "c was first seen at the last check");
+        assert_eq!(
+            overdue(199),
+            0,
+            "request c must not be overdue, because the previous check was the first to see it"
+        );
         assert_eq!(overdue(200), 1);
         assert_eq!(overdue(900), 0);
     }

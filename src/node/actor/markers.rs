@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(
             markers.missed(),
             Missed::Nothing,
-            "the other master has lost its marker as well"
+            "no marker must count as missing when the other master has lost its marker, too"
         );
     }
 
@@ -162,7 +162,7 @@ mod tests {
         assert!(markers.doubts(&b));
         assert!(
             !markers.doubts(&a) && !markers.doubts(&c),
-            "a master that was never reached is not doubted"
+            "a master with a marker and a master that was never reached must not be doubted"
         );
         markers.trusts(&b);
         assert!(!markers.doubts(&b));

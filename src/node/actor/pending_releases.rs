@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_of_a_broken_connection_go_before_later_refused_ones() {
+    fn releases_of_a_broken_connection_go_before_releases_refused_later() {
         let mut pending_releases = PendingReleases::new();
         pending_releases.keep(&release("later"));
         let open = pending_releases.put_first([release("first"), release("second")].into_iter());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_release_waits_longer_each_time_until_its_key_expired() {
+    fn refused_release_waits_longer_each_time_until_its_key_has_expired() {
         let ttl = Duration::from_secs(1);
         let mut pending_releases = PendingReleases::new();
         pending_releases.postpone(&release("a"), ttl, at(0));
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(
             pending_releases.wake_at(),
             Some(at(150)),
-            "the second pause is twice as long"
+            "the second pause must be twice as long as the first"
         );
         pending_releases.delivered();
         assert!(
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(
             pending_releases.wake_at(),
             Some(at(50)),
-            "one pause for all releases"
+            "all refused releases must share one pause"
         );
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["first", "second"]);
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["third"]);

@@ -130,13 +130,13 @@ mod tests {
         assert_eq!(
             roster.enter("run 1", &a),
             Ok(()),
-            "a new connection to the same run"
+            "a new connection to the same run of the server must be accepted"
         );
         assert_eq!(roster.enter("run 1", &b), Err(a.clone()));
         assert_eq!(
             roster.enter("run 2", &b),
             Ok(()),
-            "the other name leads to another server now"
+            "a name that leads to another server now must be accepted"
         );
         assert_eq!(
             roster.enter("run 3", &a),
@@ -159,18 +159,22 @@ mod tests {
         let seen = Acquaintance::default();
         let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
         let guarded = |run, now| seen.guarded(run, at(now), Duration::from_secs(30));
-        assert_eq!(guarded("run 1", 5), at(0), "the first run is not guarded");
+        assert_eq!(
+            guarded("run 1", 5),
+            at(0),
+            "the first run of the server must not be guarded"
+        );
         assert_eq!(guarded("run 1", 9), at(0));
         assert_eq!(guarded("run 2", 10), at(40));
         assert_eq!(
             guarded("run 2", 20),
             at(40),
-            "a new connection to the same run"
+            "a new connection to the same run of the server must not extend the guard"
         );
         assert_eq!(
             guarded("run 1", 21),
             at(51),
-            "the first run is back, with outdated memory"
+            "the first run of the server must be guarded when it comes back, because its data is outdated"
         );
         assert_eq!(
             seen.beside()

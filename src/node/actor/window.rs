@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(
             window.width,
             NARROW + 1_000,
-            "a distant master must not narrow the window"
+            "a distant master must not narrow the window of requests"
         );
         for _ in 0..1_000 {
             window.learn(start, start + ms(45));
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(
             window.width,
             NARROW + 1_000,
-            "answers within 45 ms must not narrow the window"
+            "the window of requests must keep its width while answers are this fast"
         );
         for _ in 0..1_000 {
             window.learn(start, start + ms(51));
@@ -85,12 +85,15 @@ mod tests {
         assert_eq!(
             window.width,
             NARROW.midpoint(1_000),
-            "late answers to requests that were outstanding together must narrow the window only once"
+            "the window must be narrowed only once for all requests that were outstanding"
         );
         for n in 1..1_000 {
             window.learn(start + ms(100 * n), start + ms(100 * n + 51));
         }
-        assert_eq!(window.width, NARROW, "the window is never closed");
+        assert_eq!(
+            window.width, NARROW,
+            "the window of requests must keep its smallest width"
+        );
         for _ in 0..100_000 {
             window.learn(start, start + ms(30));
         }

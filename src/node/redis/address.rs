@@ -44,7 +44,7 @@ impl Address {
                 return Err(bad(why.to_owned()));
             }
             "mysql" | "mysqls" | "zk" => {
-                let why = "a master of this kind is added by node(..): see the crates quorate-mysql and quorate-zookeeper";
+                let why = "add a master of this kind with node(..): see the crates quorate-mysql and quorate-zookeeper";
                 return Err(bad(why.to_owned()));
             }
             _ => return Err(bad(format!("unknown scheme {scheme:?}: {SCHEMES}"))),
@@ -97,10 +97,10 @@ impl Address {
                     () if !cfg!(feature = "tls-rustls") => {
                         Some("TLS is not built in: turn on the feature \"tls-rustls\"")
                     }
-                    () if *insecure => Some("host names are always checked: leave insecure out"),
-                    () if tls_params.is_some() => {
-                        Some("its certificates cannot be read: pass them to tls(..) instead")
-                    }
+                    () if *insecure => Some("host names are always checked: remove `insecure`"),
+                    () if tls_params.is_some() => Some(
+                        "the certificates of a `Client` cannot be read: pass them to tls(..) instead",
+                    ),
                     () => None,
                 };
                 (ConnectionAddr::Tcp(host.clone(), *port), true, why)

@@ -81,7 +81,7 @@ impl Input {
         }
         if self.end == self.bytes.len() {
             if self.end >= LARGEST {
-                return Err(io::Error::other("a reply that is too long"));
+                return Err(io::Error::other("the reply is too long"));
             }
             self.bytes.resize(2 * self.end, 0);
         }
@@ -110,7 +110,7 @@ impl Input {
                 Ok(Some(value))
             }
             Ok(None) => Ok(None),
-            Err(Malformed) => Err(io::Error::other("a reply that is not RESP")),
+            Err(Malformed) => Err(io::Error::other("the reply is not valid RESP")),
         }
     }
 }
@@ -158,7 +158,10 @@ mod tests {
             input.filled(count);
             false
         });
-        assert!(fed.is_some(), "the buffer takes all bytes");
+        assert!(
+            fed.is_some(),
+            "the buffer must refuse a reply without an end"
+        );
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl Talk {
             (Some(Some(secs)), Some(Some(micros))) => {
                 Ok(secs.saturating_mul(1_000_000).saturating_add(micros))
             }
-            _ => Err(Fault::Server("a malformed reply to TIME".into())),
+            _ => Err(Fault::Server("the reply to TIME is malformed".into())),
         }
     }
 

@@ -24,9 +24,7 @@ pub(super) enum NoAnswer {
 
 impl NoAnswer {
     pub(super) fn malformed() -> Self {
-        Self::Malformed(Fault::Server(
-            "a reply that does not fit the request".into(),
-        ))
+        Self::Malformed(Fault::Server("the reply does not fit the request".into()))
     }
 }
 

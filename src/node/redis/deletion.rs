@@ -99,7 +99,7 @@ mod tests {
     use crate::node::{Class, Fairness, Group, Mode, Part, Ticket, Token};
 
     #[test]
-    fn delete_command_is_used_from_valkey_9_on_only() {
+    fn delete_command_is_used_only_from_valkey_9_on() {
         for (version, has) in [
             (Some("9.0.0"), true),
             (Some("9.1.2"), true),

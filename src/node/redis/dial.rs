@@ -111,14 +111,17 @@ async fn tls(shared: &Shared, host: &str, stream: TcpStream) -> Result<Socket, F
         return Err(Fault::Down("TLS is not configured".into()));
     };
     let name = rustls::pki_types::ServerName::try_from(host.to_owned())
-        .map_err(|_| Fault::Down("not a host name that TLS can check".into()))?;
+        .map_err(|_| Fault::Down("TLS cannot check a host name of this form".into()))?;
     let connector = tokio_rustls::TlsConnector::from(config);
     let stream = connector.connect(name, stream).await.map_err(down)?;
     Ok(Socket::new(stream))
 }
 
 #[cfg(not(feature = "tls-rustls"))]
-#[expect(clippy::unused_async, reason = "the same shape as with the feature")]
+#[expect(
+    clippy::unused_async,
+    reason = "the signature is the same as with the feature `tls-rustls`"
+)]
 async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<Socket, Fault> {
     Err(Fault::Down("TLS is not built in".into()))
 }

@@ -162,13 +162,15 @@ impl Handshake {
         now: Instant,
     ) -> Result<Step, Fault> {
         let Some(&asked) = self.asked.front() else {
-            return Err(malformed("a reply without a request"));
+            return Err(malformed("the master sent a reply without a request"));
         };
         match (asked, value) {
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
             // The handshake has not subscribed to anything yet. A server that still sends pushes might never stop.
             (_, Value::Push(_)) => {
-                return Err(malformed("a message before anything was subscribed to"));
+                return Err(malformed(
+                    "the master sent a message before the client subscribed to any channel",
+                ));
             }
             (Asked::Hello, value) => hello_answer(shared, value)?,
             (Asked::Name, Value::Error(_)) => self.unnamed = true,
@@ -198,7 +200,7 @@ impl Handshake {
             (_, Value::Error(error)) => return Err(server_fault(error)),
             (asked, _) => {
                 return Err(malformed(&format!(
-                    "a malformed reply to the handshake: {asked:?}"
+                    "the reply to the handshake request {asked:?} is malformed"
                 )));
             }
         }
@@ -270,7 +272,8 @@ impl Handshake {
             Some(Seen::Marker(marker)) => Some(marker),
             Some(Seen::Nothing) => None,
             Some(Seen::Strange) => {
-                let why = format!("{MASTERS} holds something that is not a generation marker");
+                let why =
+                    format!("the key {MASTERS} holds something that is not a generation marker");
                 self.refused = Some(Fault::OtherMasters(why.into()));
                 return;
             }
@@ -332,7 +335,7 @@ impl Handshake {
             uptime.and_then(|text| text.parse::<u64>().ok()),
         ) else {
             return Err(malformed(
-                "INFO names no run_id and uptime for the restart guard",
+                "INFO does not contain the run_id and uptime that the restart guard needs",
             ));
         };
         let max_ttl = shared.options.max_ttl;
@@ -369,7 +372,7 @@ fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault
         },
         _ => {
             return Err(malformed(
-                "a malformed reply to the question for the generation marker",
+                "the reply to the request for the generation marker is malformed",
             ));
         }
     }))
@@ -404,7 +407,7 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
             let secret = shared.address.info.redis_settings().password().is_some();
             Err(hello_fault(error, secret))
         }
-        _ => Err(malformed("a malformed reply to HELLO")),
+        _ => Err(malformed("the reply to HELLO is malformed")),
     }
 }
 
@@ -414,7 +417,9 @@ fn hello_fault(error: &[u8], secret: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
     let lower = text.to_ascii_lowercase();
     if text.starts_with("NOPROTO") || lower.contains("unknown command") {
-        return Fault::Unsupported("no RESP3: Redis 6 or Valkey is needed".into());
+        return Fault::Unsupported(
+            "the server does not support RESP3: use Redis 6 or newer, or Valkey".into(),
+        );
     }
     if !secret {
         return server_fault(error);
@@ -436,7 +441,9 @@ fn hello_fault(error: &[u8], secret: bool) -> Fault {
         ("DENIED", _) => Fault::Denied("DENIED: the master is in protected mode".into()),
         (_, Fault::Server(_)) => {
             let code = if code == "ERR" { code } else { "an error" };
-            let why = format!("{code} in answer to HELLO; its text may quote the password");
+            let why = format!(
+                "{code} in answer to HELLO; its text is not shown, because it may quote the password"
+            );
             Fault::Server(why.into())
         }
         (_, fault) => fault,

@@ -35,7 +35,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const BURST_TIMEOUTS: u32 = 10;
 
 /// The fault of requests whose runtime was shut down.
-const SHUT_DOWN: &str = "its connection was shut down";
+const SHUT_DOWN: &str = "the connection to the master was shut down";
 
 /// The link to one master: the state of its connection, and the master's pending releases.
 pub(super) struct Link {
@@ -216,7 +216,7 @@ impl Link {
                         Step::Done => true,
                         Step::Turns => {
                             if !self.input.is_empty() {
-                                let why = "more replies to the handshake than requests";
+                                let why = "the master sent more replies than there were handshake requests";
                                 return Err(Fault::Server(why.into()));
                             }
                             let out = self.output.commands();

@@ -123,7 +123,11 @@ impl Scripts {
         match reply {
             Value::Bulk(sha) if sha.len() == 40 => self.shas[script as usize] = sha.to_vec(),
             Value::Error(error) => return Err(server_fault(error)),
-            _ => return Err(Fault::Server("no name for a script that was loaded".into())),
+            _ => {
+                return Err(Fault::Server(
+                    "the server did not return the name of a loaded script".into(),
+                ));
+            }
         }
         Ok(())
     }
@@ -138,7 +142,7 @@ impl Scripts {
     ) -> Command<'a> {
         debug_assert!(
             script.takes(keys, args),
-            "{script:?}: {keys} keys, {args} arguments"
+            "the script {script:?} does not take {keys} keys and {args} arguments"
         );
         let mut command = Command::of(out, 3 + keys + args);
         command

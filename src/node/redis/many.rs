@@ -174,7 +174,7 @@ fn said(request: &Request, value: &Value<'_>) -> Result<Each, Fault> {
 }
 
 fn malformed() -> Fault {
-    Fault::Server("a reply that does not fit the requests".into())
+    Fault::Server("the reply does not fit the requests".into())
 }
 
 fn released(value: &Value<'_>) -> Result<Each, Fault> {

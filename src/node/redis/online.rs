@@ -139,7 +139,7 @@ impl Online {
             return Ok(());
         }
         let Some(Sent { what, at, along }) = self.under_way.pop_front() else {
-            return Err(Fault::Down("a reply without a request".into()));
+            return Err(Fault::Down("a reply came without a request".into()));
         };
         match what {
             What::Request(queued) if along > 0 => {
@@ -185,7 +185,7 @@ impl Online {
             What::Script(script) => self.scripts.loaded(script, value)?,
             What::Ping => match value {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
-                _ => return Err(Fault::Down("a malformed reply to PING".into())),
+                _ => return Err(Fault::Down("the reply to PING is malformed".into())),
             },
             // Ignore the reply, even an error, because the next handshake reads the marker in any case.
             What::Marker => {}

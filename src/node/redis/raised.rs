@@ -67,7 +67,7 @@ impl<'a> Raised<'a> {
             Denied::Channel => format!("publish on channels like {WAKE}*"),
         };
         Some(format!(
-            "no right to {what} within the script; quorate doctor names all that is missing"
+            "no right to {what} within the script; `quorate doctor` names all missing rights"
         ))
     }
 }

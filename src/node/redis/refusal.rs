@@ -70,9 +70,9 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
         "BUSY" => Fault::Busy,
         "NOAUTH" | "WRONGPASS" | "NOPERM" => Fault::Denied(brief(raised.text)),
         // Only SELECT is answered so: the server does not have the database of the URL.
-        "ERR" if NO_DATABASE.iter().any(|why| rest.starts_with(why)) => {
-            Fault::Unsupported(brief(&format!("the database of the URL: {rest}")))
-        }
+        "ERR" if NO_DATABASE.iter().any(|why| rest.starts_with(why)) => Fault::Unsupported(brief(
+            &format!("the database in the URL cannot be used: {rest}"),
+        )),
         _ => match raised.denied(source) {
             Some(why) => Fault::Denied(brief(&why)),
             None => Fault::Server(brief(text)),
@@ -88,7 +88,7 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
     let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
         Some((generation, 0)) => format!("{generation} on this master"),
         Some((generation, _)) => format!(
-            "this master is being changed from {generation} to {}",
+            "this master is being changed from generation {generation} to {}",
             generation + 1
         ),
         None => "this master has no generation marker".to_owned(),

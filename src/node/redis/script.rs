@@ -22,8 +22,12 @@ pub(super) struct Row {
     /// Whether the script checks the generation marker first. True for scripts whose reply is a vote, and for the
     /// script that writes a value.
     pub(super) checks_marker: bool,
-    /// The purposes for which the script calls commands. The user needs the rights for all of them to run the script.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the tests of the rights"))]
+    /// The purposes for which the script calls Redis commands. The Redis user needs the rights of all these purposes to
+    /// run the script.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "only the tests of the rights use this field")
+    )]
     pub(super) purposes: &'static [Purpose],
     pub(super) keys: Keys,
     pub(super) args: Args,
@@ -92,7 +96,7 @@ scripts! {
         checks_marker: true,
         purposes: &[Locking, Fencing],
         keys: Keys::One("lock"),
-        args: Args { first: &["value", "ttl ms", "proposal us"], each: &[], last: &[] },
+        args: Args { first: &["value", "ttl ms", "proposed counter in microseconds"], each: &[], last: &[] },
     },
 
     /// Agrees on the fencing token of a granted plain lock.
@@ -152,7 +156,7 @@ scripts! {
         checks_marker: true,
         purposes: &[Locking, Fencing, Order, Notes],
         keys: Keys::One("lock"),
-        args: Args { first: &["value", "ttl ms", "proposal us"], each: &[], last: &["id", "ticket", "heartbeat ms"] },
+        args: Args { first: &["value", "ttl ms", "proposed counter in microseconds"], each: &[], last: &["id", "ticket", "heartbeat ms"] },
     },
 
     /// Deletes a lock if the caller still holds it, leaves its queue, and wakes the next waiter.
@@ -173,7 +177,7 @@ scripts! {
         purposes: &[Locking, Fencing, Order, Groups, WakeUps, Notes],
         keys: Keys::Many("lock keys"),
         args: Args {
-            first: &["value", "ttl ms", "proposal us", "value of the lock that this claim replaces", "id", "ticket", "heartbeat ms"],
+            first: &["value", "ttl ms", "proposed counter in microseconds", "value of the lock that this claim replaces", "id", "ticket", "heartbeat ms"],
             each: &["marker"],
             last: &[],
         },
@@ -237,7 +241,7 @@ scripts! {
         purposes: &[Locking, Fencing, Order, Semaphores],
         keys: Keys::One("the lock key that the semaphore's name would have"),
         args: Args {
-            first: &["value", "ttl ms", "proposal us", "slot", "number of slots"],
+            first: &["value", "ttl ms", "proposed counter in microseconds", "slot", "number of slots"],
             each: &[],
             last: &["id", "ticket", "heartbeat ms"],
         },
@@ -280,7 +284,7 @@ scripts! {
         checks_marker: true,
         purposes: &[Locking, Fencing, Order, Notes, Crowds],
         keys: Keys::Many("locks"),
-        args: Args { first: &["ttl ms", "queues"], each: &["value", "proposal us"], last: &[] },
+        args: Args { first: &["ttl ms", "queues"], each: &["value", "proposed counter in microseconds"], last: &[] },
     },
 
     /// Releases several locks in one call, each independently of the others.

@@ -22,7 +22,8 @@ pub(super) fn settle(
             let marker = Marker::read(marker.as_bytes());
             let fault = not_admitted(shared.options.configuration, marker);
             Err(fault.unwrap_or(Fault::Server(
-                "a generation marker that admits this client".into(),
+                "the master refused this client, although its generation marker admits the client"
+                    .into(),
             )))
         }
         answer => answer,

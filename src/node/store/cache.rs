@@ -35,8 +35,10 @@ struct CachedRecord {
 }
 
 impl CachedRecord {
-    /// Whether the record is empty, apart from items that its next change would remove. `now` is the store's time. A
-    /// fencing counter that is still needed at the date `date` keeps the record.
+    /// Whether the record is empty, apart from items that its next change would remove. `now` is the time by which the
+    /// items expire. `date` is the earlier of the wall clocks of the store and of this process, in microseconds since
+    /// 1970: the record is kept while it contains a fencing counter that is needed at this date. `None` if the
+    /// store gives no date: then a fencing counter keeps the record only until it expires.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn full_record_cache_forgets_records_not_used_for_more_than_64_rounds() {
+    fn full_record_cache_forgets_records_not_used_for_more_than_64_batches() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
         cache.note_written(&old, 1, lease(1));
@@ -217,7 +219,10 @@ mod tests {
         }
         let knows = |cache: &RecordCache, name: &Name| cache.records.contains_key(name);
         cache.start_batch();
-        assert!(knows(&cache, &old), "the cache is not over its limit");
+        assert!(
+            knows(&cache, &old),
+            "a cache within its limit must keep old records"
+        );
         // This record is one more than the cache remembers. `recent` was used lately enough to stay; `old` was not.
         cache.note_written(&name(MOST + 1), 1, lease(1));
         cache.records.get_mut(&recent).expect("known").seen += 1;
@@ -240,7 +245,10 @@ mod tests {
             cache.mark_dirty(&name(number));
         }
         cache.start_batch();
-        assert!(cache.is_dirty(&old), "the cache is not over its limit");
+        assert!(
+            cache.is_dirty(&old),
+            "a cache within its limit must remember old dirty records"
+        );
         cache.dirty.insert(recent.clone(), 3);
         cache.mark_dirty(&name(MOST + 1));
         cache.start_batch();
@@ -278,11 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn cached_records_are_fresh_if_seen_in_this_round_and_not_doubted() {
+    fn cached_records_are_fresh_if_seen_in_this_batch_and_not_doubted() {
         let mut cache = RecordCache::default();
         let both = [name(1), name(2)];
         cache.note_written(&both[0], 1, lease(1));
-        assert!(!cache.are_fresh(&both), "one record was never seen");
+        assert!(
+            !cache.are_fresh(&both),
+            "records must not be fresh if one of them was never seen"
+        );
         assert!(cache.all(&both).is_none());
         cache.note_written(&both[1], 1, lease(1));
         assert!(cache.are_fresh(&both) && cache.all(&both).is_some());
@@ -292,11 +303,11 @@ mod tests {
         cache.start_batch();
         assert!(
             !cache.are_fresh(&both),
-            "records seen in an earlier round are not fresh"
+            "records that were last seen in an earlier batch must not be fresh"
         );
         assert!(
             cache.all(&both).is_some(),
-            "records of an earlier round are still known"
+            "records of an earlier batch must still be known"
         );
         cache.mark_all_doubtful();
         assert!(cache.all(&both[..1]).is_none());
@@ -319,7 +330,7 @@ mod tests {
         let foreign = Record { version: 8, state };
         assert!(
             !cache.read(&known, &foreign, 0),
-            "a foreign record is not read"
+            "a record that quorate did not write must be refused"
         );
     }
 

@@ -334,13 +334,13 @@ mod tests {
         assert_eq!(
             after(3_700_000, slack),
             Some(4_000_000),
-            "the old end is late enough"
+            "a stored end that is late enough must not change"
         );
         assert_eq!(after(4_000_000, slack), Some(4_300_000));
         assert_eq!(
             after(4_000_000, 0),
             Some(4_000_000),
-            "without slack the old end is late enough"
+            "without slack, a stored end that equals the promised end must not change"
         );
         let again = Promised {
             since: Since::Before,
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(
             granted[0].item.until,
             Some(4_000_000),
-            "a repeated grant counts from the first one"
+            "a repeated grant must keep the end of the first grant"
         );
     }
 
@@ -372,7 +372,7 @@ mod tests {
         let until = met[0].item.until.expect("a lease");
         assert!(
             until >= now + life,
-            "by its own clock the lease lasts long enough"
+            "the lease must last for its whole ttl by the clock of this client"
         );
         let clock = Clock::Own { stamp: 8 };
         let items = || met.iter().map(|stored| stored.item.clone()).collect();
@@ -380,14 +380,14 @@ mod tests {
         assert_eq!(
             StoredItem::write(&looked),
             state,
-            "without a promise the record is unchanged"
+            "the record must not change if no lease was promised"
         );
         let extended = StoredItem::after(&met, items(), now, clock, &[promised(now + life)]);
         assert_ne!(StoredItem::write(&extended), state);
         let again = StoredItem::read(&StoredItem::write(&extended), &extended, now).expect("ours");
         let items = again.iter().map(|stored| stored.item.clone()).collect();
         let same = StoredItem::after(&again, items, now, clock, &[promised(now + life)]);
-        assert_eq!(same, again, "an own stamp is known");
+        assert_eq!(same, again, "a stamp of this client must be recognised");
         let granted = Promised {
             since: Since::Before,
             ..promised(now + 9 * life)
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(
             StoredItem::write(&repeated),
             state,
-            "a repeated grant counts from the first one"
+            "a repeated grant must keep the end of the first grant"
         );
     }
 }

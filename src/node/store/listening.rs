@@ -139,7 +139,11 @@ mod tests {
         };
         listening.state().want(vec![a.clone(), b.clone()], until);
         listening.repace();
-        assert_eq!(pace(), Pace::Idle, "the masters have not answered yet");
+        assert_eq!(
+            pace(),
+            Pace::Idle,
+            "a listener must be idle until a waiter is queued"
+        );
         let first = waiter("1", Some("9"));
         listening.note_waiter(std::slice::from_ref(&a), Some(&first));
         assert_eq!(pace(), behind("1", "9"));
@@ -148,20 +152,36 @@ mod tests {
         listening.repace();
         assert_eq!(pace(), behind("1", "9"));
         listening.note_waiter(std::slice::from_ref(&b), Some(&first));
-        assert_eq!(pace(), behind("1", "9"), "one waiter for two locks");
+        assert_eq!(
+            pace(),
+            behind("1", "9"),
+            "one waiter for two locks must wait for one wait lock"
+        );
         listening.note_waiter(std::slice::from_ref(&b), Some(&waiter("2", Some("9"))));
-        assert_eq!(pace(), Pace::Waiting, "two waiters");
+        assert_eq!(
+            pace(),
+            Pace::Waiting,
+            "two waiters must not share one wait lock"
+        );
         listening.note_waiter(std::slice::from_ref(&b), None);
         assert_eq!(pace(), behind("1", "9"));
         listening.note_waiter(std::slice::from_ref(&a), Some(&waiter("1", None)));
-        assert_eq!(pace(), Pace::Waiting, "it waits for several clients");
+        assert_eq!(
+            pace(),
+            Pace::Waiting,
+            "a waiter that waits for several clients must not use a wait lock"
+        );
         listening.note_waiter(std::slice::from_ref(&a), None);
         assert_eq!(pace(), Pace::Idle);
         listening.state().watched.insert(b);
         listening.repace();
         assert_eq!(pace(), Pace::Observing);
         listening.note_waiter(&[a], Some(&first));
-        assert_eq!(pace(), Pace::Waiting, "it also observes an election");
+        assert_eq!(
+            pace(),
+            Pace::Waiting,
+            "a listener that also observes an election must not use a wait lock"
+        );
         assert!(listening.goes_on(until));
         assert_eq!(pace(), Pace::Observing);
     }

@@ -28,7 +28,8 @@ impl<S: Store> RecordAccess<S> {
     }
 
     /// Reads or changes the record to which the lock key `key` belongs, and writes the record back if it has changed.
-    /// Blocks the caller, and uses a thread of its own.
+    /// The calling thread is blocked until a temporary thread has done the work. So this works inside a Tokio runtime,
+    /// too.
     pub fn with_record<T: Send>(
         &self,
         key: &[u8],
@@ -116,7 +117,7 @@ impl<S: Store> RecordAccess<S> {
                 let (now, slack) = time.now(answered).expect("just read");
                 assert!(
                     cache.read(&name, &said.what[0], now + slack),
-                    "the record was written by quorate"
+                    "the record must have the format of quorate"
                 );
                 let (version, before) = cache.all(std::slice::from_ref(&name)).expect("read")[0];
                 let mut master = Master::default();

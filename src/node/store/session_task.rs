@@ -545,7 +545,7 @@ impl<S: Store> SessionTask<S> {
             if !self.cache.read(name, record, seen + slack) {
                 let shown = name.escape_ascii();
                 let why =
-                    format!("the record of {shown} was not written by quorate: it is left alone");
+                    format!("the record of {shown} was not written by quorate and is not changed");
                 self.answer_all_of(name, &Fault::Server(why.into()));
             }
         }
@@ -811,12 +811,12 @@ impl<S: Store> SessionTask<S> {
 /// Answers the remaining requests and frees the mailbox, unless another task continues.
 impl<S: Store> Drop for SessionTask<S> {
     fn drop(&mut self) {
-        let gone = Fault::Disconnected("its connection was shut down".into());
+        let gone = Fault::Disconnected("the connection to the master was shut down".into());
         self.abandon(&gone);
         if !self.done && !std::thread::panicking() && self.hand_over() {
             return;
         }
-        let fault = Fault::Down("its connection was shut down".into());
+        let fault = Fault::Down("the connection to the master was shut down".into());
         self.shared.mailboxes[self.number].fail(&fault);
     }
 }

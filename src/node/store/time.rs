@@ -150,7 +150,11 @@ mod tests {
     #[test]
     fn server_time_lies_between_the_estimate_and_the_estimate_plus_slack() {
         let mut time = StoreTime::new(5_000_000, at(0));
-        assert_eq!(time.now(at(1)), None, "unknown before the first reading");
+        assert_eq!(
+            time.now(at(1)),
+            None,
+            "the server time must be unknown before the clock was read"
+        );
         // The server's clock was read at some moment between 100 and 400.
         time.learn(Some(9_000_000), at(100), at(400));
         let (least, slack) = time.now(at(1_000)).expect("known after a reading");
@@ -162,7 +166,7 @@ mod tests {
         assert_eq!(
             time.now(at(20_000_000)),
             None,
-            "unknown when the reading is too old"
+            "the server time must be unknown when the last reading is too old"
         );
     }
 
@@ -202,7 +206,7 @@ mod tests {
         assert_eq!(
             shown(&time, 500),
             None,
-            "a store with a clock has no removal date"
+            "a store with a clock must not have a removal date"
         );
         let mut time = StoreTime::new(5_000_000, at(100));
         time.learn(None, at(100), at(400));

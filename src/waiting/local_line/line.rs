@@ -13,7 +13,7 @@ pub(super) struct LocalLine {
     pub(super) front: Option<Arc<Turn>>,
     #[expect(
         clippy::box_collection,
-        reason = "one word in the many queues that have a front only"
+        reason = "an empty option takes only one word, and most queues have no waiter behind the first"
     )]
     pub(super) behind: Option<Box<VecDeque<Arc<Turn>>>>,
 }

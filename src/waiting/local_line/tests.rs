@@ -112,14 +112,17 @@ fn waiter_counts_the_waiters_ahead_and_moves_up() {
     assert_eq!(ahead(&places), [0]);
     assert!(places[2].as_ref().is_some_and(Place::is_front));
     places[2] = None;
-    assert!(lines.map().is_empty(), "the empty queue is removed");
+    assert!(lines.map().is_empty(), "an empty queue must be removed");
 }
 
 #[test]
 fn local_holder_is_known_until_it_passes_its_turn_on() {
     let lines = LocalLines::new();
     let first = lines.enter(&job());
-    assert!(!lines.is_held(b"job"), "a waiter is not a holder");
+    assert!(
+        !lines.is_held(b"job"),
+        "a waiter must not count as the holder"
+    );
     let holder = first.hold();
     assert!(lines.is_held(b"job"));
     assert!(!lines.is_held(b"other"));
@@ -148,7 +151,10 @@ fn locks_held_without_a_place_in_the_local_queue_are_counted() {
     lines.hold(keys[..1].iter());
     assert!(lines.is_held(b"job") && lines.is_held(b"other"));
     lines.let_go(b"job", None);
-    assert!(lines.is_held(b"job"), "the second lock is still held");
+    assert!(
+        lines.is_held(b"job"),
+        "the resource must stay held until its second lock is released"
+    );
     lines.let_go(b"job", None);
     lines.let_go(b"other", None);
     assert!(!lines.is_held(b"job") && !lines.is_held(b"other"));
@@ -198,7 +204,7 @@ fn try_acquire_enters_an_empty_local_queue_and_does_not_wait_behind_others() {
     drop(behind);
     assert!(
         matches!(tries(), Ok(None)),
-        "only one waiter is left in the queue"
+        "a try must ask the masters itself when only the first waiter is left in the queue"
     );
     let holder = first.hold();
     assert!(matches!(tries(), Ok(None)));
@@ -208,7 +214,7 @@ fn try_acquire_enters_an_empty_local_queue_and_does_not_wait_behind_others() {
 }
 
 #[test]
-fn place_in_several_queues_is_the_front_if_it_is_first_in_all() {
+fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
     let lines = LocalLines::new();
     let single = lines.enter(&job());
     let several = lines.enter(&both());
@@ -227,7 +233,10 @@ fn place_in_several_queues_is_the_front_if_it_is_first_in_all() {
     let holder = several.hold();
     assert!(lines.is_held(b"job") && lines.is_held(b"other"));
     holder.pass_on(b"job");
-    assert!(!other.is_front(), "the other key is still held");
+    assert!(
+        !other.is_front(),
+        "a waiter must not be at the front while its key is held"
+    );
     holder.pass_on(b"other");
     assert!(other.is_front());
     drop(other);
@@ -267,7 +276,7 @@ fn api() -> (Wanted, Permit) {
 }
 
 #[test]
-fn waiter_that_got_no_slot_returns_before_later_waiters() {
+fn waiter_that_got_no_slot_returns_to_its_place_before_later_waiters() {
     let lines = LocalLines::new();
     let (api, _) = api();
     let [mut first, mut second, mut third, fourth] = [(); 4].map(|()| lines.enter(&api));
@@ -277,12 +286,21 @@ fn waiter_that_got_no_slot_returns_before_later_waiters() {
         place.step_aside();
         assert!(!place.is_queued());
     }
-    assert!(fourth.is_front(), "no waiter is queued before it");
-    assert!(!fourth.is_first(), "three waiters came before it");
+    assert!(
+        fourth.is_front(),
+        "the fourth waiter must be at the front when no waiter is queued before it"
+    );
+    assert!(
+        !fourth.is_first(),
+        "the fourth waiter must not be first, because three waiters came earlier"
+    );
     second.share_finding(Some(outage()));
     second.step_back();
     assert!(second.is_front() && !fourth.is_front());
-    assert!(!second.is_first(), "the first waiter still asks for a slot");
+    assert!(
+        !second.is_first(),
+        "the second waiter must not be first while the first waiter asks for a slot"
+    );
     assert_eq!(
         knows(&fourth),
         Some(Finding::Outage),
@@ -307,7 +325,7 @@ fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
     first.step_aside();
     second.step_aside();
     first.step_back();
-    assert!(first.is_first(), "the second waiter came later");
+    assert!(first.is_first(), "the waiter that came first must be first");
     // Waiters of another semaphore have no effect on this one.
     let other = Wanted::slot(Permit::new(key("other"), 0, 4));
     let mut other = [(); 2].map(|()| lines.enter(&other));
@@ -337,7 +355,7 @@ fn waiter_is_woken_when_it_is_first_and_by_a_local_release() {
         drop(first);
         assert!(
             waker.0.swap(false, Ordering::SeqCst),
-            "the waiter is notified"
+            "the waiter must be woken"
         );
         assert!(
             wait.as_mut().poll(&mut cx).is_pending(),
@@ -360,7 +378,7 @@ fn waiter_is_woken_when_it_is_first_and_by_a_local_release() {
     assert!(waker.0.swap(false, Ordering::SeqCst));
     assert!(
         wait.as_mut().poll(&mut cx).is_ready(),
-        "a local release freed a slot"
+        "the wait must end when a local release frees a slot"
     );
 }
 
@@ -374,7 +392,7 @@ impl futures::task::ArcWake for Woken {
 }
 
 #[test]
-fn slots_held_by_other_processes_are_passed_on_to_the_next_front_waiter() {
+fn next_front_waiter_knows_which_slots_other_processes_hold() {
     let lines = LocalLines::new();
     let (api, permit) = api();
     let [first, second] = [(); 2].map(|()| lines.enter(&api));
@@ -385,7 +403,7 @@ fn slots_held_by_other_processes_are_passed_on_to_the_next_front_waiter() {
     assert_eq!(
         (asked.permit.slot(), asked.alone),
         (1, true),
-        "the other two slots are held"
+        "the waiter must ask for slot 1, because the other slots are held"
     );
 }
 

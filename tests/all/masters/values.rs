@@ -147,7 +147,7 @@ async fn quota_dropped_by_a_client_of_the_old_masters_does_not_come_back() {
     let open = opened(&both).await.expect("open");
     assert_eq!(
         carried(&open),
-        ["\"beans\": removed, because no old master has it"]
+        ["\"beans\": removed, because no old master has the value"]
     );
     let left = scene.next().quota("beans").left().await;
     assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
@@ -344,7 +344,7 @@ async fn outdated_stored_values_on_a_next_master_are_reported_and_removed() {
     let open = opened(&both).await.expect("open");
     assert_eq!(
         carried(&open),
-        ["\"beans\": removed, because no old master has it"]
+        ["\"beans\": removed, because no old master has the value"]
     );
     scene
         .next()

@@ -133,7 +133,7 @@ impl Bench {
         assert_eq!(
             asked,
             greeting.len(),
-            "one request for each reply of the greeting"
+            "the handshake must send one request for each reply of the greeting"
         );
         self.say(greeting.concat().as_bytes(), now);
         // This handshake closes the previous connection at the server.
@@ -369,10 +369,13 @@ fn master_that_closes_after_each_handshake_delays_no_request() {
     }
     assert!(
         (10..60).contains(&connections),
-        "the link made {connections} connections"
+        "the link must make 10 to 59 connections, but made {connections}"
     );
     // At most once a second, a request may wait for a connection for one node timeout.
-    assert!(worst <= NODE_TIMEOUT + 2, "a request waited for {worst} ms");
+    assert!(
+        worst <= NODE_TIMEOUT + 2,
+        "no request may wait for {worst} ms"
+    );
 }
 
 #[test]
@@ -392,10 +395,13 @@ fn pending_releases_never_starve_requests() {
         bench.link.take(at(now));
         let written = bench.written();
         let proposals = written.matches("10000\r\n").count();
-        assert_eq!(proposals, 1, "the acquire goes out in life {life}");
+        assert_eq!(
+            proposals, 1,
+            "the acquire must be sent exactly once on connection {life}"
+        );
         let first = written
             .find(&*hex(1))
-            .expect("the releases are sent as well");
+            .expect("the releases must be sent as well");
         let second = written.find(&*hex(2)).expect("the acquire");
         assert!(first < second, "pending releases go first");
         bench
@@ -436,7 +442,7 @@ fn stalled_master_is_sent_nothing_until_it_answers() {
     assert_ne!(
         bench.link.stage(),
         Stage::Talk,
-        "the stalled connection was given up"
+        "the stalled connection must be given up"
     );
 }
 
@@ -582,7 +588,11 @@ fn silent_connection_is_pinged_and_closed_without_an_answer() {
     bench.pass(2_010, 4_100);
     assert_eq!(bench.written(), "*1\r\n$4\r\nPING\r\n");
     bench.pass(4_100, 4_800);
-    assert_ne!(bench.link.stage(), Stage::Talk, "the PING was not answered");
+    assert_ne!(
+        bench.link.stage(),
+        Stage::Talk,
+        "a connection whose PING is not answered must be given up"
+    );
 }
 
 #[test]
@@ -597,7 +607,7 @@ fn wake_ups_between_replies_are_delivered() {
         .shared
         .subscriber
         .set(subscriber)
-        .expect("the first subscriber is accepted");
+        .expect("the first subscriber must be accepted");
     bench.link.dialed(at(0));
     bench.written();
     bench.say(GREETING.concat().as_bytes(), 0);
@@ -727,7 +737,7 @@ fn link_without_a_handle_delivers_pending_releases_and_ends() {
     assert_eq!(
         bench.link.stage(),
         Stage::Talk,
-        "the link waits for the answer"
+        "the link must wait for the answer to the release"
     );
     bench.say(b":1\r\n", 1);
     bench.link.settle(at(1));
@@ -745,7 +755,7 @@ fn link_without_a_handle_gives_up_after_a_while() {
     assert_ne!(
         bench.link.stage(),
         Stage::Over,
-        "a release is still pending"
+        "the link must not end while a release is pending"
     );
     bench.pass(1_000, 1_001);
     assert_eq!(bench.link.stage(), Stage::Over);
@@ -759,7 +769,7 @@ fn dropped_link_answers_outstanding_and_queued_requests() {
     bench.link.take(at(1));
     bench.ask(2, acquire(2));
     drop(bench.link);
-    let why = "its connection was shut down";
+    let why = "the connection to the master was shut down";
     let under_way = (1, Err(Fault::Disconnected(why.into())));
     let waits = (2, Err(Fault::Down(why.into())));
     assert_eq!(bench.told.all(), [under_way, waits]);
@@ -795,7 +805,7 @@ fn link_returns_its_next_wake_up_time() {
     assert_eq!(
         bench.link.wake_at(),
         Some(at(2_000)),
-        "the time of the next PING"
+        "the link must wake up for the next PING"
     );
     for (number, asked) in [(1, 10), (2, 20)] {
         bench.ask(number.into(), acquire(number));
@@ -808,7 +818,7 @@ fn link_returns_its_next_wake_up_time() {
     assert_eq!(
         bench.link.wake_at(),
         Some(at(70 + 500)),
-        "the end of a stalled connection"
+        "the link must wake up when it gives up the stalled connection"
     );
     bench.link.tick(at(569));
     assert_eq!(bench.link.stage(), Stage::Talk);
@@ -825,18 +835,21 @@ fn link_returns_its_next_wake_up_time() {
     let again = busy
         .link
         .wake_at()
-        .expect("the pause before the release is sent again");
+        .expect("the link must wake up to send the refused release again");
     assert!(again > at(2) && again < at(2_002));
 }
 
 #[test]
-fn closing_link_with_a_pending_release_is_woken_for_its_end() {
+fn closing_link_with_a_pending_release_has_a_wake_up_time_for_its_end() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
     bench.ask(1, release(1));
     bench.shared.mailbox.close();
     bench.pass(0, 990);
-    let woken = bench.link.wake_at().expect("a release is still pending");
+    let woken = bench
+        .link
+        .wake_at()
+        .expect("a link with a pending release must have a wake-up time");
     assert!(woken > at(990) && woken <= at(1_001), "{woken:?}");
 }
 
@@ -1019,7 +1032,7 @@ fn server_that_replaced_a_master_is_guarded_on_a_link_despite_its_long_uptime() 
     bench.link.take(at(now + 30_000));
     assert!(
         bench.written().contains("EVALSHA"),
-        "the guard lasts for the longest ttl"
+        "acquires must be sent again when the guard has lasted for the longest ttl"
     );
 }
 
@@ -1055,7 +1068,7 @@ fn many_loaded() -> Bench {
     assert_eq!(
         many(&written),
         [1, 1],
-        "requests do not wait for the scripts"
+        "requests must not wait for the batch scripts"
     );
     bench.say([SHA, SHA, ":1\r\n:1\r\n"].concat().as_bytes(), 1);
     assert_eq!(bench.told.all().len(), 2);
@@ -1174,7 +1187,7 @@ fn request_split_from_a_combined_call_is_sent_first_unless_withdrawn() {
     assert_eq!(many(&written), [1, 2]);
     assert!(
         written.contains("10000"),
-        "the attempt must come first: {written}"
+        "the acquire of the split call must be sent again: {written}"
     );
 }
 
@@ -1192,7 +1205,7 @@ fn lost_batch_scripts_are_loaded_again_and_the_whole_call_is_sent_again() {
     assert_eq!(
         bench.told.kinds(),
         ["server_error"; 3],
-        "the requests are split once only"
+        "a call must not be sent a third time after its scripts were lost twice"
     );
 }
 
@@ -1219,7 +1232,7 @@ fn malformed_reply_to_a_combined_call_ends_the_connection() {
         assert_eq!(
             many(&bench.written()),
             [1; 3],
-            "{malformed:?}: the releases are pending"
+            "the releases must be sent again after the malformed reply {malformed:?}"
         );
     }
     for malformed in [
@@ -1248,16 +1261,12 @@ fn overdue_combined_requests_time_out_one_by_one() {
     bench.pass(3, 2 + NODE_TIMEOUT);
     assert_eq!(bench.told.kinds(), ["timeout"; 3]);
     bench.say(b"$3\r\n111\r\n", 60);
-    assert_eq!(
-        bench.told.all(),
-        [],
-        "the callers have their answers already"
-    );
+    assert_eq!(bench.told.all(), [], "callers must not get a second answer");
     bench.link.take(at(61));
     assert_eq!(
         many(&bench.written()),
         [0_usize; 0],
-        "the late reply confirmed the releases"
+        "releases that a late reply confirmed must not be sent again"
     );
 }
 
@@ -1377,7 +1386,7 @@ fn delete_command_that_is_denied_or_unknown_is_replaced_by_the_script() {
         assert_eq!(
             releases(&bench.written()),
             (0, 1),
-            "the command is not tried twice"
+            "the delete command must not be tried twice"
         );
     }
 }
@@ -1468,7 +1477,7 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
     assert_eq!(
         releases(&bench.written()),
         (0, 1),
-        "the pending release is sent"
+        "the pending release must be sent"
     );
 }
 

@@ -73,18 +73,18 @@ fn without(purpose: Purpose) -> &'static str {
         | Purpose::Database => "no lock",
         Purpose::WakeUps => "waiters use only timers",
         Purpose::Reconnecting => {
-            "requests of a broken connection may still be executed, until their TTL"
+            "requests of a broken connection may still be executed until their TTL has passed"
         }
         Purpose::Operating => "these commands fail",
-        Purpose::Persistence => "`doctor` warns that it cannot check it",
+        Purpose::Persistence => "`doctor` warns that it cannot check persistence",
         Purpose::Naming => "connections have no name",
-        Purpose::Releases => "releases use the script: more work for the master",
+        Purpose::Releases => "releases run a script, which is more work for the master",
         Purpose::Groups => "these kinds of locks fail",
-        Purpose::Values => "these fail, but locks work",
+        Purpose::Values => "quotas and once-per-period work fail, but locks work",
         Purpose::Semaphores => "semaphores fail",
         Purpose::Notes => "no notes",
         Purpose::Elections => "observers use only timers",
-        Purpose::Crowds => "each lock by itself: more work for the master",
+        Purpose::Crowds => "each lock needs its own request, which is more work for the master",
         Purpose::Changing => "`quorate masters` writes nothing, and names the missing rights",
         Purpose::Masters => {
             "clients do not learn that masters are replaced, and lost markers are not restored: grant it before"
@@ -109,7 +109,7 @@ fn when(purpose: Purpose) -> &'static str {
         Purpose::Semaphores => "semaphores",
         Purpose::Naming => "names in `CLIENT LIST` (the library's: Redis 7.2, Valkey)",
         Purpose::Releases => "cheaper releases of locks without waiters (Valkey 9)",
-        Purpose::Notes => "notes of who holds a lock",
+        Purpose::Notes => "notes about the holders of locks",
         Purpose::Elections => "notices of new leaders",
         Purpose::Masters => "noticing that masters are replaced",
         Purpose::Changing => "`quorate masters`: operators only",
@@ -160,7 +160,7 @@ fn page_for_operators_prints_the_table_of_rights() {
     let text = std::fs::read_to_string(path).expect("the page");
     assert!(
         text.contains(&page()),
-        "docs/operations.md does not print what the table says:\n{}",
+        "docs/operations.md must contain this table of rights:\n{}",
         page()
     );
     let operator = format!(
@@ -243,7 +243,10 @@ fn every_row_of_the_table_of_rights_is_used_by_a_script_or_the_driver() {
             || need.family() == Some(Family::Masters)
             || name.starts_with("client|")
             || name == "config|get";
-        assert!(called || driver, "no script or driver needs {need:?}");
+        assert!(
+            called || driver,
+            "no script and no driver needs the right {need:?}: remove it from the table of rights"
+        );
     }
 }
 

@@ -32,7 +32,9 @@ fn script_without_arguments_for_each_key_uses_exactly_the_arguments_of_its_row()
         }
         let used = script.source().split("ARGV[").skip(1).map(|rest| {
             let digits = rest.split(']').next().unwrap_or_default();
-            digits.parse::<usize>().expect("the number of an argument")
+            digits
+                .parse::<usize>()
+                .expect("ARGV must be indexed by a number")
         });
         assert_eq!(used.max(), Some(first.len() + last.len()), "{script:?}");
     }
