@@ -1,7 +1,7 @@
 -- BREAK (force-release), an operator's last resort. Deletes the lock whichever client holds it, deletes its note, and
--- wakes the first waiter. The fencing counter stays. The script writes a break record, because the holder's next
--- renewal would otherwise restore the key. The record stays for longer than the holder can still renew, and keeps its
--- older entries. A lock key of another type is never touched, because GET fails first.
+-- wakes the first waiter that is alive. The fencing counter stays. The script writes a break record, because the
+-- holder's next renewal would otherwise restore the key. The record stays for longer than the holder can still renew,
+-- and keeps its older entries. A lock key of another type is never touched, because GET fails first.
 -- KEYS: lock. ARGV: the name of its queue, as for LOOK.
 -- Reply: the state before the break, as LOOK returns it but without the queue.
 local held = redis.call('GET', KEYS[1])
@@ -49,9 +49,11 @@ if held then
     redis.pcall('DEL', '{of-hold}' .. said[i] .. ':' .. KEYS[1])
   end
   local name = ARGV[1] or KEYS[1]
-  local head = redis.call('ZRANGE', '{queue}' .. name, 0, 0)[1]
-  if head then
-    redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), name)
+  for _, waiter in ipairs(redis.call('ZRANGE', '{queue}' .. name, 0, 99)) do
+    if tonumber(redis.call('ZSCORE', '{alive}' .. name, waiter) or ms) > ms then
+      redis.pcall('PUBLISH', '{wake}' .. string.sub(waiter, 1, 16), name)
+      break
+    end
   end
 end
 return was

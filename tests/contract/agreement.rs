@@ -655,10 +655,18 @@ impl Pair {
         }
     }
 
+    /// Removes all keys, and the wake-ups of the last step of a sequence that was cut short.
+    fn clear(&self) {
+        self.memory.clear();
+        self.server.clear();
+        for heard in &self.heard {
+            heard.take();
+        }
+    }
+
     async fn run(&self, deeds: &[Deed], times: &Times) -> Result<(), TestCaseError> {
         let (memory, server) = (&self.memory, &self.server);
-        memory.clear();
-        server.clear();
+        self.clear();
         let is_fleeting = times.ttls.contains(&BLINK);
         let mut dusk = Dusk::default();
         for (place, deed) in deeds.iter().enumerate() {

@@ -56,6 +56,8 @@ macro_rules! all_cases {
             line:
                 heartbeat_restores_a_missing_ticket_key
                 missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one
+                forced_release_wakes_the_first_waiter_whose_heartbeat_has_not_ended
+                ticket_key_of_a_new_queue_expires_with_its_only_waiter
                 batched_releases_wake_a_queue_whose_ticket_key_was_missing_until_a_heartbeat;
             look:
                 look_request_for_an_absent_lock_finds_nothing

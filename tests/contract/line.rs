@@ -1,16 +1,21 @@
-//! Contract cases: a queue of waiters whose ticket key was deleted or evicted, on one master.
+//! Contract cases: a queue of waiters on one master whose ticket key was deleted or evicted, or whose waiters have died.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use quorate::node::{
-    Answer, Claim, Class, Fairness, Group, Mode, Part, Permit, Request, Subscriber, WakeSink,
+    Answer, Claim, Class, Fairness, Group, Mode, Part, Permit, Request, Subscriber, Ticket,
+    WakeSink,
 };
 
 use crate::arm::{Arm, LONG, now};
-use crate::support::asking::{Ears, acquire, look, queued, release, token};
-use crate::support::eventually;
+use crate::support::asking::{Ears, acquire, look, queued, release, smash, token};
+use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
+
+/// A heartbeat time that ends during a test. It is long enough that the steps before the pause take less time.
+const BLINK: Duration = ms(300);
 
 /// A claim for an ordered lock that has no ticket.
 fn no_place(key: &[u8], n: u8) -> Arc<Claim> {
@@ -105,15 +110,66 @@ impl WakeSink for Woken {
     }
 }
 
+impl Woken {
+    /// Collects the wake-ups that this master sends to process `n`.
+    fn of(arm: &Arm, n: u8) -> Self {
+        let woken = Self::default();
+        arm.node.subscribe(Subscriber {
+            process: format!("{n:016x}").into(),
+            node: 0,
+            sink: Arc::new(woken.clone()),
+        });
+        woken
+    }
+
+    fn contains(&self, lock: &[u8]) -> bool {
+        let woken = self.0.lock().expect("no panic");
+        woken.iter().any(|key| key == lock)
+    }
+}
+
+/// A claim of process `n` with the ticket `number`, whose place in the queue expires after `heartbeat`.
+fn queued_for(n: u8, number: u64, heartbeat: Duration) -> Arc<Claim> {
+    let place = Ticket {
+        waiter: format!("{n:016x}:1").into(),
+        number,
+        heartbeat,
+    };
+    let claim = Claim::new("", KEY, token(n), true);
+    Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(place)))))
+}
+
+pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_has_not_ended(arm: &Arm) {
+    let living = Woken::of(arm, 7);
+    arm.put(KEY, b"another client", Some(LONG));
+    ticket(arm, acquire(&queued_for(7, 5, secs(240)), LONG, now())).await;
+    ticket(arm, acquire(&queued_for(6, 3, BLINK), LONG, now())).await;
+    tokio::time::sleep(2 * BLINK).await;
+    // The first waiter is still listed, because no request has removed the dead waiters from the queue.
+    let said = arm.ask(smash(KEY)).await;
+    assert!(matches!(said, Ok(Answer::State(_))), "{said:?}");
+    eventually("the waiter that is alive is woken", || living.contains(KEY)).await;
+}
+
+pub(crate) async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(arm: &Arm) {
+    arm.put(KEY, b"another client", Some(LONG));
+    // The first waiter has a long heartbeat time. It leaves, so the next waiter begins a new queue.
+    let first = queued_for(7, 5, secs(240));
+    ticket(arm, acquire(&first, LONG, now())).await;
+    let left = arm.ask(release(&first)).await;
+    assert_eq!(left, Ok(Answer::Released(false)));
+    arm.delete_ticket(KEY);
+    let second = queued_for(6, 3, BLINK);
+    assert_eq!(ticket(arm, acquire(&second, LONG, now())).await, 3);
+    tokio::time::sleep(2 * BLINK).await;
+    let third = queued_for(5, 1, secs(240));
+    assert_eq!(ticket(arm, acquire(&third, LONG, now())).await, 1);
+}
+
 pub(crate) async fn batched_releases_wake_a_queue_whose_ticket_key_was_missing_until_a_heartbeat(
     arm: &Arm,
 ) {
-    let woken = Woken::default();
-    arm.node.subscribe(Subscriber {
-        process: "0000000000000007".into(),
-        node: 0,
-        sink: Arc::new(woken.clone()),
-    });
+    let woken = Woken::of(arm, 7);
     let held: Vec<_> = (1..=6)
         .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), n))
         .collect();
@@ -138,8 +194,7 @@ pub(crate) async fn batched_releases_wake_a_queue_whose_ticket_key_was_missing_u
         );
     }
     eventually("the first waiter of the queue must be woken", || {
-        let woken = woken.0.lock().expect("no panic");
-        woken.iter().any(|key| key == lock)
+        woken.contains(lock)
     })
     .await;
     // An acquire without a ticket, sent in one batch with others, must not overtake the queued waiter.

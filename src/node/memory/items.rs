@@ -106,6 +106,7 @@ impl Master {
                 let line = self.lines.entry(id.key).or_default();
                 line.queue.insert((number(&what), waiter.clone()));
                 line.alive.insert(waiter, ms);
+                line.queue_expires = line.queue_expires.max(ms);
             }
             Kind::Hold => {
                 let mut value = [0; 32];

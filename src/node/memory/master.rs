@@ -100,8 +100,13 @@ pub(super) struct Waiting {
     pub(super) queue: BTreeSet<(u64, Arc<str>)>,
     /// When the place of each waiter expires, in milliseconds on the master's clock.
     pub(super) alive: HashMap<Arc<str>, u64>,
+    /// The value of the ticket key; 0 if the key does not exist.
     pub(super) ticket: u64,
+    /// When the ticket key expires, in milliseconds on the master's clock.
     pub(super) expires: u64,
+    /// When the keys that hold the waiters expire, in milliseconds on the master's clock. A queue without waiters has
+    /// no such keys, so the next waiter sets this expiry from its own heartbeat time alone.
+    pub(super) queue_expires: u64,
 }
 
 /// The state of a lock on a [`Master`], read without changing it.
@@ -245,6 +250,7 @@ impl Master {
     pub fn forget_ticket(&mut self, lock: &[u8]) {
         if let Some(line) = self.lines.get_mut(lock) {
             line.ticket = 0;
+            line.expires = line.queue_expires;
         }
     }
 
@@ -382,6 +388,9 @@ impl Master {
         let line = self.lines.entry(key.to_vec()).or_default();
         if line.expires <= ms {
             *line = Waiting::default();
+        } else if line.queue_expires <= ms {
+            line.queue.clear();
+            line.alive.clear();
         }
         line
     }
@@ -695,8 +704,9 @@ impl Master {
             } else {
                 self.drop_note(now, key);
             }
-            if let Some(head) = was.queue.first() {
-                self.publish(&head.id, &keys::line_of(key));
+            let mut living = was.queue.iter().filter(|waiter| !waiter.lives.is_zero());
+            if let Some(first) = living.next() {
+                self.publish(&first.id, &keys::line_of(key));
             }
         }
         let queue = Vec::new();
@@ -891,9 +901,11 @@ impl Waiting {
         if !known {
             self.queue.insert((ticket.number, ticket.waiter.clone()));
         }
+        self.queue_expires = self.queue_expires.max(ms + beat);
         if self.ticket == 0 {
             // The ticket key was deleted or evicted although waiters are queued.
             self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
+            self.expires = self.queue_expires;
         } else if !known {
             self.ticket = self.ticket.max(ticket.number);
         }
@@ -918,14 +930,23 @@ impl Waiting {
         let alive = &mut self.alive;
         alive.retain(|_, until| *until > ms);
         self.queue.retain(|(_, waiter)| alive.contains_key(waiter));
+        self.forget_empty_queue();
     }
 
     pub(super) fn remove(&mut self, waiter: &Arc<str>) -> bool {
         let was = self.alive.remove(waiter).is_some();
         if was {
             self.queue.retain(|(_, other)| other != waiter);
+            self.forget_empty_queue();
         }
         was
+    }
+
+    /// Drops the expiry of the queue's keys if no waiter is left, because these keys no longer exist.
+    fn forget_empty_queue(&mut self) {
+        if self.queue.is_empty() {
+            self.queue_expires = 0;
+        }
     }
 }
 
