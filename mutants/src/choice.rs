@@ -21,8 +21,11 @@ const TESTS: &[(&str, Part)] = &[
     ("contract", Part::Only(&["memory::"])),
     ("contract", Part::Only(&["table::"])),
     ("contract", Part::Only(&["table_without_a_clock::"])),
-    ("contract", Part::Only(&["agreed::a_store"])),
-    ("contract", Part::Only(&["agreed::the", "together::"])),
+    (
+        "contract",
+        Part::Only(&["agreed::store", "agreed::a_store"]),
+    ),
+    ("contract", Part::Only(&["agreed::memory", "together::"])),
     ("all", Part::Only(&["election::"])),
     ("all", Part::Only(&["masters::"])),
     ("all", Part::Only(&["memory::"])),
@@ -34,6 +37,8 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["progress::"])),
     ("all", Part::Only(&["acquire::"])),
     ("all", Part::Only(&["waiting::"])),
+    ("all", Part::Only(&["requests::"])),
+    ("all", Part::Only(&["runtimes::"])),
     ("contract", Part::Only(&["server::"])),
     ("all", Part::Only(&["undoing::"])),
     ("all", Part::Only(&["limits::"])),
@@ -83,7 +88,7 @@ pub(crate) enum Part {
 }
 
 /// The number of test programs in a `--quick` run, which uses only the first entries of `TESTS`.
-const QUICK: usize = 35;
+const QUICK: usize = 37;
 
 /// Which judges (test programs and sweeps of the simulation) are used.
 #[derive(Clone, Debug, Default)]
@@ -130,12 +135,13 @@ mod tests {
 
     /// Test files that are not used as judges, because they do not test the code that decides about locks. They test
     /// pages, the package, its settings, and calls that other tests cover as well.
-    const NO_JUDGES: [&str; 11] = [
+    const NO_JUDGES: [&str; 12] = [
         "blocking",
         "crates",
         "from_env",
         "interop",
         "pages",
+        "quorums",
         "redis_types",
         "language",
         "references",
