@@ -167,7 +167,7 @@ async fn masters_that_have_another_generation_marker_are_not_marked() {
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);
-    assert!(said.contains("use begin"), "{said}");
+    assert!(said.contains("run the step begin"), "{said}");
 }
 
 #[tokio::test]

@@ -339,7 +339,7 @@ fn known_bad_client_that_locks_several_resources_one_by_one_is_caught() {
 #[test]
 fn known_bad_client_that_only_counts_readers_is_caught() {
     let both = ("exclusion", "both held \"readers\"");
-    let half = ("views", "in \"readers\", which must be");
+    let half = ("views", "in \"readers\", but must read");
     caught(
         "counts-readers",
         "readers --faults none",
@@ -364,7 +364,7 @@ fn known_bad_client_that_lets_each_master_choose_a_permit_is_caught() {
 #[ignore = "nightly"]
 fn known_bad_client_that_joins_a_hold_of_an_owner_on_one_master_only_is_caught() {
     let both = ("exclusion", "both held \"owners\"");
-    let mark = ("views", "in \"owners\", which must be");
+    let mark = ("views", "in \"owners\", but must read");
     caught(
         "joins-by-one",
         "owners --faults none",
@@ -393,7 +393,7 @@ fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
 #[test]
 fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
-    let told = ("leaders", "in term 1 ");
+    let told = ("leaders", "in term 1, ");
     // This implementation behaves correctly as long as all masters are up.
     caught(
         "led-by-one",
