@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use quorate::node::store::StoreNode;
 use quorate::{Redlock, RestartGuard, Wait};
 use quorate_mysql::{MySql, prepare};
+use quorate_testbed::measure::cpu_in_ticks;
 use quorate_testbed::{MariaDb, MariaDbOptions};
 
 /// The numbers of waiters that are measured.
@@ -23,8 +24,6 @@ const QUEUED: Duration = Duration::from_secs(4);
 const COUNTED: Duration = Duration::from_secs(10);
 /// The least number of hand-overs that are measured.
 const HAND_OVERS: usize = 100;
-/// The number of clock ticks per second in which Linux counts CPU time.
-const TICKS: f64 = 100.0;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
@@ -104,7 +103,8 @@ struct Counters {
     questions: u64,
     queries: u64,
     binlog: u64,
-    cpu: f64,
+    /// The CPU time that the server has used.
+    cpu: Duration,
     at: Instant,
 }
 
@@ -122,22 +122,10 @@ impl Counters {
             questions: of("Questions"),
             queries: of("Queries"),
             binlog: of("Binlog_bytes_written"),
-            cpu: cpu(server),
+            cpu: cpu_in_ticks(server.pid().expect("it runs")),
             at: Instant::now(),
         }
     }
-}
-
-/// The CPU time that the server has used, in seconds.
-fn cpu(server: &MariaDb) -> f64 {
-    let pid = server.pid().expect("it runs");
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
-    let fields = stat.rsplit(") ").next().expect("fields");
-    let ticks = |n: usize| -> f64 {
-        let field = fields.split_whitespace().nth(n).expect("a field");
-        field.parse().expect("a number")
-    };
-    (ticks(11) + ticks(12)) / TICKS
 }
 
 /// The client that released the lock last, and when.
@@ -204,7 +192,7 @@ async fn measure(waiters: usize, ttl: Duration) {
         "{waiters:>2} (ttl {ttl:?}) | {:.0} | {:.0} | {:.1} % | {:.1} kB/s | {:.2?} | {:.2?}",
         rate(before.questions, after.questions),
         rate(before.queries, after.queries),
-        100.0 * (after.cpu - before.cpu) / time,
+        100.0 * after.cpu.saturating_sub(before.cpu).as_secs_f64() / time,
         rate(before.binlog, after.binlog) / 1000.0,
         gaps[gaps.len() / 2],
         gaps[gaps.len() * 99 / 100],
