@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    self, PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings,
+    self, PATIENCE, ask_server, eventually, has_key, larger_token, masters, ms, secs, settings,
 };
 use quorate::{
     AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
@@ -131,12 +131,7 @@ async fn number(redlock: &Redlock) -> u64 {
 /// the last token.
 async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
     for redlock in redlocks {
-        let number = number(redlock).await;
-        assert!(
-            number > last,
-            "fencing token {number} must be larger than the earlier token {last}"
-        );
-        last = number;
+        last = larger_token(Some(number(redlock).await), last);
     }
     last
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::support::{
-    PATIENCE, ask_server, eventually, masters, ms, redlock, secs, settings, take,
+    PATIENCE, ask_server, eventually, larger_token, masters, ms, redlock, secs, settings, take,
 };
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Node, Reply, Request};
@@ -61,15 +61,7 @@ async fn tokens_rise_separately_in_each_slot_of_a_semaphore() {
     for _ in 0..10 {
         let permit = redlock.semaphore("api", 2).acquire().await.expect("free");
         let slot = permit.slot().expect("one");
-        let number = permit
-            .fencing_token()
-            .expect("the lock must have a fencing token");
-        assert!(
-            number > last[slot],
-            "fencing token {number} must be larger than the earlier token {}",
-            last[slot]
-        );
-        last[slot] = number;
+        last[slot] = larger_token(permit.fencing_token(), last[slot]);
         permit.release().await;
     }
 }

@@ -15,7 +15,7 @@ use quorate::node::{Fault, NodeName};
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{Inspection, Instant, Redlock, RedlockBuilder, Take, ValueError, Wait};
 
-use crate::support::secs;
+use crate::support::{larger_token, secs};
 
 /// Three masters that are stores in memory, with or without a clock of their own.
 fn tables(clocked: bool) -> Vec<Table> {
@@ -40,14 +40,7 @@ async fn lock_over_stores_is_exclusive_has_a_token_and_can_be_released() {
         for _ in 0..10 {
             for redlock in [&one, &other] {
                 let guard = redlock.acquire("nightly").await.expect("free");
-                let number = guard
-                    .fencing_token()
-                    .expect("the lock must have a fencing token");
-                assert!(
-                    number > last,
-                    "fencing token {number} must be larger than the earlier token {last}"
-                );
-                last = number;
+                last = larger_token(guard.fencing_token(), last);
                 let refused = one.try_acquire("nightly").await;
                 assert!(refused.expect("no fault").acquired().is_none());
                 guard.release().await;

@@ -15,7 +15,7 @@ use quorate::node::{Fault, NodeName};
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{Inspection, Instant, Redlock, Take};
 
-use crate::support::secs;
+use crate::support::{larger_token, secs};
 
 /// The clock, timers and random numbers that the library uses in these tests, in tokio's time.
 struct World {
@@ -330,13 +330,7 @@ async fn fencing_counter_never_restarts_with_a_smaller_number_after_long_disuse(
         tokio::time::sleep(27 * HOUR).await;
         let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
         let guard = next.acquire("nightly").await.expect("free");
-        let number = guard
-            .fencing_token()
-            .expect("the lock must have a fencing token");
-        assert!(
-            number > before,
-            "fencing token {number} must be larger than the earlier token {before}"
-        );
+        larger_token(guard.fencing_token(), before);
         guard.release().await;
         stays.release().await;
     }
@@ -375,11 +369,7 @@ async fn idle_store_session_draws_no_token_from_an_outdated_date() {
     let last = taken(&busy, "nightly").await;
     tokio::time::sleep(27 * HOUR).await;
     assert_eq!(records(&store.table).await, ["held"]);
-    let number = taken(&idle, "nightly").await;
-    assert!(
-        number > last,
-        "fencing token {number} must be larger than the earlier token {last}"
-    );
+    larger_token(Some(taken(&idle, "nightly").await), last);
     held.release().await;
 }
 
@@ -402,12 +392,7 @@ async fn token_drawn_from_a_wrong_date_of_the_store_is_remembered_until_a_day_af
     taken(&first, "other").await;
     tokio::time::sleep(27 * HOUR).await;
     for client in [first.clone(), redlock()] {
-        let number = taken(&client, "nightly").await;
-        assert!(
-            number > last,
-            "fencing token {number} must be larger than the earlier token {last}"
-        );
-        last = number;
+        last = larger_token(Some(taken(&client, "nightly").await), last);
     }
     tokio::time::sleep(40 * HOUR).await;
     assert_eq!(records(&store.table).await, ["idle", "nightly", "other"]);

@@ -48,8 +48,8 @@ async fn master_whose_connection_breaks_again_and_again_causes_few_warnings() {
     );
 }
 
-#[tokio::test]
-async fn renewals_without_a_majority_cause_one_warning() {
+/// Switches two of three masters off while a lock is held, and returns the trace events until the holder has lost it.
+async fn heard_of_a_lock_lost_without_a_majority() -> String {
     let listener = support::listener::Listener::default();
     let _listening = listener.listen();
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -62,7 +62,12 @@ async fn renewals_without_a_majority_cause_one_warning() {
     }
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
-    let heard = listener.heard();
+    listener.heard()
+}
+
+#[tokio::test]
+async fn renewals_without_a_majority_cause_one_warning() {
+    let heard = heard_of_a_lock_lost_without_a_majority().await;
     assert!(
         heard.matches("no majority for a renewal").count() > 1,
         "{heard}"
@@ -72,19 +77,7 @@ async fn renewals_without_a_majority_cause_one_warning() {
 
 #[tokio::test]
 async fn loss_of_a_lock_is_traced_with_each_masters_answer() {
-    let listener = support::listener::Listener::default();
-    let _listening = listener.listen();
-    let nodes = ["a", "b", "c"].map(Stubborn::honest);
-    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-    let redlock = Redlock::builder().nodes(as_nodes.collect()).ttl(ms(900));
-    let redlock = redlock.build().expect("good settings");
-    let guard = take(&redlock, "job").await;
-    for node in &nodes[..2] {
-        node.change(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
-    }
-    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    assert_eq!(lost, Ok(LossCause::Expired));
-    let heard = listener.heard();
+    let heard = heard_of_a_lock_lost_without_a_majority().await;
     let mut lines = heard.lines();
     let said = lines
         .any(|line| line.contains("no majority for a renewal") && line.contains("switched off"));

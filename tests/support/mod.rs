@@ -69,6 +69,17 @@ pub(crate) async fn take(redlock: &Redlock, resource: &str) -> LockGuard {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Checks that there is a fencing token and that it is larger than the earlier token. Returns the token.
+#[track_caller]
+pub(crate) fn larger_token(token: Option<u64>, earlier: u64) -> u64 {
+    let token = token.expect("the lock must have a fencing token");
+    assert!(
+        token > earlier,
+        "fencing token {token} must be larger than the earlier token {earlier}"
+    );
+    token
+}
+
 /// Waits until `seen` returns true. After [`PATIENCE`] without success, the test fails with the message `what`.
 pub(crate) async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
     let started = Instant::now();
