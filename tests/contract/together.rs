@@ -24,6 +24,9 @@ const LOCKS: usize = 24;
 /// The largest allowed difference between the remaining times of two keys that were set at the same time.
 const BLUR: Duration = secs(2);
 
+/// The heartbeat of waiters that are to be dead when the next step begins.
+const BRIEF: Duration = ms(30);
+
 /// The prefix of all waiter ids, which is the id of the process.
 const PROCESS: &str = "0000000000000007";
 
@@ -283,15 +286,16 @@ impl Pair {
     }
 
     async fn burst(&self, asks: &[Ask]) -> Result<(), TestCaseError> {
+        let began = Instant::now();
         let now = now();
         let requests: Vec<Request> = asks.iter().map(|ask| ask.request(now)).collect();
         let mut alone = Vec::new();
-        let began = Instant::now();
         for request in &requests {
             alone.push(self.apart.ask(request.clone()).await);
         }
         self.spoil();
         let said = Self::ask_at_once(&self.together, &requests).await;
+        // Both masters accept the lowest proposed numbers, which are 400 ms old, for another 600 ms.
         if began.elapsed() > ms(500) {
             return Err(TestCaseError::reject("too slow to compare"));
         }
@@ -354,9 +358,10 @@ impl Pair {
         Ok(())
     }
 
-    async fn line(&self, lock: usize, stay: &[bool]) {
+    async fn line(&self, lock: usize, stay: &[bool]) -> Result<(), TestCaseError> {
+        let began = Instant::now();
         for (number, stay) in (1..).zip(stay) {
-            let beat = if *stay { secs(240) } else { ms(15) };
+            let beat = if *stay { secs(240) } else { BRIEF };
             let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
             let claim = Claim::new("", &key(lock), asking::token(9), true);
             let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
@@ -366,9 +371,15 @@ impl Pair {
                 arm.delete(&key(lock));
             }
         }
-        // After this pause the heartbeats of dead waiters (15 ms) have expired on both masters. The queue marker, which
-        // lives for two heartbeats, has expired as well.
-        tokio::time::sleep(ms(45)).await;
+        // If a heartbeat expired before all waiters were queued, the masters may have granted the lock to different
+        // waiters.
+        if began.elapsed() > BRIEF / 2 {
+            return Err(TestCaseError::reject("too slow to compare"));
+        }
+        // After this pause the heartbeats of dead waiters have expired on both masters. The queue marker, which lives
+        // for two heartbeats, has expired as well.
+        tokio::time::sleep(3 * BRIEF).await;
+        Ok(())
     }
 
     async fn run(&self, steps: &[Step]) -> Result<(), TestCaseError> {
@@ -378,7 +389,7 @@ impl Pair {
         for step in steps {
             match step {
                 Step::Burst(asks) => self.burst(asks).await?,
-                Step::Line(lock, stay) => self.line(*lock, stay).await,
+                Step::Line(lock, stay) => self.line(*lock, stay).await?,
                 Step::Foreign(before, lock) => {
                     let key = beside(before, *lock);
                     for arm in [&self.apart, &self.together] {
