@@ -25,10 +25,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // If another client holds the lock, this is a normal result, not an error.
     match redlock.try_acquire("nightly-report").await? {
-        TryAcquire::Acquired(_) => println!("unexpected: this example holds the lock"),
+        TryAcquire::Acquired(_) => {
+            println!("unexpected: the second attempt got the lock that this example holds")
+        }
         TryAcquire::Held(refusal) => {
             println!(
-                "a second attempt is refused; the key lives for another {:?}",
+                "a second attempt is refused; without a renewal the lock expires in {:?}",
                 refusal.ttl_left
             );
         }

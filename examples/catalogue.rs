@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             for _ in 0..3 {
                 let reading = redlock.lock("catalogue").shared().acquire().await?;
                 let seen = *catalogue.lock().expect("no panic");
-                assert_eq!(seen.0, seen.1, "a reader saw half a write");
+                assert_eq!(seen.0, seen.1, "a reader must not see half of a write");
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 println!("reader {reader}: edition {}", seen.0);
                 reading.release().await;
@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         // The writer becomes a reader. It can now read the edition that it wrote, at the same time as other readers.
         let reading = writing.downgrade().await?;
         println!(
-            "edition {edition} is out, fencing token {:?}",
+            "edition {edition} is published, fencing token {:?}",
             reading.fencing_token()
         );
         reading.release().await;

@@ -30,7 +30,7 @@ async fn candidate(redlock: Redlock, address: &str) -> Result<(), quorate::Acqui
         // The leader does its work here. It sends its term with each write to a resource, and the resource rejects
         // writes with a smaller term.
         () = tokio::time::sleep(Duration::from_millis(50)) => {
-            println!("{address} has worked with term {}", leadership.term());
+            println!("{address} has done its work as leader of term {}", leadership.term());
         }
     }
     leadership.resign().await;

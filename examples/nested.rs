@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     ship(&redlock, &order).await?;
     assert!(
         stock.is_valid(),
-        "the outer hold lasts after the inner holds have ended"
+        "the outer hold must stay valid after the inner holds have ended"
     );
     stock.release().await;
     println!("done");

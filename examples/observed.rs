@@ -34,7 +34,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let elsewhere = Redlock::builder().in_memory_on(&masters).build()?;
     let guard = redlock.acquire("report").await?;
     if let TryAcquire::Held(refusal) = elsewhere.try_acquire("report").await? {
-        println!("held elsewhere for {:?} at most", refusal.ttl_left);
+        println!(
+            "another client holds the lock, for {:?} at most without a renewal",
+            refusal.ttl_left
+        );
     }
     guard.release().await;
     let lost = redlock

@@ -14,7 +14,7 @@ use tokio::time::MissedTickBehavior;
 
 /// Does one round of the job.
 fn round(machine: &str, term: u64, number: u32) {
-    println!("{machine}, term {term}: round {number}");
+    println!("{machine}, leader of term {term}, runs round {number} of the job");
 }
 
 /// Runs `rounds` rounds of the job. Stops earlier if the leadership is lost.

@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         match prizes.take(1).await? {
             Take::Taken { left } => {
                 handed_out += 1;
-                println!("shop {shop}: got a prize, {left} left");
+                println!("shop {shop}: got a prize, {left} prizes left");
             }
             Take::SoldOut { .. } => println!("shop {shop}: sold out"),
         }
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     match prizes.take(1).await {
         Err(ValueError::Lost(trouble)) => {
             println!(
-                "the number is lost on {} masters of 5",
+                "{} of 5 masters have lost the number of remaining prizes",
                 silent(&trouble.reports)
             );
         }

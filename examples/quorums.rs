@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             names.iter().filter(chosen).count()
         };
         println!(
-            "{:>5}: {:>4} of 12,000 locks, then {:>4}",
+            "quorum {:>5}: {:>4} of 12,000 locks before the change, {:>4} after it",
             quorum.name,
             locks(&three[..]),
             locks(&four[..])

@@ -36,7 +36,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (outcome, broken) = tokio::join!(stubborn, breaker);
     broken?;
     match outcome {
-        Err(ScopeError::Lost { cause, .. }) => println!("the stubborn body was stopped: {cause}"),
+        Err(ScopeError::Lost { cause, .. }) => {
+            println!("the body that never ends was stopped: {cause}")
+        }
         other => println!("unexpected: {other:?}"),
     }
     Ok(())

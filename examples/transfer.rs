@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             *balance(from) = before - 10;
             *balance(to) += 10;
             println!(
-                "10 from {from} to {to}, fencing token {:?}",
+                "moved 10 from account {from} to account {to}, fencing token {:?}",
                 both.fencing_token()
             );
             both.release().await;

@@ -56,7 +56,7 @@ pub(crate) fn mention(line: impl Display) {
 
 /// Prints one line on stderr while a lock is held or waited for. Drops the line if a write to stderr would block, for
 /// example after Ctrl-S in the terminal, because a blocked process does not renew the lock (test
-/// `blocked_stderr_does_not_cost_the_lock`).
+/// `lock_is_renewed_while_a_write_to_stderr_blocks`).
 pub(crate) fn say_in_passing(line: impl Display) {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];

@@ -106,7 +106,7 @@ impl OffsetFile {
         let nanos = i64::try_from(by.as_nanos()).map_err(|_| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the offset is out of range for the clock",
+                "the offset of a clock must be at most 292 years",
             )
         })?;
         let nanos = match skew {

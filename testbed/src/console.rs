@@ -47,7 +47,11 @@ impl Console {
     ///
     /// [`Error::Refused`] if the server refuses a statement or ends the session. The session is unusable afterwards.
     pub fn say(&mut self, statements: &str) -> Result<String, Error> {
-        let ended = || Error::Refused(format!("refused at the console: {statements}"));
+        let ended = || {
+            Error::Refused(format!(
+                "the server refused these statements or ended the session: {statements}"
+            ))
+        };
         let input = self.input.as_mut().ok_or_else(ended)?;
         let told = writeln!(input, "{statements}; SELECT '{END}';").and_then(|()| input.flush());
         told.map_err(|_| ended())?;

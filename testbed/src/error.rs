@@ -10,12 +10,12 @@ use std::time::Duration;
 pub enum Error {
     /// No server program was given in the options, and none was found on this machine.
     #[error(
-        "no server program: install redis-server or valkey-server, or name one in QUORATE_SERVER"
+        "no Redis or Valkey server found: install redis-server or valkey-server, or name the program in QUORATE_SERVER"
     )]
     NoProgram,
 
     /// A program that a MariaDB needs is missing.
-    #[error("no {0}: install mariadb-server-core and mariadb-client-core")]
+    #[error("the program {0} is missing: install mariadb-server-core and mariadb-client-core")]
     NoMariaDb(&'static str),
 
     /// The server refused a statement or command; the text is the server's message.
@@ -23,7 +23,7 @@ pub enum Error {
     Refused(String),
 
     /// The server ended before it answered its first PING.
-    #[error("the server ended at start ({status}); its log ends with:\n{log}")]
+    #[error("the server ended before it was ready ({status}); its log ends with:\n{log}")]
     Exited {
         /// The exit status of the server.
         status: ExitStatus,
@@ -32,7 +32,9 @@ pub enum Error {
     },
 
     /// The server runs, but did not answer in time. It is left running.
-    #[error("the server was not ready after {waited:?} ({last}); its log ends with:\n{log}")]
+    #[error(
+        "the server was not ready after {waited:?} (last check: {last}); its log ends with:\n{log}"
+    )]
     NotReady {
         /// The time for which the caller waited until the server was ready.
         waited: Duration,

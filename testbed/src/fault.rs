@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn injected_faults_add_up_and_healing_one_leaves_the_others() {
+    fn latencies_of_faults_add_up_and_healing_one_fault_leaves_the_others() {
         let ms = Duration::from_millis;
         let mut rules = Rules::default();
         rules.insert(Fault::latency(Way::Both, ms(5)));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn slowest_rate_fault_and_latest_reset_fault_apply() {
+    fn lowest_rate_and_latest_reset_apply_if_several_such_faults_are_injected() {
         let mut rules = Rules::default();
         for bytes_per_second in [9, 0, 5] {
             rules.insert(Fault::Rate {

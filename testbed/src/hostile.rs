@@ -122,7 +122,7 @@ impl From<&str> for Words {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "dropping the server closes it"]
+#[must_use = "dropping the hostile server stops it"]
 pub struct Hostile {
     address: SocketAddr,
     script: watch::Sender<Option<Script>>,
@@ -605,7 +605,7 @@ mod tests {
         for cut in 0..whole.len() {
             assert!(
                 parse(&whole[..cut]).unwrap().is_none(),
-                "the first {cut} bytes are not a whole command"
+                "a command that is cut off after {cut} bytes must not be parsed"
             );
         }
         let two = [&whole[..], b"*1\r\n$4\r\nPING\r\n"].concat();

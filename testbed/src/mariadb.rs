@@ -413,7 +413,7 @@ impl MariaDb {
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-    let reading = Error::io("look at the server program");
+    let reading = Error::io("read the modification time of the server program");
     let built = fs::metadata(&programs.server)
         .and_then(|meta| meta.modified())
         .map_err(reading)?;
@@ -433,7 +433,7 @@ fn template(programs: &Programs) -> Result<PathBuf, Error> {
         Err(_) if is_ours(&place) => Ok(place),
         outcome => outcome
             .map(|()| place)
-            .map_err(Error::io("keep the first data directory")),
+            .map_err(Error::io("rename the template of the data directory")),
     }
 }
 
@@ -462,7 +462,7 @@ fn install(programs: &Programs, data: &Path) -> Result<(), Error> {
     let output = command
         .stdin(Stdio::null())
         .output()
-        .map_err(Error::io("make the first data directory"))?;
+        .map_err(Error::io("create the template of the data directory"))?;
     if output.status.success() {
         return Ok(());
     }
@@ -473,14 +473,14 @@ fn install(programs: &Programs, data: &Path) -> Result<(), Error> {
 
 /// Copies a directory with the system's `cp`, which keeps sparse files sparse.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-    let copying = Error::io("copy the first data directory");
+    let copying = Error::io("copy the template of the data directory");
     let status = Command::new("cp")
         .arg("-R")
         .args([from, to])
         .stdin(Stdio::null())
         .status()
         .map_err(copying)?;
-    let copying = Error::io("copy the first data directory");
+    let copying = Error::io("copy the template of the data directory");
     status
         .success()
         .then_some(())

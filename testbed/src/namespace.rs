@@ -43,7 +43,9 @@ impl Namespace {
     pub fn create() -> io::Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         if !is_isolated() {
-            return Err(io::Error::other("this program has a way out to a network"));
+            return Err(io::Error::other(
+                "this program can reach other networks than loopback: it must call isolate() first",
+            ));
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 14);
         // Each link has a network of four addresses: 10.203.0.0/30, 10.203.0.4/30, and so on.
@@ -72,7 +74,9 @@ impl Namespace {
             BufReader::new(out).read_line(&mut said)?;
         }
         if said.trim() != "up" {
-            return Err(io::Error::other("no namespace could be made"));
+            return Err(io::Error::other(
+                "the network namespace could not be created",
+            ));
         }
         let pid = namespace.holder.id().to_string();
         run(
@@ -212,7 +216,9 @@ fn way_in() -> Result<&'static [&'static str], String> {
             Err(error) => why = error.to_string(),
         }
     }
-    Err(format!("no network namespaces here: {why}"))
+    Err(format!(
+        "this machine does not allow network namespaces: {why}"
+    ))
 }
 
 fn run(program: &str, args: &[impl AsRef<OsStr>]) -> io::Result<String> {

@@ -41,7 +41,7 @@ impl PortLease {
         }
         Err(io::Error::new(
             io::ErrorKind::AddrInUse,
-            "200 ports were tried and none was free",
+            "none of the 200 ports that were tried is free",
         ))
     }
 

@@ -38,7 +38,7 @@ use crate::pipe::serve;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "dropping the proxy closes it"]
+#[must_use = "dropping the proxy ends its connections and frees its port"]
 pub struct Proxy {
     address: SocketAddr,
     target: SocketAddr,

@@ -262,7 +262,9 @@ impl Server {
                 .config(self.port(), &self.unix_socket(), &self.data_dir());
             fs::write(self.config_file(), config)
         };
-        prepare().map_err(Error::io("lay out the server's directory"))?;
+        prepare().map_err(Error::io(
+            "create the directory and the configuration of the server",
+        ))?;
         let mut command = mortal(&self.program, self.namespace());
         command
             .arg(self.config_file())

@@ -41,6 +41,6 @@ pub(crate) fn compile(name: &str, source: &str) -> io::Result<(PathBuf, Arc<Temp
     }
     Err(io::Error::new(
         io::ErrorKind::NotFound,
-        "no C compiler: neither CC, cc nor gcc",
+        "no C compiler found: tried the variable CC, cc and gcc",
     ))
 }

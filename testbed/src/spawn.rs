@@ -6,7 +6,7 @@
 //!
 //! The kernel sends that signal when the *thread* that spawned the child ends, not when the process ends. So a server
 //! that a test thread or a thread of a pool has spawned would die with that thread. Therefore a single thread, which
-//! never ends, spawns all children. The test is `a_server_outlives_the_thread_that_started_it`.
+//! never ends, spawns all children. The test is `server_outlives_the_thread_that_started_it`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -38,7 +38,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
         jobs
     });
     let (answer, spawned) = mpsc::channel();
-    let gone = || io::Error::other("the spawner thread is gone");
+    let gone = || io::Error::other("the thread that starts the servers has ended");
     spawner.send((command, answer)).map_err(|_| gone())?;
     spawned.recv().map_err(|_| gone())?
 }

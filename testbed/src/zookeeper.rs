@@ -114,7 +114,7 @@ impl ZooKeeperOptions {
 /// # Ok::<(), quorate_testbed::Error>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "dropping it kills its servers"]
+#[must_use = "dropping the ensemble kills its servers"]
 pub struct ZooKeeper {
     members: Vec<Member>,
 }
@@ -362,7 +362,9 @@ impl Member {
             fs::write(self.data_dir().join("myid"), (number + 1).to_string())?;
             fs::write(self.config_file(), config)
         };
-        lay_out().map_err(Error::io("lay out the server's directory"))
+        lay_out().map_err(Error::io(
+            "create the directory and the configuration of the server",
+        ))
     }
 
     fn launch(&self) -> Result<(), Error> {

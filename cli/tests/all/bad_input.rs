@@ -30,7 +30,7 @@ fn refused(options: &[&str], parts: &[&str]) {
 const THREE: &str = "redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3";
 
 #[test]
-fn wrong_masters_are_refused_in_one_line() {
+fn wrong_master_urls_are_refused_with_an_error_of_one_line() {
     refused(&["r"], &["no masters", "--masters"]);
     refused(&["--masters", "", "r"], &["no masters"]);
     refused(
@@ -49,7 +49,7 @@ fn wrong_masters_are_refused_in_one_line() {
 }
 
 #[test]
-fn wrong_resource_names_are_refused_in_one_line() {
+fn wrong_resource_names_are_refused_with_an_error_of_one_line() {
     refused(&["--masters", THREE, ""], &["empty"]);
     refused(&["--masters", THREE, &"x".repeat(5000)], &["5000", "1024"]);
     refused(
@@ -59,7 +59,7 @@ fn wrong_resource_names_are_refused_in_one_line() {
 }
 
 #[test]
-fn wrong_durations_are_refused_in_one_line() {
+fn wrong_durations_are_refused_with_an_error_of_one_line() {
     refused(&["--masters", THREE, "--ttl", "0s", "r"], &["ttl"]);
     refused(&["--masters", THREE, "--ttl", "2ms", "r"], &["ttl", "2ms"]);
     refused(
@@ -82,7 +82,7 @@ fn wrong_durations_are_refused_in_one_line() {
 }
 
 #[test]
-fn wrong_arguments_are_refused_in_one_line() {
+fn wrong_arguments_are_refused_with_an_error_of_one_line() {
     refused(&["--masters", THREE], &["<RESOURCE>"]);
     refused(
         &["--masters", THREE, "--restart-guard", "maybe", "r"],
@@ -99,7 +99,7 @@ fn wrong_arguments_are_refused_in_one_line() {
 }
 
 #[test]
-fn wrong_variable_is_named_in_the_error() {
+fn variable_with_a_wrong_value_is_named_in_the_error() {
     let run =
         done(
             bare()
@@ -114,7 +114,7 @@ fn wrong_variable_is_named_in_the_error() {
 }
 
 #[test]
-fn wrong_configuration_file_is_named_with_line_and_key() {
+fn mistake_in_the_configuration_file_is_reported_with_file_line_and_key() {
     let dir = tempfile::tempdir().expect("a directory");
     let with = |text: &str| {
         let path = dir.path().join("quorate.toml");
@@ -140,7 +140,7 @@ fn wrong_configuration_file_is_named_with_line_and_key() {
 }
 
 #[test]
-fn flags_override_a_named_file_which_overrides_variables_which_override_a_found_file() {
+fn flags_override_the_file_of_option_config_which_overrides_variables_which_override_other_files() {
     let masters = masters(1);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("quorate.toml");
@@ -199,7 +199,7 @@ fn flags_override_a_named_file_which_overrides_variables_which_override_a_found_
 }
 
 #[test]
-fn file_named_on_the_command_line_overrides_every_variable_that_it_sets() {
+fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
     let masters = masters(1);
     let file = tempfile::NamedTempFile::new().expect("a file");
     let text = format!(

@@ -259,7 +259,7 @@ fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
         masters.iter().flat_map(
             |master| match master.command(&["KEYS", "*"]).expect("keys") {
                 quorate_testbed::Reply::Array(keys) => keys,
-                other => panic!("KEYS answers with a list, not {other:?}"),
+                other => panic!("the answer to KEYS must be a list, not {other:?}"),
             },
         );
     let names = keys.map(|key| key.text().expect("text").into_owned());

@@ -54,10 +54,10 @@ fn redis() -> String {
 }
 
 #[test]
-fn demo_sells_ten_prizes_on_two_redis_and_a_database() {
+fn demo_sells_ten_prizes_on_two_redis_masters_and_a_database() {
     if let Err(why) = quorate_testbed::MariaDb::available() {
         quorate_testbed::not_run(
-            "demo_sells_ten_prizes_on_two_redis_and_a_database",
+            "demo_sells_ten_prizes_on_two_redis_masters_and_a_database",
             &why.to_string(),
         );
         return;
@@ -70,9 +70,12 @@ fn demo_sells_ten_prizes_on_two_redis_and_a_database() {
 }
 
 #[test]
-fn demo_sells_ten_prizes_with_a_zookeeper() {
+fn demo_sells_ten_prizes_on_two_redis_masters_and_a_zookeeper() {
     if let Err(why) = quorate_testbed::ZooKeeper::available() {
-        quorate_testbed::not_run("demo_sells_ten_prizes_with_a_zookeeper", &why);
+        quorate_testbed::not_run(
+            "demo_sells_ten_prizes_on_two_redis_masters_and_a_zookeeper",
+            &why,
+        );
         return;
     }
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,zookeeper,redis"]));
@@ -80,7 +83,7 @@ fn demo_sells_ten_prizes_with_a_zookeeper() {
 }
 
 #[test]
-fn demo_runs_a_master_in_memory_if_its_server_is_not_installed_and_says_so() {
+fn demo_runs_a_master_in_memory_with_a_message_if_its_server_is_not_installed() {
     let server = quorate_testbed::available().expect("a server is installed");
     let run = done(
         bare()
@@ -142,5 +145,8 @@ fn interrupted_demo_dies_of_the_signal_and_stops_its_masters() {
     );
     assert_eq!(inside(), 0, "{run:?}");
     let help = done(bare().args(["demo", "--help"]));
-    assert!(help.out.contains("128+n"), "it is documented: {help:?}");
+    assert!(
+        help.out.contains("128+n"),
+        "the help must list the exit code 128+n: {help:?}"
+    );
 }

@@ -66,7 +66,7 @@ fn doctor_finds_no_problem_on_healthy_masters() {
 }
 
 #[test]
-fn doctor_with_problems_reports_them_and_exits_with_1() {
+fn doctor_reports_problems_of_the_masters_and_exits_with_1() {
     let masters = durable(5);
     let set = |n: usize, command: &[&str]| {
         assert!(
@@ -225,7 +225,7 @@ fn doctor_names_each_documented_right_that_is_missing() {
 }
 
 #[test]
-fn doctor_asks_for_prefix_if_the_user_may_not_use_all_keys() {
+fn doctor_asks_for_the_option_prefix_if_the_user_may_not_use_all_keys() {
     let masters = durable(3);
     grant(&masters, None);
     // Without `--prefix`, `doctor` cannot know whether all locks have names like `lock:a`. The user may have all rights
@@ -284,7 +284,7 @@ fn garbage(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
 }
 
 #[test]
-fn doctor_reports_every_master_that_a_lock_cannot_use() {
+fn doctor_reports_every_master_that_cannot_be_used_for_locks() {
     for (manner, check, word) in [
         (old as Manner, "version", "RESP3"),
         (silent, "reachable", "within"),
@@ -320,7 +320,7 @@ fn doctor_reports_every_master_that_a_lock_cannot_use() {
 /// Tests servers that the library must refuse (Redis 5 and older). The variable `QUORATE_TEST_OLD_SERVERS` contains the
 /// paths of their programs, separated by commas. Nothing is tested if the variable is not set.
 #[test]
-fn servers_that_are_too_old_are_refused_by_version() {
+fn doctor_reports_the_version_of_servers_that_are_too_old() {
     let named = std::env::var("QUORATE_TEST_OLD_SERVERS").unwrap_or_default();
     for program in named.split(',').filter(|path| !path.is_empty()) {
         let masters = Masters::start_with(3, |_| ServerOptions::new().program(program));

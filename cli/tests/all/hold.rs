@@ -60,7 +60,7 @@ fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
 }
 
 #[test]
-fn hold_ends_on_a_signal_and_not_on_dev_null() {
+fn hold_ends_on_a_signal_and_not_because_its_input_is_dev_null() {
     let masters = masters(3);
     for (name, number_of) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         let mut child = hold(&masters, &["r"])
@@ -131,7 +131,7 @@ fn hold_exits_with_74_when_the_lock_is_lost() {
 }
 
 #[test]
-fn hold_reports_a_lock_that_expired_while_it_was_stopped_as_lost() {
+fn hold_reports_a_lost_lock_if_it_was_stopped_until_the_lock_expired() {
     let masters = masters(3);
     for by_signal in [false, true, false, true] {
         let mut child = hold(&masters, &["--ttl", "2s", "r"])
@@ -152,13 +152,13 @@ fn hold_reports_a_lock_that_expired_while_it_was_stopped_as_lost() {
         assert_eq!(
             over.code,
             Some(74),
-            "wrong exit code (ended by a signal: {by_signal}): {over:?}"
+            "a hold whose lock has expired must exit with 74 (ended by a signal: {by_signal}): {over:?}"
         );
     }
 }
 
 #[test]
-fn hold_ends_after_max_hold() {
+fn hold_ends_after_the_time_of_the_option_max_hold() {
     let masters = masters(3);
     let over = done(hold(&masters, &["--max-hold", "1s", "r"]).stdin(Stdio::null()));
     assert_eq!(over.code, Some(74), "{over:?}");
@@ -167,7 +167,7 @@ fn hold_ends_after_max_hold() {
 }
 
 #[test]
-fn hold_supports_kinds_of_locks_other_than_the_exclusive_one() {
+fn hold_with_the_option_shared_admits_readers_and_excludes_writers() {
     let masters = masters(3);
     let start = |options: &[&str]| {
         let mut command = hold(&masters, options);
@@ -188,7 +188,7 @@ fn hold_supports_kinds_of_locks_other_than_the_exclusive_one() {
 }
 
 #[test]
-fn hold_with_terminate_ends_the_process_that_relies_on_the_lock_before_the_lock_expires() {
+fn hold_with_the_option_terminate_sends_sigterm_to_the_given_process_when_the_lock_is_lost() {
     let masters = masters(3);
     for taken_away in [true, false] {
         let script = Command::new("sleep").arg("600").spawn().expect("starts");

@@ -26,7 +26,7 @@ fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
 }
 
 #[test]
-fn several_resources_are_locked_all_or_none() {
+fn option_also_locks_several_resources_or_none_of_them() {
     let masters = masters(3);
     let mut both = lasting(&masters, &["a", "--also", "b"]);
     until("both locks are held", || {
@@ -44,7 +44,7 @@ fn several_resources_are_locked_all_or_none() {
 }
 
 #[test]
-fn readers_run_concurrently_and_permits_are_limited() {
+fn commands_of_readers_run_at_the_same_time_and_permits_are_numbered() {
     let masters = masters(3);
     let mut reader = lasting(&masters, &["--shared", "doc"]);
     until("the reader holds the lock", || holds(&masters, "doc"));
@@ -89,7 +89,7 @@ fn nested_run_is_refused_the_lock_of_its_ancestor_unless_it_joins_the_owner() {
     assert!(refused.err.contains("--reenter"), "{refused:?}");
     assert!(
         began.elapsed() < START,
-        "the nested quorate waited for the lock of its ancestor"
+        "a nested quorate must not wait for the lock of its ancestor"
     );
     // A nested run with a different resource is not affected.
     let other = done(&mut run(
@@ -212,7 +212,7 @@ fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancesto
 }
 
 #[test]
-fn lock_held_by_an_ancestor_is_refused_to_lead_and_run_at_once() {
+fn nested_lead_or_run_is_refused_the_lock_of_its_ancestor_at_once() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let lead = format!("'{quorate}' lead job -- true");
@@ -243,7 +243,7 @@ fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::Done {
 }
 
 #[test]
-fn hold_of_an_ancestor_is_found_with_its_owner_among_several_ancestors() {
+fn lock_and_owner_of_an_ancestor_are_found_among_several_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
@@ -273,7 +273,7 @@ fn hold_of_an_ancestor_is_found_with_its_owner_among_several_ancestors() {
 }
 
 #[test]
-fn hold_of_an_ancestor_is_found_by_key_with_any_prefix() {
+fn lock_of_an_ancestor_is_recognized_by_its_key_whatever_the_prefix() {
     let masters = masters(3);
     for (outer, code) in [("x", 0), ("other:x", 75)] {
         let inner = "QUORATE_PREFIX=other: Q run --wait 1s x -- true";

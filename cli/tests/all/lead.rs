@@ -189,7 +189,7 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
     // Kill the first leader with SIGKILL. Its command must be killed, too.
     signal(&first, "KILL");
     end(first);
-    until("the command of the first leader is gone", || {
+    until("the command of the first leader has ended", || {
         alive(&marks[0]) == 0
     });
     let next = leader(&watch);
@@ -208,7 +208,7 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
 }
 
 #[test]
-fn lead_stops_its_command_and_campaigns_again_after_a_loss() {
+fn lead_stops_its_command_and_campaigns_again_after_leadership_is_lost() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("echo $QUORATE_FENCING_TOKEN; sleep {mark}");
@@ -267,7 +267,7 @@ fn lead_ends_when_its_command_exits_with_0() {
 }
 
 #[test]
-fn watch_ends_on_a_signal_or_without_a_reader() {
+fn watch_ends_on_a_signal_or_when_nobody_reads_its_output() {
     let masters = masters(3);
     let mut watch = Lines::of(&mut patient(&masters, &["watch", "boss"]));
     assert_eq!(watch.next(), "boss: no leader known");
@@ -287,7 +287,7 @@ fn watch_ends_on_a_signal_or_without_a_reader() {
 }
 
 #[test]
-fn lead_runs_the_line_of_shell() {
+fn lead_runs_the_shell_line_of_the_option_shell() {
     let masters = masters(1);
     let line = "echo $QUORATE_RESOURCE | tr b B";
     let led = done(&mut patient(&masters, &["lead", "boss", "--shell", line]));

@@ -14,7 +14,7 @@ fn leavings(masters: &Masters) -> Vec<String> {
     let mut left = Vec::new();
     for (number, master) in masters.iter().enumerate().filter(|(_, m)| m.is_alive()) {
         let Ok(Reply::Array(keys)) = master.command(&["KEYS", "*"]) else {
-            panic!("master {number} lists no keys");
+            panic!("master {number} must list its keys");
         };
         let keys = keys.iter().filter_map(Reply::text);
         // The key with the largest ticket may remain: it outlives the queue by one heartbeat time, so that a waiter
@@ -47,14 +47,14 @@ fn until_kept(masters: &Masters, kind: &str) {
 type WayOut = (&'static str, fn(&Masters) -> Done, &'static [i32]);
 
 const WAYS_OUT: &[WayOut] = &[
-    ("a good end", |m| done(&mut run(m, &["r"], &["true"])), &[0]),
+    ("success", |m| done(&mut run(m, &["r"], &["true"])), &[0]),
     (
-        "a code of the command's own",
+        "the command exits with 7",
         |m| done(&mut run(m, &["r"], &["sh", "-c", "exit 7"])),
         &[7],
     ),
     (
-        "a command that a signal ended",
+        "the command is ended by a signal",
         |m| done(&mut run(m, &["r"], &["sh", "-c", "kill -9 $$"])),
         &[137],
     ),
@@ -64,14 +64,14 @@ const WAYS_OUT: &[WayOut] = &[
             let run = done(&mut run(m, &["--ttl", "2ms", "r"], &["true"]));
             for master in m {
                 let keys = master.command(&["DBSIZE"]).expect("alive");
-                assert_eq!(keys.int(), Some(0), "no key may have been written");
+                assert_eq!(keys.int(), Some(0), "no key may be written for wrong usage");
             }
             run
         },
         &[64],
     ),
     (
-        "no quorum, once",
+        "no quorum, single try",
         |m| {
             (0..3).for_each(|dead| m[dead].kill().expect("killed"));
             done(&mut run(m, &["--try", "r"], &["true"]))
@@ -87,7 +87,7 @@ const WAYS_OUT: &[WayOut] = &[
         &[69],
     ),
     (
-        "the lock was taken away",
+        "the lock is taken away",
         |m| {
             let child = run(m, &["--ttl", "3s", "r"], &["sleep", &mark()])
                 .spawn()
@@ -100,7 +100,11 @@ const WAYS_OUT: &[WayOut] = &[
             let done = end(child);
             for master in m.iter().take(3) {
                 let held = master.command(&["DEL", "r"]).expect("alive");
-                assert_eq!(held.int(), Some(1), "another's lock is left alone");
+                assert_eq!(
+                    held.int(),
+                    Some(1),
+                    "quorate must not delete the lock of another client"
+                );
                 // A client deletes its note only together with its lock. The note that is left here is not shown to
                 // anybody, and expires.
                 master.command(&["DEL", "quorate:note:r"]).expect("alive");
@@ -110,7 +114,7 @@ const WAYS_OUT: &[WayOut] = &[
         &[74],
     ),
     (
-        "a majority died",
+        "a majority of masters dies",
         |m| {
             let child = run(m, &["--ttl", "3s", "r"], &["sleep", &mark()])
                 .spawn()
@@ -122,7 +126,7 @@ const WAYS_OUT: &[WayOut] = &[
         &[74],
     ),
     (
-        "the longest hold is over",
+        "the time of --max-hold has passed",
         |m| {
             let options = ["--ttl", "8s", "--max-hold", "1s", "r"];
             done(&mut run(m, &options, &["sleep", &mark()]))
@@ -130,7 +134,7 @@ const WAYS_OUT: &[WayOut] = &[
         &[74],
     ),
     (
-        "held by another, once",
+        "held by another client, single try",
         |m| {
             hold(m, 3);
             let done = done(&mut run(m, &["--try", "r"], &["true"]));
@@ -140,7 +144,7 @@ const WAYS_OUT: &[WayOut] = &[
         &[75],
     ),
     (
-        "held by another, after a wait",
+        "held by another client, after a wait",
         |m| {
             hold(m, 3);
             let done = done(&mut run(m, &["--wait", "300ms", "r"], &["true"]));
@@ -150,7 +154,7 @@ const WAYS_OUT: &[WayOut] = &[
         &[75],
     ),
     (
-        "held by another, unordered",
+        "held by another client, wait without a queue",
         |m| {
             hold(m, 3);
             let options = ["--wait", "300ms", "--order", "unordered", "r"];
@@ -161,24 +165,24 @@ const WAYS_OUT: &[WayOut] = &[
         &[75],
     ),
     (
-        "a command that cannot be executed",
+        "the command cannot be executed",
         |m| done(&mut run(m, &["r"], &["/etc/passwd"])),
         &[126],
     ),
     (
-        "no such command",
+        "the command does not exist",
         |m| done(&mut run(m, &["r"], &["no-such-command"])),
         &[127],
     ),
     (
-        "a command line that is too long for the system",
+        "the command line is too long for the system",
         |m| done(&mut run(m, &["r"], &["echo", &"x".repeat(130_000)])),
         // The limit for the length of an argument depends on the page size of the system. So the command may also
         // succeed.
         &[126, 0],
     ),
     (
-        "a signal while waiting",
+        "a signal during the wait for the lock",
         |m| {
             hold(m, 3);
             let child = run(m, &["r"], &["true"]).spawn().expect("starts");
@@ -191,7 +195,7 @@ const WAYS_OUT: &[WayOut] = &[
         &[130],
     ),
     (
-        "a lock that was waited for",
+        "the lock is acquired after a wait",
         |m| {
             hold(m, 3);
             let child = run(m, &["r"], &["true"]).spawn().expect("starts");
@@ -213,12 +217,12 @@ const WAYS_OUT: &[WayOut] = &[
         &[143],
     ),
     (
-        "a lock that is kept for a while",
+        "the lock is kept after the command (--keep-for)",
         |m| done(&mut run(m, &["--keep-for", "500ms", "r"], &["true"])),
         &[0],
     ),
     (
-        "a signal while the lock is kept",
+        "a signal while --keep-for keeps the lock",
         |m| {
             let options = ["--keep-for", "60s", "r"];
             let mut child = run(m, &options, &["sh", "-c", "exit 3"])
@@ -267,7 +271,7 @@ fn quorate_run_leaves_only_the_fencing_counter_however_it_ends() {
 }
 
 #[test]
-fn repeated_refused_try_leaves_no_keys() {
+fn refused_single_tries_leave_no_keys() {
     let masters = masters(5);
     hold(&masters, 3);
     for round in 0..10 {
@@ -358,6 +362,6 @@ fn run_that_cannot_start_a_process_leaves_no_keys() {
     }
     assert!(
         failed > 0,
-        "no limit on open files admitted the lock but prevented the command"
+        "under some limit of open files, quorate must get the lock but fail to start the command"
     );
 }

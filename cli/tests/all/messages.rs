@@ -38,7 +38,7 @@ fn waiter_reports_why_masters_do_not_vote() {
     let waited = done(&mut waiting);
     assert_eq!(waited.code, Some(69), "{waited:?}");
     let line = waited.err.lines().find(|line| line.contains("waiting for"));
-    let line = line.expect("a line after three seconds");
+    let line = line.expect("a waiter must print a line after three seconds");
     assert!(line.contains("no vote from 3 of 3 masters"), "{line}");
     assert!(line.contains("restart guard: can vote in"), "{line}");
     let warning = "quorate: warning: master restarted lately";
@@ -46,7 +46,7 @@ fn waiter_reports_why_masters_do_not_vote() {
 }
 
 #[test]
-fn quiet_wait_that_reaches_no_majority_warns_once() {
+fn quiet_wait_without_a_majority_of_masters_warns_once() {
     let masters = masters(3);
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
@@ -61,7 +61,7 @@ fn quiet_wait_that_reaches_no_majority_warns_once() {
     assert_eq!(
         lines.len(),
         2,
-        "exactly a warning and an error must be printed: {waited:?}"
+        "quorate must print exactly one warning and one error: {waited:?}"
     );
     assert!(
         lines[0].starts_with("quorate: warning: waiting for 'r', no vote from 2 of 3 masters"),
@@ -181,7 +181,7 @@ fn library_warnings_are_printed_according_to_quiet_verbose_and_rust_log() {
 }
 
 #[test]
-fn master_that_flaps_while_a_lock_is_held_causes_few_lines() {
+fn master_that_often_reconnects_while_a_lock_is_held_causes_few_messages() {
     let masters = masters(3);
     let mut holder = run(&masters, &["r"], &["sleep", "3"]);
     let holder = holder.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -231,7 +231,7 @@ fn all_warnings_of_a_lost_lock_are_printed_while_the_command_runs() {
 }
 
 #[test]
-fn invalid_rust_log_is_reported_and_ignored() {
+fn invalid_value_of_rust_log_is_reported_and_ignored() {
     let odd = beside_a_dead_one(|command| {
         command.env("RUST_LOG", "quorate=loud");
     });
@@ -264,7 +264,7 @@ fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
 
 /// Tests that renewals continue while a write to stderr blocks, for example after Ctrl-S on a terminal.
 #[test]
-fn blocked_stderr_does_not_cost_the_lock() {
+fn lock_is_renewed_while_a_write_to_stderr_blocks() {
     let (mut full, unread) = UnixStream::pair().expect("a pair");
     full.set_nonblocking(true).expect("a setting");
     while full.write(&[b'.'; 64]).is_ok() {}

@@ -52,7 +52,11 @@ fn metrics_file_has_the_last_outcome_and_the_last_success() {
     assert_eq!(now("quorate_run_exit_code", ""), Some(3.0));
     assert_eq!(now("quorate_run_last_success_time_seconds", ""), success);
     let left: Vec<_> = std::fs::read_dir(&dir).expect("read").collect();
-    assert_eq!(left.len(), 1, "only the metrics file may exist: {left:?}");
+    assert_eq!(
+        left.len(),
+        1,
+        "the directory must contain only the metrics file: {left:?}"
+    );
     check_with_promtool(&file);
 }
 
@@ -65,7 +69,7 @@ fn check_with_promtool(file: &Path) {
         .spawn();
     let Ok(mut promtool) = promtool else {
         return not_run(
-            "a_file_tells_how_the_last_run_ended",
+            "metrics_file_has_the_last_outcome_and_the_last_success",
             "there is no promtool",
         );
     };
@@ -82,7 +86,7 @@ fn check_with_promtool(file: &Path) {
 }
 
 #[test]
-fn metrics_file_behind_a_link_keeps_the_success_of_a_concurrent_run() {
+fn metrics_file_behind_a_symbolic_link_keeps_the_last_success_of_a_concurrent_run() {
     let masters = masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let (file, link) = (dir.path().join("a.prom"), dir.path().join("link.prom"));

@@ -13,8 +13,8 @@ fn mariadb(test: &str) -> Option<MariaDb> {
 }
 
 #[test]
-fn prepared_database_holds_locks() {
-    let Some(server) = mariadb("prepared_database_holds_locks") else {
+fn database_holds_locks_after_prepare_server() {
+    let Some(server) = mariadb("database_holds_locks_after_prepare_server") else {
         return;
     };
     let url = server.url("locks");
@@ -55,8 +55,9 @@ fn prepared_database_holds_locks() {
 }
 
 #[test]
-fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named() {
-    let Some(server) = mariadb("masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named")
+fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named_in_the_error() {
+    let Some(server) =
+        mariadb("masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named_in_the_error")
     else {
         return;
     };

@@ -77,7 +77,7 @@ fn systemd_units_are_valid_and_their_command_runs() {
 
     if !is_there("systemd-analyze") {
         return not_run(
-            "the_units_are_what_systemd_takes",
+            "systemd_units_are_valid_and_their_command_runs",
             "there is no systemd-analyze",
         );
     }
@@ -109,7 +109,7 @@ fn systemd_units_are_valid_and_their_command_runs() {
     assert_eq!(
         refused.code,
         Some(1),
-        "the check must be able to fail: {refused:?}"
+        "systemd-analyze must refuse a timer with a wrong time: {refused:?}"
     );
 }
 
@@ -153,7 +153,7 @@ fn fields_of_the_cron_job() -> BTreeSet<String> {
 fn kubernetes_cron_job_is_valid_and_its_command_runs() {
     let Some(job) = as_kubernetes_reads_it() else {
         return not_run(
-            "the_cron_job_is_what_kubernetes_takes",
+            "kubernetes_cron_job_is_valid_and_its_command_runs",
             "there is no kubectl",
         );
     };
@@ -191,7 +191,7 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
     assert_eq!(
         held.code,
         Some(0),
-        "a lock that another job holds must not count as a failure: {held:?}"
+        "a job must exit with 0 if another job holds the lock: {held:?}"
     );
     assert!(held.err.contains("held by another"), "{held:?}");
 }
@@ -215,10 +215,13 @@ fn pods() -> (Vec<String>, usize) {
 }
 
 #[test]
-fn failed_job_of_the_cron_job_is_repeated_and_its_failure_is_not_hidden_by_the_next_pod() {
+fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     let masters = masters(3);
     let (words, pods) = pods();
-    assert!(pods > 1, "the file must let Kubernetes start several pods");
+    assert!(
+        pods > 1,
+        "cronjob.yaml must let Kubernetes start more than one pod"
+    );
     let created = done(quorate(&masters).args(["once", "--create", "nightly-report"]));
     assert_eq!(created.code, Some(0), "{created:?}");
     let dir = tempfile::tempdir().expect("a directory");
@@ -261,14 +264,14 @@ fn failed_job_of_the_cron_job_is_repeated_and_its_failure_is_not_hidden_by_the_n
 
 #[test]
 fn compose_file_has_five_masters_and_a_job_that_uses_them() {
-    let name = "the_compose_file_has_five_masters";
+    let name = "compose_file_has_five_masters_and_a_job_that_uses_them";
     let script = "import json,sys,yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
     let read = Command::new("python3")
         .args(["-c", script])
         .arg(file("docker/compose.yaml"))
         .output();
     let Some(read) = read.ok().filter(|read| read.status.success()) else {
-        return not_run(name, "there is no python3 with yaml, nor docker compose");
+        return not_run(name, "python3 with the module yaml is missing");
     };
     let compose: Value = serde_json::from_slice(&read.stdout).expect("JSON");
     let services = compose["services"].as_object().expect("services");
@@ -325,7 +328,7 @@ fn docker_reads(docker: &mut Command) -> Result<(), String> {
     ];
     if is_missing.iter().any(|part| words.contains(part)) {
         return Err(format!(
-            "docker cannot do it here: {}",
+            "docker cannot check the file on this machine: {}",
             words.lines().next().unwrap_or_default()
         ));
     }
@@ -389,7 +392,7 @@ fn container_image_copies_only_existing_files() {
 }
 
 #[test]
-fn cron_page_starts_with_quorate_once() {
+fn cron_section_of_the_operations_page_begins_with_quorate_once() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let (_, cron) = page.split_once("\n## Cron\n").expect("a section");
@@ -406,7 +409,7 @@ fn cron_page_starts_with_quorate_once() {
     let limited = line.contains(" --wait ");
     assert!(
         limited,
-        "a job without a limit for its wait would hang without a quorum: {line}"
+        "a cron job must limit its wait with --wait, because it would hang without a quorum: {line}"
     );
     let words = line.replace("./report.sh", "true");
     let words = words.split_whitespace().skip(1).map(str::to_owned);

@@ -37,7 +37,7 @@ fn help(command: &str, columns: &str) -> String {
 }
 
 #[test]
-fn help_fits_its_width_and_breaks_no_word() {
+fn help_text_fits_the_terminal_width_and_breaks_no_word() {
     for command in COMMANDS
         .iter()
         .chain(&["help masters", "help command", "help kinds"])
@@ -132,7 +132,7 @@ fn typeset(name: &str, file: &std::path::Path, command: &str) {
     for hyphen in ["\u{2010}", "\u{2019}"] {
         assert!(
             !page.contains(hyphen),
-            "{name}: {hyphen:?} cannot be typed\n{page}"
+            "{name}: the page must not contain {hyphen:?}, which cannot be typed\n{page}"
         );
     }
 }
@@ -208,7 +208,7 @@ fn completed(words: &[&str]) -> Done {
 }
 
 #[test]
-fn shell_completes_the_command_after_the_separator() {
+fn shell_completes_the_words_of_the_command_after_the_separator() {
     let command = completed(&["quorate", "run", "x", "--", "prin"]);
     assert!(
         command.out.lines().any(|word| word == "printf"),

@@ -14,7 +14,7 @@ use crate::common::{
 const START: Duration = Duration::from_secs(3);
 
 #[test]
-fn command_runs_under_the_lock_with_its_variables() {
+fn command_gets_variables_that_describe_the_lock() {
     let masters = masters(3);
     let script = "echo $QUORATE_RESOURCE $QUORATE_TOKEN; test $QUORATE_FENCING_TOKEN -gt 0";
     let run = done(&mut run(&masters, &["a b{c}"], &["sh", "-c", script]));
@@ -57,7 +57,7 @@ fn command_gets_stdin_and_stdout() {
 }
 
 #[test]
-fn resource_name_may_be_any_bytes() {
+fn resource_name_may_contain_any_bytes() {
     use std::os::unix::ffi::OsStrExt;
     let masters = masters(1);
     let name = std::ffi::OsStr::from_bytes(b"\xff\xfe {x}\n");
@@ -125,7 +125,7 @@ fn run_works_while_a_minority_is_down_and_exits_with_69_while_a_majority_is_down
 /// Regression test: of 200 processes that tried one lock at the same time on two processors, 62 ended with 69, although
 /// all masters were up.
 #[test]
-fn slow_masters_are_not_down_for_a_single_try() {
+fn single_try_does_not_take_slow_masters_for_masters_that_are_down() {
     let masters = masters(3);
     let tried = |options: &[&str]| {
         let mut run = quorate(&masters);
@@ -179,7 +179,7 @@ fn slow_masters_are_not_down_for_a_single_try() {
 }
 
 #[test]
-fn signal_is_forwarded_to_the_whole_group_and_the_exit_code_is_the_commands() {
+fn signal_is_forwarded_to_all_processes_of_the_command_and_run_exits_with_its_code() {
     let masters = masters(1);
     for (name, code) in [("TERM", 9), ("HUP", 129), ("USR1", 138)] {
         let mark = mark();
@@ -195,7 +195,7 @@ fn signal_is_forwarded_to_the_whole_group_and_the_exit_code_is_the_commands() {
 }
 
 #[test]
-fn signal_ends_the_wait_and_leaves_no_keys() {
+fn signal_ends_the_wait_for_a_lock_and_leaves_no_keys() {
     let masters = masters(3);
     let holder = run(&masters, &["r"], &["sleep", &mark()])
         .spawn()
@@ -215,7 +215,7 @@ fn signal_ends_the_wait_and_leaves_no_keys() {
     assert_eq!(
         next.code,
         Some(0),
-        "no lock key of the waiter is left: {next:?}"
+        "the waiter must leave no lock key: {next:?}"
     );
 }
 
@@ -237,7 +237,7 @@ fn processes_of_the_command_end_and_the_lock_expires_if_quorate_is_killed() {
 }
 
 #[test]
-fn lock_that_cannot_be_renewed_ends_the_command_within_its_validity() {
+fn command_ends_within_the_validity_of_a_lock_that_cannot_be_renewed() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("trap 'echo asked; exit 0' TERM; echo up; sleep {mark} & wait");
@@ -258,7 +258,7 @@ fn lock_that_cannot_be_renewed_ends_the_command_within_its_validity() {
 }
 
 #[test]
-fn command_that_ignores_sigterm_is_killed_within_the_validity() {
+fn command_that_ignores_sigterm_is_killed_within_the_validity_of_its_lock() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("trap '' TERM; sleep {mark} & while :; do wait; done");
@@ -280,7 +280,7 @@ fn command_that_ignores_sigterm_is_killed_within_the_validity() {
 }
 
 #[test]
-fn lock_that_a_majority_lost_ends_the_command_at_once() {
+fn command_is_ended_at_once_when_a_majority_of_masters_has_lost_its_lock() {
     let masters = masters(3);
     let mark = mark();
     let holder = run(&masters, &["--ttl", "6s", "r"], &["sleep", &mark])
@@ -296,13 +296,13 @@ fn lock_that_a_majority_lost_ends_the_command_at_once() {
     assert_eq!(holder.code, Some(74), "{holder:?}");
     assert!(
         holder.err.contains("no longer holds it"),
-        "the loss must be noticed with the next renewal, not when the validity ends: {holder:?}"
+        "the loss of the lock must be noticed at the next renewal, not at the end of the validity: {holder:?}"
     );
     assert_eq!(alive(&mark), 0);
 }
 
 #[test]
-fn guard_ends_the_command_of_a_stopped_holder_in_time() {
+fn guard_process_ends_the_command_of_a_stopped_quorate_before_the_lock_expires() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("sleep {mark} & sleep {mark}");
@@ -318,7 +318,7 @@ fn guard_ends_the_command_of_a_stopped_holder_in_time() {
     assert_eq!(
         alive(&mark),
         0,
-        "no process of the group may outlive the lock"
+        "no process of the command may outlive the lock"
     );
     signal(&holder, "CONT");
     let holder = end(holder);
@@ -327,7 +327,7 @@ fn guard_ends_the_command_of_a_stopped_holder_in_time() {
 }
 
 #[test]
-fn command_ended_by_the_guard_process_counts_as_a_lost_lock() {
+fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
     let masters = masters(3);
     let mark = mark();
     // The command exits with 0 on SIGTERM, as if it had succeeded.
@@ -348,7 +348,7 @@ fn command_ended_by_the_guard_process_counts_as_a_lost_lock() {
 }
 
 #[test]
-fn max_hold_ends_the_command() {
+fn option_max_hold_ends_the_command_after_its_time() {
     let masters = masters(3);
     let mark = mark();
     // The ttl is long, so that only `max_hold` can end the lock, even on an overloaded machine. The default grace
@@ -366,7 +366,7 @@ fn max_hold_ends_the_command() {
 }
 
 #[test]
-fn keep_for_keeps_the_lock_after_a_short_command() {
+fn option_keep_for_keeps_the_lock_after_a_short_command() {
     let masters = masters(3);
     let keeper = run(
         &masters,
@@ -415,7 +415,7 @@ fn concurrent_runs_write_in_the_order_of_their_fencing_tokens() {
 }
 
 #[test]
-fn ignored_sighup_stays_ignored() {
+fn sighup_that_quorate_was_started_to_ignore_does_not_end_the_command() {
     let masters = masters(1);
     let mark = mark();
     let mut command = bare();
@@ -446,7 +446,7 @@ fn ignored_sighup_stays_ignored() {
 }
 
 #[test]
-fn second_interrupt_ends_a_command_that_ignores_the_first_one() {
+fn second_ctrl_c_ends_a_command_that_ignores_the_first_one() {
     let masters = masters(1);
     for (traps, ends) in [("INT", "TERM"), ("INT TERM", "KILL")] {
         let line = format!("trap '' {traps}; echo ready; while :; do sleep 0.1; done");
@@ -460,7 +460,7 @@ fn second_interrupt_ends_a_command_that_ignores_the_first_one() {
         std::thread::sleep(Duration::from_millis(700));
         assert!(
             run.try_wait().expect("ours").is_none(),
-            "it ignores the first"
+            "the command must ignore the first Ctrl-C"
         );
         signal(&run, "INT");
         let run = end(run);
@@ -472,7 +472,7 @@ fn second_interrupt_ends_a_command_that_ignores_the_first_one() {
 }
 
 #[test]
-fn output_on_failure_is_printed_only_if_the_command_fails_or_is_stopped() {
+fn option_output_on_failure_prints_the_output_only_if_the_command_fails_or_is_stopped() {
     let masters = masters(1);
     for (line, code, printed) in [
         ("echo out; echo err >&2", Some(0), false),

@@ -44,7 +44,7 @@ fn quiet_run_prints_nothing_about_a_held_lock() {
 }
 
 #[test]
-fn conflict_exit_code_replaces_75() {
+fn option_conflict_exit_code_replaces_the_exit_code_75() {
     let masters = masters(3);
     held_by_another(&masters);
     for (words, code) in [
@@ -73,7 +73,7 @@ fn conflict_exit_code_replaces_75() {
     assert_eq!(
         own.code,
         Some(75),
-        "the exit code must be the command's own: {own:?}"
+        "--conflict-exit-code must not replace a 75 of the command itself: {own:?}"
     );
     let wrong = typed(&masters, &["run", "-E", "256", "r", "--", "true"]);
     assert_eq!(wrong.code, Some(64), "{wrong:?}");
@@ -104,7 +104,7 @@ fn shell_option_runs_a_line_with_sh() {
 }
 
 #[test]
-fn separator_is_optional_if_the_command_is_unambiguous() {
+fn separator_before_the_command_is_optional_if_the_command_line_is_unambiguous() {
     let masters = masters(3);
     for words in [
         &["run", "r", "printf", "%s|", "a", "--full", "-x"][..],

@@ -55,8 +55,8 @@ fn parent_that_ignores_sigchld_does_not_change_the_exit_code() {
     let ignoring = ["env", "--ignore-signal=CHLD"];
     if !works(&ignoring) {
         return did_not_run(
-            "a_parent_that_ignores_sigchld",
-            "env knows no --ignore-signal",
+            "parent_that_ignores_sigchld_does_not_change_the_exit_code",
+            "env has no option --ignore-signal",
         );
     }
     let masters = masters(3);
@@ -76,7 +76,7 @@ fn demo_reaps_its_servers_if_sigchld_was_ignored() {
     if !works(&ignoring) {
         return did_not_run(
             "demo_reaps_its_servers_if_sigchld_was_ignored",
-            "env knows no --ignore-signal",
+            "env has no option --ignore-signal",
         );
     }
     let mut demo = bare();
@@ -85,7 +85,7 @@ fn demo_reaps_its_servers_if_sigchld_was_ignored() {
 }
 
 #[test]
-fn command_killed_by_a_real_time_signal_ends_with_128_plus_n() {
+fn run_exits_with_128_plus_n_if_real_time_signal_n_kills_the_command() {
     let masters = masters(3);
     for n in [34, 40, 64] {
         let kill = format!("kill -{n} $$");
@@ -95,12 +95,12 @@ fn command_killed_by_a_real_time_signal_ends_with_128_plus_n() {
 }
 
 #[test]
-fn signals_blocked_at_the_start_are_received() {
+fn run_receives_signals_that_were_blocked_when_it_started() {
     let blocking = ["env", "--block-signal"];
     if !works(&blocking) {
         return did_not_run(
-            "signals_blocked_at_the_start_are_received",
-            "env knows no --block-signal",
+            "run_receives_signals_that_were_blocked_when_it_started",
+            "env has no option --block-signal",
         );
     }
     let masters = masters(3);
@@ -115,7 +115,7 @@ fn signals_blocked_at_the_start_are_received() {
 }
 
 #[test]
-fn run_dies_of_the_signal_that_ends_it() {
+fn run_dies_of_the_signal_that_ends_its_command_or_its_wait() {
     let masters = masters(3);
     for name in ["TERM", "INT", "HUP", "QUIT"] {
         let number = Some(format!("SIG{name}").parse::<Signal>().expect("a signal") as i32);
@@ -128,7 +128,7 @@ fn run_dies_of_the_signal_that_ends_it() {
         let holder = end(holder);
         assert_eq!(
             holder.died_of, number,
-            "the signal must be passed on: {holder:?}"
+            "run must die of the signal that ended its command: {holder:?}"
         );
         held_by_another(&masters);
         let waiter = run(&masters, &["r"], &["true"]).spawn().expect("starts");
@@ -137,7 +137,7 @@ fn run_dies_of_the_signal_that_ends_it() {
         let waiter = end(waiter);
         assert_eq!(
             waiter.died_of, number,
-            "the signal must end the wait: {waiter:?}"
+            "a waiting run must die of the signal that it receives: {waiter:?}"
         );
         assert!(waiter.err.contains("nothing is held"), "{waiter:?}");
         for master in &masters {
@@ -147,7 +147,7 @@ fn run_dies_of_the_signal_that_ends_it() {
 }
 
 #[test]
-fn command_that_handles_the_signal_keeps_its_exit_code() {
+fn run_exits_with_the_code_of_a_command_that_handles_the_signal() {
     let masters = masters(3);
     for (script, name, code) in [
         ("trap 'exit 9' TERM", "TERM", 9),
@@ -209,7 +209,7 @@ fn shell_loop_around_run_ends_on_ctrl_c() {
 }
 
 #[test]
-fn run_without_proc_is_refused_before_the_lock_is_acquired() {
+fn run_without_the_proc_file_system_is_refused_before_the_lock_is_acquired() {
     let script = [
         "unshare",
         "--mount",
@@ -220,8 +220,8 @@ fn run_without_proc_is_refused_before_the_lock_is_acquired() {
     ];
     if !works(&script) {
         return did_not_run(
-            "run_without_proc_is_refused_before_the_lock_is_acquired",
-            "no mount namespace can be made here",
+            "run_without_the_proc_file_system_is_refused_before_the_lock_is_acquired",
+            "this machine allows no mount namespace",
         );
     }
     let masters = masters(3);
@@ -239,7 +239,7 @@ fn run_as_pid_1_reaps_orphans() {
     if !works(&FIRST) {
         return did_not_run(
             "run_as_pid_1_reaps_orphans",
-            "no pid namespace can be made here",
+            "this machine allows no pid namespace",
         );
     }
     let masters = masters(3);
@@ -258,7 +258,7 @@ fn run_as_pid_1_exits_with_128_plus_n_on_a_signal() {
     if !works(&FIRST) {
         return did_not_run(
             "run_as_pid_1_exits_with_128_plus_n_on_a_signal",
-            "no pid namespace can be made here",
+            "this machine allows no pid namespace",
         );
     }
     let masters = masters(3);
@@ -317,7 +317,7 @@ fn named_configuration_file_may_be_a_pipe() {
 }
 
 #[test]
-fn empty_variable_counts_as_unset() {
+fn empty_environment_variable_counts_as_unset() {
     let masters = masters(3);
     let mut variables = common::variables_of("run");
     variables.retain(|name| name != "QUORATE_MASTERS");
@@ -390,12 +390,15 @@ fn silent_name_server_does_not_delay_the_exit() {
     let script = ["unshare", "--mount", "sh", "-c", &script, "sh"];
     // Open the port of the name server, but never reply to a query.
     let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.53:53") else {
-        return did_not_run("a_silent_name_server", "the port of name servers is in use");
+        return did_not_run(
+            "silent_name_server_does_not_delay_the_exit",
+            "port 53 of 127.0.0.53 is in use",
+        );
     };
     if !works(&script) {
         return did_not_run(
-            "a_silent_name_server",
-            "no mount namespace can be made here",
+            "silent_name_server_does_not_delay_the_exit",
+            "this machine allows no mount namespace",
         );
     }
     let masters = masters(2);

@@ -71,7 +71,7 @@ fn says(lines: &[String], start: &str, words: &[&str]) {
         |line: &&String| line.starts_with(start) && words.iter().all(|word| line.contains(word));
     assert!(
         lines.iter().any(|line| is_it(&line)),
-        "no line begins with {start:?} and contains {words:?}: {lines:#?}"
+        "a line must begin with {start:?} and contain {words:?}: {lines:#?}"
     );
 }
 
@@ -100,7 +100,7 @@ fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
 }
 
 #[test]
-fn database_without_a_schema_or_with_another_version_is_reported_with_the_remedy() {
+fn database_with_a_missing_or_wrong_schema_is_reported_with_the_remedy() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -191,7 +191,7 @@ fn statement_based_binlog_and_replica_are_reported() {
 }
 
 #[test]
-fn one_server_under_two_names_is_refused() {
+fn server_that_is_listed_under_two_names_is_refused() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };

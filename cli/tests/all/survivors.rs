@@ -124,10 +124,15 @@ fn command_of_another_user_is_reported_as_not_stopped() {
 }
 
 #[test]
-fn process_of_a_group_that_cannot_be_stopped_is_named() {
+fn process_of_the_command_that_cannot_be_stopped_is_named() {
     let ordinary = match Ordinary::new() {
         Ok(ordinary) => ordinary,
-        Err(why) => return did_not_run("process_of_a_group_that_cannot_be_stopped_is_named", &why),
+        Err(why) => {
+            return did_not_run(
+                "process_of_the_command_that_cannot_be_stopped_is_named",
+                &why,
+            );
+        }
     };
     let masters = masters(3);
     let ends = Ends(mark());
@@ -149,7 +154,7 @@ fn process_of_a_group_that_cannot_be_stopped_is_named() {
     assert_eq!(
         alive(mark),
         1,
-        "processes that can be stopped must be stopped"
+        "quorate must stop all processes of the command that it is allowed to stop"
     );
     let pid = pids(mark)[0];
     assert!(holder.err.contains("could NOT be stopped"), "{holder:?}");
@@ -192,7 +197,7 @@ fn signal_that_cannot_be_forwarded_is_reported_and_the_lock_is_kept() {
     assert_eq!(
         held.int(),
         Some(1),
-        "the command goes on, and so does its lock"
+        "the lock must be kept while the command continues"
     );
     kill(Pid::from_raw(pids(mark)[0]), Signal::SIGKILL).expect("alive");
     let holder = end(holder);

@@ -58,7 +58,7 @@ fn command_reads_the_keyboard_and_the_shell_gets_it_back() {
 }
 
 #[test]
-fn wait_at_a_terminal_shows_how_long_it_lasts_but_never_zero_seconds() {
+fn waiting_line_on_a_terminal_shows_the_waited_time_but_never_zero_seconds() {
     let masters = masters(1);
     let held = masters[0].command(&["SET", "r", "somebody else"]);
     held.expect("alive");
@@ -113,7 +113,7 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
 }
 
 #[test]
-fn job_stopped_for_longer_than_its_lock_is_ended() {
+fn job_that_is_stopped_until_its_lock_expires_is_ended() {
     let masters = masters(1);
     let Some(seen) = at_a_terminal(
         &masters,

@@ -24,7 +24,7 @@ fn ask(masters: &Masters, words: &[&str]) -> Done {
 fn assert_tidy(masters: &Masters, name: &str) {
     for master in masters {
         let key = master.command(&["EXISTS", name]).expect("alive");
-        assert_eq!(key.int(), Some(0), "the lock of {name} was not released");
+        assert_eq!(key.int(), Some(0), "the lock of {name} must be released");
     }
 }
 
@@ -81,7 +81,7 @@ fn quota_can_be_created_taken_read_and_dropped() {
 }
 
 #[test]
-fn quota_needs_all_masters_to_be_created_and_is_lost_with_a_majority() {
+fn quota_can_be_created_only_on_all_masters_and_is_lost_if_a_majority_loses_its_data() {
     let masters = masters(3);
     masters[1].kill().expect("killed");
     let away = ask(&masters, &["quota", "create", "prizes", "3"]);
@@ -108,7 +108,7 @@ fn quota_needs_all_masters_to_be_created_and_is_lost_with_a_majority() {
 }
 
 #[test]
-fn signal_ends_a_waiting_quota_or_once_and_leaves_no_queue_entry() {
+fn signal_ends_a_waiting_quota_or_once_command_and_leaves_no_queue_entry() {
     let masters = masters(3);
     let somebody = |words: &[&str]| {
         for master in &masters {
@@ -175,7 +175,7 @@ fn once_on_several_machines_runs_the_command_once_per_period() {
 }
 
 #[test]
-fn failed_command_uses_up_the_period_unless_at_least_is_given() {
+fn failed_command_of_once_uses_up_the_period_unless_at_least_is_given() {
     let masters = masters(3);
     for (name, at_least) in [("most", false), ("least", true)] {
         assert_eq!(ask(&masters, &["once", "--create", name]).code, Some(0));
@@ -318,7 +318,7 @@ fn status_of_once_in_words_names_the_exit_code_and_the_process() {
 }
 
 #[test]
-fn drop_of_a_once_record_needs_yes_and_says_if_there_was_nothing() {
+fn drop_of_a_once_record_needs_the_option_yes_and_reports_a_missing_record() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let unsure = ask(&masters, &["once", "--drop", "r"]);
@@ -340,7 +340,7 @@ fn drop_of_a_once_record_needs_yes_and_says_if_there_was_nothing() {
 }
 
 #[test]
-fn command_that_cannot_be_started_does_not_use_up_the_period() {
+fn once_does_not_use_up_the_period_for_a_command_that_cannot_be_started() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let once = |command: &[&str]| {
@@ -371,7 +371,7 @@ fn command_that_cannot_be_started_does_not_use_up_the_period() {
 }
 
 #[test]
-fn signal_before_the_period_is_recorded_does_not_use_up_the_period() {
+fn signal_before_once_has_recorded_the_period_does_not_use_up_the_period() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let proxies: Vec<_> = masters
@@ -417,7 +417,7 @@ fn signal_before_the_period_is_recorded_does_not_use_up_the_period() {
 }
 
 #[test]
-fn running_command_keeps_another_once_waiting() {
+fn once_with_the_option_try_exits_with_75_while_another_command_holds_the_lock() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let holder = run(&masters, &["r"], &["sleep", &mark()])
@@ -518,7 +518,7 @@ fn once_refuses_options_for_other_kinds_of_locks_at_once() {
 }
 
 #[test]
-fn take_whose_result_cannot_be_printed_exits_with_70_as_documented() {
+fn quota_take_whose_result_cannot_be_printed_exits_with_70_as_documented() {
     let masters = masters(3);
     let created = ask(&masters, &["quota", "create", "prizes", "3"]);
     assert_eq!(created.code, Some(0), "{created:?}");

@@ -62,7 +62,7 @@ fn misspelt_variable_is_reported_with_a_suggestion() {
 }
 
 #[test]
-fn variables_for_the_command_are_known_to_a_nested_quorate() {
+fn nested_quorate_does_not_warn_of_variables_that_the_outer_one_has_set() {
     let masters = masters(3);
     let inner = env!("CARGO_BIN_EXE_quorate");
     for options in [&["--owner", "me"][..], &["--permits", "2"]] {

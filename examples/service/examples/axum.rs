@@ -56,7 +56,9 @@ async fn invoice(
     let lock = service.redlock.lock(format!("invoice:{customer}"));
     let lock = lock.wait(Wait::For(Duration::from_millis(300)));
     lock.try_scope(async |guard| {
-        let fence = guard.fencing_token().expect("fencing is on by default");
+        let fence = guard
+            .fencing_token()
+            .expect("the guard must have a fencing token, because fencing is on by default");
         tokio::time::sleep(Duration::from_millis(20)).await;
         if customer == 0 {
             return Err(Failure(

@@ -52,19 +52,22 @@ fn clock_jump_ahead_expires_a_key_at_once() {
 }
 
 #[test]
-fn clock_jump_back_extends_the_life_of_a_key() {
+fn clock_jump_back_extends_the_lifetime_of_a_key() {
     let (server, offset) = server();
     set_for_a_minute(&server);
     offset.set(HOUR, Skew::Behind).unwrap();
-    eventually("a longer lifetime of the key", || pttl(&server) > 3_000_000);
+    eventually(
+        "a lifetime of the key that includes the clock offset",
+        || pttl(&server) > 3_000_000,
+    );
     offset.clear().unwrap();
-    eventually("the remaining lifetime by the true clock", || {
+    eventually("the lifetime of the key by the true clock", || {
         pttl(&server) <= 60_000
     });
 }
 
 #[test]
-fn clock_of_another_server_is_unchanged() {
+fn clock_offset_of_one_server_does_not_change_the_clock_of_another() {
     let shim = ClockShim::build().unwrap();
     let (wrong, right) = (shim.offset_file().unwrap(), shim.offset_file().unwrap());
     let skewed = Server::start(ServerOptions::new().clock(&shim, &wrong)).unwrap();
@@ -77,7 +80,7 @@ fn clock_of_another_server_is_unchanged() {
 }
 
 #[test]
-fn restarted_server_still_uses_its_offset() {
+fn restarted_server_keeps_its_clock_offset() {
     let (server, offset) = server();
     offset.set(HOUR, Skew::Ahead).unwrap();
     server.restart().unwrap();
@@ -90,7 +93,7 @@ fn restarted_server_still_uses_its_offset() {
 }
 
 #[test]
-fn a_server_without_its_offset_file_does_not_start_on_the_true_clock() {
+fn server_whose_clock_offset_file_is_missing_does_not_start() {
     let shim = ClockShim::build().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let offset = OffsetFile::create(dir.path()).unwrap();

@@ -45,7 +45,7 @@ fn introduce(connection: &mut Connection) {
 }
 
 #[test]
-fn two_hostile_servers_report_different_ports() {
+fn two_hostile_servers_give_different_answers_to_info() {
     let both = [Script::Greet(Then::Hush), Script::Greet(Then::Hush)].map(start);
     let [one, other] = both.each_ref().map(|hostile| {
         let info = dial(hostile).command(&["INFO"]).unwrap();
@@ -72,7 +72,7 @@ fn hostile_server_answers_the_handshake_and_then_follows_its_script() {
 }
 
 #[test]
-fn hang_up_script_waits_for_the_end_of_the_handshake() {
+fn server_with_the_hang_up_script_waits_for_the_end_of_the_handshake() {
     let hostile = start(Script::Greet(Then::HangUp));
     let mut connection = dial(&hostile);
     thread::sleep(SHORT);
@@ -103,7 +103,7 @@ fn new_script_applies_to_existing_connections() {
 }
 
 #[test]
-fn dismissed_client_receives_the_reason() {
+fn server_with_the_dismiss_script_sends_its_error_to_a_new_client() {
     let hostile = start(Script::Dismiss(
         "-ERR max number of clients reached\r\n".into(),
     ));
@@ -113,7 +113,7 @@ fn dismissed_client_receives_the_reason() {
 }
 
 #[test]
-fn refusal_quotes_the_whole_command() {
+fn server_with_the_quote_script_quotes_the_refused_command_with_all_arguments() {
     let hostile = start(Script::Quote);
     let said = dial(&hostile).command(&["HELLO", "3", "AUTH", "u", "s3cret"]);
     let Reply::Error(text) = said.unwrap() else {
@@ -126,7 +126,7 @@ fn refusal_quotes_the_whole_command() {
 }
 
 #[test]
-fn garbage_script_sends_different_bytes_each_time() {
+fn server_with_the_garbage_script_sends_different_bytes_each_time() {
     let hostile = start(Script::Say(Words::Garbage(64)));
     let mut stream = raw(&hostile);
     let mut heard = Vec::new();
@@ -142,7 +142,7 @@ fn garbage_script_sends_different_bytes_each_time() {
 }
 
 #[test]
-fn flood_script_sends_a_reply_without_end() {
+fn server_with_the_flood_script_sends_a_reply_without_end() {
     let hostile = start(Script::Greet(Then::Flood {
         first: b"$4294967296\r\n".to_vec(),
         rest: b"x".to_vec(),
@@ -166,7 +166,7 @@ fn relay(server: &Server, harm: Tampering) -> Script {
 }
 
 #[test]
-fn relay_passes_correct_replies_byte_by_byte_and_shifts_them_after_a_slip() {
+fn relay_passes_replies_unchanged_byte_by_byte_or_one_reply_late() {
     let server = server();
     for harm in [Tampering::None, Tampering::Bytewise] {
         let hostile = start(relay(&server, harm.clone()));
@@ -189,7 +189,7 @@ fn relay_passes_correct_replies_byte_by_byte_and_shifts_them_after_a_slip() {
 }
 
 #[test]
-fn relay_passes_the_handshake_and_then_answers_itself() {
+fn relay_passes_the_handshake_on_and_then_answers_commands_itself() {
     let server = server();
     let hostile = start(relay(&server, Tampering::Say("+other\r\n".into())));
     let mut connection = dial(&hostile);
@@ -210,7 +210,7 @@ fn relay_passes_the_handshake_and_then_answers_itself() {
 }
 
 #[test]
-fn relay_hangs_up_at_a_command_that_the_real_server_receives() {
+fn relay_hangs_up_after_passing_the_chosen_command_to_the_real_server() {
     let server = server();
     let hostile = start(relay(&server, Tampering::HangUpAt(2)));
     for round in 1..=2 {
@@ -227,7 +227,7 @@ fn relay_hangs_up_at_a_command_that_the_real_server_receives() {
 }
 
 #[test]
-fn relay_hangs_up_unasked_after_the_handshake() {
+fn relay_can_hang_up_right_after_the_handshake() {
     let server = server();
     let hostile = start(relay(&server, Tampering::HangUpAt(0)));
     let mut connection = dial(&hostile);

@@ -17,7 +17,7 @@ fn server(options: MariaDbOptions) -> Option<MariaDb> {
 }
 
 #[test]
-fn mariadb_keeps_acknowledged_commits_over_a_crash() {
+fn mariadb_keeps_acknowledged_commits_after_a_crash() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };
@@ -47,7 +47,7 @@ fn refused_statement_is_an_error_with_the_servers_message() {
 }
 
 #[test]
-fn resumed_server_answers_again() {
+fn stopped_server_answers_only_after_it_is_resumed() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };
@@ -58,14 +58,14 @@ fn resumed_server_answers_again() {
         let until = Instant::now();
         server.cont().unwrap();
         let (answer, at) = asked.join().unwrap();
-        assert!(at >= until, "it answered while it was stopped");
+        assert!(at >= until, "a stopped server must not answer");
         answer
     });
     assert_eq!(asked.unwrap(), "1\n");
 }
 
 #[test]
-fn killed_server_leaves_no_process_and_no_directory() {
+fn killed_server_can_be_restarted_and_dropped_server_leaves_no_process_or_directory() {
     let Some(server) = server(MariaDbOptions::new().flush(0).max_connections(20)) else {
         return;
     };
@@ -82,7 +82,7 @@ fn killed_server_leaves_no_process_and_no_directory() {
 }
 
 #[test]
-fn dropped_console_releases_its_locks() {
+fn dropped_console_releases_its_row_locks() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };

@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(8);
 
 /// The main function of the program that the tests start to look up a name. It is not a test by itself.
 #[test]
-fn child_process_resolves_the_name_from_its_environment() {
+fn child_process_looks_up_the_host_name_in_its_environment() {
     let Ok(name) = std::env::var("LOOK_UP") else {
         return;
     };
@@ -29,7 +29,7 @@ fn ask(names: &Names, name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "names::child_process_resolves_the_name_from_its_environment",
+            "names::child_process_looks_up_the_host_name_in_its_environment",
             "--nocapture",
         ])
         .env("LOOK_UP", name)
@@ -46,7 +46,7 @@ fn said(asker: Child) -> String {
 }
 
 #[test]
-fn listed_host_names_resolve_as_set_and_others_as_usual() {
+fn listed_host_names_resolve_as_configured_and_other_names_as_usual() {
     let names = match Names::build() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return eprintln!("{error}"),
         names => names.unwrap(),

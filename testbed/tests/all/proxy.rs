@@ -88,7 +88,7 @@ fn noise(len: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_healthy_proxy_passes_everything_and_counts_it() {
+fn proxy_without_faults_passes_all_bytes_and_counts_them() {
     let (server, proxy) = scene();
     let mut client = dial(&proxy);
     let value = "v".repeat(1_000_000);
@@ -110,11 +110,13 @@ fn a_healthy_proxy_passes_everything_and_counts_it() {
         format!("redis://{}", proxy.addr())
     );
     drop(client);
-    eventually("the end of the connection", || proxy.counters().open == 0);
+    eventually("the end of the only connection through the proxy", || {
+        proxy.counters().open == 0
+    });
 }
 
 #[test]
-fn latency_delays_at_least_that_long_and_ends_with_its_guard() {
+fn latency_fault_delays_bytes_by_at_least_its_latency_until_its_guard_is_dropped() {
     let (_server, proxy) = scene();
     let mut client = dial(&proxy);
     let delay = Duration::from_millis(50);
@@ -175,7 +177,7 @@ fn jitter_keeps_the_order_of_bytes() {
 }
 
 #[test]
-fn bytes_held_by_the_proxy_are_delivered_on_heal() {
+fn bytes_held_by_a_hold_fault_are_delivered_when_the_fault_is_healed() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let hold = Fault::Hold(Way::ToServer).inject(&proxy);
@@ -192,7 +194,7 @@ fn bytes_held_by_the_proxy_are_delivered_on_heal() {
 }
 
 #[test]
-fn hold_fault_also_holds_back_the_close_of_a_dead_server() {
+fn hold_fault_also_delays_the_close_of_the_connection_by_a_killed_server() {
     let (server, proxy) = scene();
     dial(&proxy);
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
@@ -208,12 +210,12 @@ fn hold_fault_also_holds_back_the_close_of_a_dead_server() {
 }
 
 #[test]
-fn hold_fault_on_a_new_connection_keeps_its_first_request() {
+fn hold_fault_delivers_the_first_request_of_a_new_connection_after_it_is_healed() {
     let (_server, proxy) = scene();
     let hold = Fault::Hold(Way::Both).inject(&proxy);
     let mut client = Connection::tcp(proxy.addr(), LONG).unwrap();
     client.send(&["PING"]).unwrap();
-    eventually("the request in the proxy", || {
+    eventually("the arrival of the request at the proxy", || {
         proxy.counters().to_server.received > 0
     });
     assert_eq!(proxy.counters().to_server.delivered, 0);
@@ -222,7 +224,7 @@ fn hold_fault_on_a_new_connection_keeps_its_first_request() {
 }
 
 #[test]
-fn hold_fault_keeps_megabytes_in_order_and_then_holds_back_the_sender() {
+fn hold_fault_buffers_megabytes_in_order_and_then_blocks_the_sender() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let hold = Fault::Hold(Way::ToServer).inject(&proxy);
@@ -230,7 +232,7 @@ fn hold_fault_keeps_megabytes_in_order_and_then_holds_back_the_sender() {
     let sent = bytes.clone();
     let sender = thread::spawn(move || client.write_all(&sent).map(|()| client));
     let full = 16 << 20;
-    eventually("a full buffer in the proxy", || {
+    eventually("a full buffer of the hold fault", || {
         proxy.counters().to_server.received >= full
     });
     thread::sleep(SHORT);
@@ -241,7 +243,7 @@ fn hold_fault_keeps_megabytes_in_order_and_then_holds_back_the_sender() {
 }
 
 #[test]
-fn dropped_bytes_are_never_delivered() {
+fn bytes_that_a_drop_fault_discarded_are_never_delivered() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let hole = Fault::Drop(Way::ToServer).inject(&proxy);
@@ -252,13 +254,13 @@ fn dropped_bytes_are_never_delivered() {
     hole.heal();
     client.write_all(b"found").unwrap();
     expect(&mut server, b"found");
-    eventually("the count of delivered bytes", || {
+    eventually("a count of five delivered bytes", || {
         proxy.counters().to_server.delivered == 5
     });
 }
 
 #[test]
-fn drop_fault_loses_bytes_in_transit_and_the_close() {
+fn drop_fault_discards_bytes_in_transit_and_the_close_of_the_connection() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let slow = Fault::latency(Way::ToServer, Duration::from_secs(3600)).inject(&proxy);
@@ -303,7 +305,7 @@ fn rate_fault_limits_the_bytes_per_second() {
 }
 
 #[test]
-fn reset_all_resets_both_sides_of_old_connections_only() {
+fn reset_all_resets_both_sides_of_existing_connections_and_spares_new_ones() {
     let (listener, proxy) = raw_scene();
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
@@ -328,7 +330,7 @@ fn reset_all_resets_connections_despite_a_hold_fault() {
 }
 
 #[test]
-fn a_reset_can_come_in_the_middle_of_a_reply() {
+fn reset_fault_can_cut_off_a_reply_in_the_middle() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     server.write_all(b"before").unwrap();
@@ -346,7 +348,7 @@ fn a_reset_can_come_in_the_middle_of_a_reply() {
 }
 
 #[test]
-fn refuse_fault_closes_new_connections_and_spares_old_ones() {
+fn refuse_fault_closes_new_connections_and_spares_existing_ones() {
     let (_server, proxy) = scene();
     let mut old = dial(&proxy);
     let refuse = Fault::Refuse.inject(&proxy);
@@ -365,7 +367,7 @@ fn refuse_fault_closes_new_connections_and_spares_old_ones() {
 }
 
 #[test]
-fn half_open_fault_closes_the_connection_to_the_server_and_silences_it_to_the_client() {
+fn half_open_fault_closes_connections_at_the_server_and_leaves_their_clients_without_answers() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let (mut quiet, _quiet_server) = raw(&proxy, &listener);
@@ -389,7 +391,7 @@ fn half_open_fault_closes_the_connection_to_the_server_and_silences_it_to_the_cl
 }
 
 #[test]
-fn strand_fault_holds_bytes_of_old_connections_until_heal_even_after_their_close() {
+fn strand_fault_holds_bytes_of_existing_connections_until_healed_even_if_the_client_has_closed() {
     let (server, proxy) = scene();
     let (mut old, mut older) = (dial(&proxy), dial(&proxy));
     let strand = Fault::Strand.inject(&proxy);
@@ -405,7 +407,7 @@ fn strand_fault_holds_bytes_of_old_connections_until_heal_even_after_their_close
     strand.heal();
     assert!(old.receive().unwrap().is_ok());
     assert_eq!(read("a"), Reply::from("late"));
-    eventually("what was left behind arrives as well", || {
+    eventually("the arrival of the bytes of the closed connection", || {
         read("b") == Reply::from("late")
     });
     // A second fault also holds connections that were made after the first fault.
@@ -427,7 +429,7 @@ fn proxy_resets_clients_while_its_server_is_down_and_connects_them_after_its_ret
 }
 
 #[test]
-fn a_killed_server_hangs_up_through_the_proxy() {
+fn client_of_the_proxy_loses_its_connection_when_the_server_is_killed() {
     let (server, proxy) = scene();
     let mut client = dial(&proxy);
     server.kill().unwrap();
@@ -435,7 +437,7 @@ fn a_killed_server_hangs_up_through_the_proxy() {
 }
 
 #[test]
-fn fault_with_a_kept_guard_lasts_until_heal() {
+fn fault_whose_guard_is_kept_lasts_until_the_proxy_is_healed() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     proxy.inject(Fault::Hold(Way::ToServer)).keep();
@@ -474,7 +476,7 @@ fn detour_fault_leads_new_connections_to_another_server_until_healed() {
     assert_eq!(
         who(&mut old),
         "right".into(),
-        "an existing connection must not be affected"
+        "a detour fault must not affect an existing connection"
     );
     proxy.reset_all();
     assert!(old.command(&["PING"]).is_err());
@@ -485,6 +487,6 @@ fn detour_fault_leads_new_connections_to_another_server_until_healed() {
     assert_eq!(
         who(&mut astray),
         "wrong".into(),
-        "the connection must still lead to the wrong server after the fault is healed"
+        "a connection made during the detour must still lead to the wrong server after the fault is healed"
     );
 }

@@ -44,7 +44,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_started_server_answers_on_its_port_and_on_its_socket() {
+fn started_server_answers_on_its_port_and_on_its_socket() {
     let server = server();
     assert!(server.is_alive());
     set(&server, "a", "b");
@@ -54,7 +54,7 @@ fn a_started_server_answers_on_its_port_and_on_its_socket() {
 }
 
 #[test]
-fn reported_pid_is_that_of_the_server_itself() {
+fn reported_pid_is_the_pid_of_the_server_process() {
     let server = server();
     let info = server.command(&["INFO", "server"]).unwrap();
     let line = format!("process_id:{}\r\n", server.pid().unwrap());
@@ -124,7 +124,7 @@ fn a_restart_without_persistence_loses_every_key() {
 }
 
 #[test]
-fn a_restart_from_an_always_synced_log_keeps_every_acknowledged_key() {
+fn restart_from_a_log_that_is_always_synced_keeps_every_acknowledged_key() {
     let server = server_with(ServerOptions::new().persistence(Persistence::AofAlways));
     for i in 0..100 {
         set(&server, &format!("k{i}"), "v");
@@ -160,7 +160,7 @@ fn a_dropped_server_leaves_neither_process_nor_directory() {
 }
 
 #[test]
-fn panicking_owner_of_a_server_leaves_no_process() {
+fn server_is_killed_when_the_thread_that_owns_it_panics() {
     let (tell, told) = std::sync::mpsc::channel();
     let owner = thread::spawn(move || {
         let server = server();
@@ -172,7 +172,7 @@ fn panicking_owner_of_a_server_leaves_no_process() {
 }
 
 #[test]
-fn a_server_outlives_the_thread_that_started_it() {
+fn server_outlives_the_thread_that_started_it() {
     let server = thread::spawn(server).join().unwrap();
     thread::sleep(Duration::from_millis(100));
     set(&server, "a", "b");
@@ -200,7 +200,7 @@ fn server_ends_when_the_process_that_owns_it_is_killed() {
         .args(["--pdeathsig", "KILL", "true"])
         .status();
     if !tied.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no setpriv with --pdeathsig here");
+        eprintln!("skipped: this machine has no setpriv with the option --pdeathsig");
         return;
     }
     let mut owner = Command::new(std::env::current_exe().unwrap())
@@ -221,7 +221,7 @@ fn server_ends_when_the_process_that_owns_it_is_killed() {
     });
     owner.kill().unwrap();
     owner.wait().unwrap();
-    let (pid, dir) = told.expect("the owner started its server");
+    let (pid, dir) = told.expect("the owner must print the pid and the directory of its server");
     eventually("the end of the server", || is_gone(pid));
     std::fs::remove_dir_all(dir).unwrap();
 }
@@ -270,14 +270,14 @@ fn acl_user_has_exactly_its_rights() {
 }
 
 #[test]
-fn further_arguments_reach_the_server() {
+fn additional_command_line_arguments_reach_the_server() {
     let server = server_with(ServerOptions::new().arg("--hz").arg("77"));
     let hz = server.command(&["CONFIG", "GET", "hz"]).unwrap();
     assert_eq!(hz, Reply::Array(vec!["hz".into(), "77".into()]));
 }
 
 #[test]
-fn failed_start_reports_the_log() {
+fn error_of_a_failed_start_contains_the_log_of_the_server() {
     let outcome = Server::start(ServerOptions::new().arg("--no-such-directive").arg("1"));
     let error = outcome.unwrap_err();
     assert!(matches!(error, Error::Exited { .. }), "{error}");
@@ -285,7 +285,7 @@ fn failed_start_reports_the_log() {
 }
 
 #[test]
-fn start_of_a_program_that_never_answers_times_out() {
+fn start_of_a_server_that_never_answers_times_out() {
     let dir = tempfile::tempdir().unwrap();
     let sleeper = dir.path().join("sleeper");
     std::fs::write(&sleeper, "#!/bin/sh\nexec sleep 60\n").unwrap();
