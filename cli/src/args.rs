@@ -13,7 +13,7 @@ use crate::file::{FileOptions, Source};
 use crate::help::{self, Detail};
 use crate::log::Talk;
 use crate::{
-    bench, break_, change, completion, demo, doctor, exit, hold, layout, lead, list, manual, once,
+    bench, break_, change, completion, demo, doctor, exit, hold, layout, lead, manual, once,
     prepare, quota, run, separator, status, watch,
 };
 
@@ -70,12 +70,9 @@ pub(crate) enum Command {
     /// Manage a quota, which hands out at most N units across all machines: create, take, left, drop
     #[command(after_help = exit::below(quota::AFTER_HELP, &quota::CODES))]
     Quota(quota::QuotaArgs),
-    /// Show the holder of a lock and the waiting clients, master by master
+    /// List the locks that are held; with a name, show a lock master by master
     #[command(after_help = exit::below(status::AFTER_HELP, &status::CODES))]
     Status(status::StatusArgs),
-    /// List the locks that are held, with their holders and the number of waiters
-    #[command(after_help = exit::below(list::AFTER_HELP, &list::CODES))]
-    List(list::ListArgs),
     /// Delete a lock on all masters, whoever holds it (last resort)
     #[command(after_help = exit::below(break_::AFTER_HELP, &break_::CODES))]
     Break(break_::BreakArgs),
@@ -298,7 +295,14 @@ mod tests {
                 }
                 if matches!(
                     long,
-                    "also" | "terminate" | "shared" | "permits" | "slot" | "owner" | "reenter"
+                    "also"
+                        | "starting-with"
+                        | "terminate"
+                        | "shared"
+                        | "permits"
+                        | "slot"
+                        | "owner"
+                        | "reenter"
                 ) {
                     continue; // no variable: these belong to a single lock, and QUORATE_OWNER informs nested processes
                 }

@@ -81,6 +81,7 @@ fn main() -> ExitCode {
     finish(match command {
         Command::Run(args) => run::run(args),
         Command::Hold(args) => hold::run(args),
+        Command::Status(args) if args.is_list() => list::run(args),
         Command::Status(args) => status::run(args),
         Command::Break(args) => break_::run(args),
         Command::Doctor(args) => doctor::run(args),
@@ -92,7 +93,6 @@ fn main() -> ExitCode {
         Command::Completions(args) => completion::run(&args, args::description()),
         Command::Lead(args) => lead::run(args),
         Command::Watch(args) => watch::run(args),
-        Command::List(args) => list::run(args),
         Command::Masters(args) => change::run(args),
         Command::Help(args) => explain(args),
         Command::Man(args) => manual::man(&args, args::description()),

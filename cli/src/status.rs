@@ -1,4 +1,5 @@
-//! `quorate status`: prints the state of a resource on every master, and the verdict of the majority.
+//! `quorate status NAME`: prints the state of a resource on every master, and the verdict of the majority. Without a
+//! name, `list.rs` lists the locks that are held.
 //!
 //! The command changes nothing on the masters. Its JSON output is an object `{"resources": [..]}`, whose entries are
 //! [`ResourceStatus`].
@@ -21,7 +22,9 @@ use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 
 /// The text below the options of `quorate status --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The verdict over the quorum is one of
+Without a name, status lists the locks that are held: at most 1000, and those that it finds within about 5s. A line
+says if the list is incomplete. If no majority of the masters answers, a lock that is not listed may still be held.
+With names, status shows each lock as every master sees it. The verdict over the quorum is one of
     held       a majority of the masters reports the same holder
     free       enough masters are free for a client to take the lock
     split      some masters have a key, but no holder has a majority: the keys expire with their ttl
@@ -32,15 +35,18 @@ If readers or an owner hold the lock, every hold is shown with its note. A semap
 same name are separate locks: if a permit is held, or a client waits for one, both are shown.
 
 Examples:
+    quorate status
     quorate status nightly-report
     quorate status --json deploy:web deploy:api | jq '.resources[].verdict'
+    quorate status --starting-with deploy: --json | jq -r '.resources[] | [.resource, .note.host] | @tsv'
 
 JSON fields (stable): resources[]: resource, resource_hex (only if the name is not UTF-8), verdict,
 holder, note (host, pid, process, since, text), quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
 fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.
 Only if there are any: holds[] (token, ttl_left_ms, note) of readers and owners; permits[] of the semaphore of
 that name, each with slot and the fields of a resource; permit_line[] (master, waiting[]), the clients that wait
-for a permit; permits_error, why the semaphore could not be read on a majority.";
+for a permit; permits_error, why the semaphore could not be read on a majority. Only without a name: slot of a
+listed permit; complete; not_asked[] (master, error, error_kind).";
 
 /// The exit codes of `quorate status`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
@@ -56,16 +62,19 @@ pub(crate) const CODES: [Meaning; 4] = [
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// The names of the locks to show
-    #[arg(required = true)]
+    /// The names of the locks to show [default: list all locks that are held]
     resource: Vec<OsString>,
+
+    /// List the held locks whose names begin with this text
+    #[arg(long, value_name = "TEXT", conflicts_with = "resource")]
+    pub(crate) starting_with: Option<OsString>,
 
     /// Print JSON
     #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
-    json: bool,
+    pub(crate) json: bool,
 
     #[command(flatten)]
-    masters: MasterOptions,
+    pub(crate) masters: MasterOptions,
 }
 
 /// One resource in the JSON form of `status`.
@@ -219,6 +228,13 @@ impl LineStatus {
     }
 }
 
+impl StatusArgs {
+    /// Whether no lock is named, so that all held locks are listed.
+    pub(crate) fn is_list(&self) -> bool {
+        self.resource.is_empty()
+    }
+}
+
 /// Reads the state of each resource and prints it.
 pub(crate) fn run(args: StatusArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
@@ -297,7 +313,7 @@ pub(crate) fn unanswered<'a>(
 }
 
 impl ResourceStatus {
-    /// The JSON form of one entry of `quorate list`. If the entry is a permit, its slot is included.
+    /// The JSON form of one listed lock. If the entry is a permit, its slot is included.
     pub(crate) fn of_listed(listed: &Listed) -> Self {
         Self {
             slot: listed.slot,

@@ -337,7 +337,7 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         let slot = permit.slot().expect("one");
         // An inspection also needs the commands of every script, but no keys other than those of its own row.
         let (scripts, _) = row("taking, renewing, releasing");
-        let (commands, keys) = row("`status`, `list`, `break`, `doctor`");
+        let (commands, keys) = row("`status`, `break`, `doctor`");
         let user = documented()[2].clone();
         let mut words = ["ACL", "SETUSER", &user, "reset", "on"]
             .map(str::to_owned)

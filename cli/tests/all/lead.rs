@@ -1,4 +1,4 @@
-//! Tests of holders and leaders on real masters: notes, `list`, `lead` and `watch`.
+//! Tests of holders and leaders on real masters: notes, `status`, `lead` and `watch`.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
@@ -135,13 +135,13 @@ fn status_waiters_and_errors_name_the_holder() {
         lines.len() > 1 && lines[0].contains("by hand"),
         "{waited:?}"
     );
-    let listed = json(&done(quorate(&masters).args(["list", "--json"])).out);
-    assert_eq!(listed["locks"][0]["resource"], "r");
-    assert_eq!(listed["locks"][0]["note"]["text"], "by hand");
+    let listed = json(&done(quorate(&masters).args(["status", "--json"])).out);
+    assert_eq!(listed["resources"][0]["resource"], "r");
+    assert_eq!(listed["resources"][0]["note"]["text"], "by hand");
     assert_eq!(listed["complete"], true);
-    let listed = done(quorate(&masters).args(["list", "r"]));
+    let listed = done(quorate(&masters).args(["status", "--starting-with", "r"]));
     assert!(listed.out.contains("by hand"), "{listed:?}");
-    let none = done(quorate(&masters).args(["list", "s"]));
+    let none = done(quorate(&masters).args(["status", "--starting-with", "s"]));
     assert_eq!((none.code, &*none.out), (Some(0), "nothing is locked\n"));
     let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
     assert!(broken.out.contains("by hand"), "{broken:?}");
@@ -150,15 +150,16 @@ fn status_waiters_and_errors_name_the_holder() {
 }
 
 #[test]
-fn list_without_a_quorum_exits_with_69() {
+fn status_without_a_name_exits_with_69_without_a_quorum() {
     let masters = masters(3);
     masters[0].kill().expect("killed");
-    let one = done(quorate(&masters).args(["list"]));
+    let one = done(quorate(&masters).args(["status"]));
     assert_eq!(one.code, Some(0), "{one:?}");
     assert!(one.out.contains("not asked"), "{one:?}");
     masters[1].kill().expect("killed");
-    let two = done(quorate(&masters).args(["list", "--json"]));
+    let two = done(quorate(&masters).args(["status", "--json"]));
     assert_eq!(two.code, Some(69), "{two:?}");
+    assert_eq!(json(&two.out)["complete"], false, "{two:?}");
     assert_eq!(
         json(&two.out)["not_asked"].as_array().map(Vec::len),
         Some(2)

@@ -6,7 +6,7 @@ use crate::common::{self, Done, bare, done, masters};
 use quorate_testbed::not_run;
 
 /// The commands that have a manual page; the empty text is `quorate` itself.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 15] = [
     "",
     "run",
     "hold",
@@ -14,7 +14,6 @@ const COMMANDS: [&str; 16] = [
     "lead",
     "watch",
     "status",
-    "list",
     "doctor",
     "break",
     "bench",
@@ -167,7 +166,7 @@ fn tables_fit_narrow_terminals() {
     }
     masters[2].kill().expect("killed");
     let urls = masters.urls().join(",");
-    for words in ["status deploy:web", "list", "doctor"] {
+    for words in ["status deploy:web", "status", "doctor"] {
         let Some(wide) = on_a_terminal(200, &urls, words) else {
             return not_run("tables_fit_narrow_terminals", "there is no script");
         };

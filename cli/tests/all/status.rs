@@ -82,8 +82,8 @@ fn lock_is_not_reported_free_while_most_masters_do_not_vote() {
         done(command.env("QUORATE_MAX_TTL", "8s"))
     };
     let status = guarded(&["status", "--json", "r"]);
-    let list = guarded(&["list"]);
-    let none = guarded(&["list", "nothing-like-this"]);
+    let list = guarded(&["status"]);
+    let none = guarded(&["status", "--starting-with", "nothing"]);
     assert_eq!(status.code, Some(69), "{status:?}");
     let found = &json(&status.out)["resources"][0];
     assert_eq!(found["verdict"], "unknown", "{status:?}");
@@ -162,7 +162,6 @@ fn every_command_has_a_manual_page() {
         "quorate-break.1",
         "quorate-lead.1",
         "quorate-watch.1",
-        "quorate-list.1",
     ] {
         assert!(dir.path().join(page).exists(), "{page}");
     }
@@ -180,7 +179,6 @@ fn every_command_has_a_manual_page() {
         &["break", "--help"],
         &["lead", "--help"],
         &["watch", "--help"],
-        &["list", "--help"],
     ] {
         let help = done(common::bare().args(command));
         assert_eq!(help.code, Some(0));
@@ -235,7 +233,7 @@ fn permits_and_readers_are_shown_with_notes_and_break_slot_deletes_one_permit() 
     for part in parts.split('|') {
         assert!(text.contains(part), "no {part:?}: {text}");
     }
-    let list = done(quorate(&masters).args(["list"])).out;
+    let list = done(quorate(&masters).args(["status"])).out;
     for part in [
         "api, permit in slot 0",
         "api, permit in slot 1",

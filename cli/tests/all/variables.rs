@@ -4,14 +4,13 @@
 use crate::common::{self, Done, bare, done, masters, quorate, run};
 
 /// The commands that need masters, with their required arguments.
-const COMMANDS: [&[&str]; 11] = [
+const COMMANDS: [&[&str]; 10] = [
     &["run", "r", "true"],
     &["hold", "r"],
     &["once", "--per", "1h", "r", "true"],
     &["lead", "r", "true"],
     &["watch", "r"],
     &["status", "r"],
-    &["list"],
     &["doctor"],
     &["break", "r", "--yes"],
     &["bench"],
@@ -46,18 +45,18 @@ fn with(name: &str, words: &[&str]) -> Done {
 #[test]
 fn misspelt_variable_is_reported_with_a_suggestion() {
     let line = "quorate: warning: quorate has no variable QUORATE_TLL: did you mean QUORATE_TTL?\n";
-    for words in [&["run", "r", "true"][..], &["list"], &["status", "r"]] {
+    for words in [&["run", "r", "true"][..], &["status"], &["status", "r"]] {
         let said = with("QUORATE_TLL", words);
         assert_eq!((said.code, &*said.err), (Some(0), line), "{said:?}");
         let empty = done(quorate(&masters(1)).env("QUORATE_TLL", "").args(words));
         assert_eq!((empty.code, &*empty.err), (Some(0), ""), "{empty:?}");
     }
-    let far = with("QUORATE_SOMETHING", &["list"]);
+    let far = with("QUORATE_SOMETHING", &["status"]);
     assert!(
         far.err.contains("QUORATE_SOMETHING") && !far.err.contains("did you mean"),
         "{far:?}"
     );
-    let quiet = with("QUORATE_TLL", &["list", "--quiet"]);
+    let quiet = with("QUORATE_TLL", &["status", "--quiet"]);
     assert_eq!((quiet.code, &*quiet.err), (Some(0), ""), "{quiet:?}");
 }
 
