@@ -69,8 +69,8 @@ fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
 
 fn row(lock: &ResourceStatus) -> Vec<Cell> {
     let name = match lock.slot {
-        Some(slot) => format!("{}, permit in slot {slot}", lock.resource),
-        None => lock.resource.clone(),
+        Some(slot) => format!("{}, permit in slot {slot}", lock.shown),
+        None => lock.shown.clone(),
     };
     vec![
         name.into(),

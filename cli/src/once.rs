@@ -218,7 +218,7 @@ async fn status(
     name: &[u8],
     range: Option<Range<SystemTime>>,
 ) -> Result<OnceStatus, Failure> {
-    let shown = output::bytes(name);
+    let shown = output::name(name);
     let lock = redlock.lock(name).wait(Wait::For(SHORT_HOLDS));
     let guard = match lock.acquire().await {
         Ok(guard) => guard,

@@ -274,6 +274,12 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
     text
 }
 
+/// Formats a name for JSON, so that it can be passed to another command: a name in UTF-8 is not changed, because JSON
+/// itself escapes control characters. In other names, [`bytes()`] escapes each byte that is not printable.
+pub(crate) fn name(name: &[u8]) -> String {
+    std::str::from_utf8(name).map_or_else(|_| bytes(name), str::to_owned)
+}
+
 /// Replaces user names and passwords in the URLs of a text by `***`.
 pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {

@@ -198,7 +198,7 @@ impl Of {
         if self.json {
             let Count { taken, left, .. } = count;
             output::print_json(
-                &serde_json::json!({ "quota": name, "taken": taken, "left": left }),
+                &serde_json::json!({ "quota": output::name(self.name.as_bytes()), "taken": taken, "left": left }),
             )?;
         } else if let Some(left) = count.left {
             output::print(&format!("{left}\n"))?;

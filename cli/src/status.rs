@@ -29,7 +29,8 @@ With names, status shows each lock as every master sees it. The verdict over the
     free       enough masters are free for a client to take the lock
     split      some masters have a key, but no holder has a majority: the keys expire with their ttl
     unknown    fewer than a majority answered
-A restarted master that does not vote yet is not asked: it may have lost the lock.
+A restarted master that does not vote yet is not asked: it may have lost the lock. A lock has no note while it has
+been held for less than about 100ms, or if another Redlock client holds it.
 
 If readers or an owner hold the lock, every hold is shown with its note. A semaphore and the plain lock of the
 same name are separate locks: if a permit is held, or a client waits for one, both are shown.
@@ -80,8 +81,11 @@ pub(crate) struct StatusArgs {
 /// One resource in the JSON form of `status`.
 #[derive(Debug, Serialize)]
 pub(crate) struct ResourceStatus {
-    /// The name of the resource; bytes that are not UTF-8 are written as `\xNN`.
+    /// The name of the resource; in a name that is not UTF-8, bytes that are not printable are written as `\xNN`.
     pub(crate) resource: String,
+    /// The name of the resource with control characters escaped, for the output for people.
+    #[serde(skip)]
+    pub(crate) shown: String,
     /// The name of the resource in hexadecimal. Present only if the name is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resource_hex: Option<String>,
@@ -382,7 +386,8 @@ impl ResourceStatus {
             _ => ("unknown", None),
         };
         Self {
-            resource: output::bytes(name),
+            resource: output::name(name),
+            shown: output::bytes(name),
             resource_hex: std::str::from_utf8(name)
                 .is_err()
                 .then(|| output::hex(name)),
@@ -477,7 +482,7 @@ fn page(status: &ResourceStatus) -> String {
     };
     format!(
         "{}: {plain}{style}{words}{style:#}{semaphore} ({} of {} masters answered, {} are a majority)\n{notes}{}{}",
-        status.resource,
+        status.shown,
         status.answered,
         status.masters.len(),
         status.quorum,

@@ -84,7 +84,7 @@ fn plain(name: &[u8], leader: Option<&Leader>) -> String {
 fn json(name: &[u8], leader: Option<&Leader>) -> Result<String, Failure> {
     let note = leader.and_then(|leader| leader.note.as_ref());
     let line = serde_json::json!({
-        "election": output::bytes(name),
+        "election": output::name(name),
         "leader": leader.is_some(),
         "term": leader.map(|leader| leader.term),
         "note": note.map(NoteStatus::new),

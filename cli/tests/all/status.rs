@@ -62,6 +62,25 @@ fn status_reports_held_free_and_unknown() {
     end(holder);
 }
 
+/// Reads the name from the JSON of a list, and asks for its status.
+#[test]
+fn listed_name_with_a_newline_can_be_passed_to_status() {
+    let masters = masters(1);
+    let name = "a\n\\b\u{1b}[31m";
+    let set = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);
+    assert!(set.expect("alive").is_ok());
+    let listed = json(&done(quorate(&masters).args(["status", "--json"])).out);
+    let listed = listed["resources"][0]["resource"].as_str().expect("a name");
+    assert_eq!(listed, name);
+    let named = json(&done(quorate(&masters).args(["status", "--json", listed])).out);
+    assert_eq!(named["resources"][0]["verdict"], "held");
+    let list = done(quorate(&masters).args(["status"])).out;
+    let page = done(quorate(&masters).args(["status", listed])).out;
+    for text in [list, page] {
+        assert!(text.contains("a\\n\\\\b\\u{1b}[31m"), "{text}");
+    }
+}
+
 #[test]
 fn lock_is_not_reported_free_while_most_masters_do_not_vote() {
     let masters = masters(5);

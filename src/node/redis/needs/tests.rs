@@ -102,7 +102,7 @@ fn when(purpose: Purpose) -> &'static str {
         Purpose::Database => "a database number in the URL",
         Purpose::WakeUps => "wake-ups",
         Purpose::Reconnecting => "clean reconnects",
-        Purpose::Operating => "`status`, `list`, `break`, `doctor`",
+        Purpose::Operating => "`status`, `break`, `doctor`",
         Purpose::Persistence => "`doctor`, with the restart guard off",
         Purpose::Groups => "several resources, readers, owners",
         Purpose::Values => "quotas, once per period",
