@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_is_identified_by_pid_start_time_and_namespace() {
+    fn process_id_contains_pid_start_time_and_pid_namespace() {
         let line = "7 (a) S 1) b\n) R 4 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 5";
         let process = Process { pid: 7, began: 99 };
         assert_eq!(parse(line.as_bytes()), Some((process, 4)));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_is_an_ancestor_and_child_is_not() {
+    fn parent_process_counts_as_an_ancestor_and_child_process_does_not() {
         let ours = Ancestry::of_this_process().expect("a system that tells");
         assert_eq!(ours.line[0].pid, std::process::id());
         assert_eq!(ours.line[1].pid, std::os::unix::process::parent_id());

@@ -156,7 +156,7 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error
         _ => None,
     };
     if let (Some(lock), Some((_, matches))) = (waits, matches.subcommand()) {
-        let why = "--try and --wait exclude each other: --try is --wait none";
+        let why = "--try and --wait exclude each other: --try means --wait none";
         if second_stands(matches, ["try_once", "wait"], why)? {
             lock.do_wait();
         }
@@ -260,12 +260,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_line_passes_the_checks_of_clap() {
+    fn definition_of_the_command_line_passes_the_checks_of_clap() {
         description().debug_assert();
     }
 
     #[test]
-    fn every_positional_argument_stands_under_arguments() {
+    fn help_lists_every_positional_argument_under_the_heading_arguments() {
         fn check(command: &clap::Command) {
             for arg in command.get_positionals() {
                 let heading = arg.get_help_heading();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_with_a_value_has_a_variable() {
+    fn every_option_with_a_value_has_an_environment_variable() {
         for command in description().get_subcommands() {
             if matches!(command.get_name(), "completions" | "man" | "help") {
                 continue;

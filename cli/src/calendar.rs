@@ -47,10 +47,10 @@ fn fixed(text: &str) -> Result<Duration, String> {
         ["M", "y"].contains(&unit) || unit.starts_with("month") || unit.starts_with("year")
     };
     if units.any(uneven) {
-        return Err("months and years of a fixed length drift from the calendar: use month, or a number of days".into());
+        return Err("a month or year of a fixed length does not follow the calendar: use month, or a number of days".into());
     }
     if length < Duration::from_millis(1) {
-        return Err("a period is at least 1ms long, for example 24h".into());
+        return Err("a period must be at least 1ms long, for example 24h".into());
     }
     Ok(length)
 }
@@ -59,7 +59,7 @@ fn fixed(text: &str) -> Result<Duration, String> {
 pub(crate) fn at(text: &str) -> Result<Time, String> {
     let is_time = text.bytes().all(|c| c.is_ascii_digit() || c == b':') && text.contains(':');
     let time = is_time.then(|| text.parse().ok()).flatten();
-    time.ok_or_else(|| "give a time of the day, for example 03:00".into())
+    time.ok_or_else(|| "not a time of day: give a time such as 03:00".into())
 }
 
 /// Parses the value of `--tz`: the name of a time zone.
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(runs("month"), 36);
         assert!(
             runs("2630016s") < 36,
-            "a month of a fixed length is skipped at times"
+            "periods with the length of an average month must skip some calendar months"
         );
     }
 

@@ -142,7 +142,7 @@ fn is_default_file() -> bool {
     };
     if !found.is_file() {
         output::mention(format!(
-            "warning: ignoring {DEFAULT_FILE} in the working directory: it is not a file"
+            "warning: ignoring {DEFAULT_FILE} in the working directory: it is not a regular file"
         ));
     }
     found.is_file()

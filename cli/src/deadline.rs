@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_are_due_in_time_for_every_remaining_validity() {
+    fn sigterm_and_sigkill_are_sent_in_time_for_every_remaining_validity() {
         use Action::{KeepRunning, Kill, Terminate};
         let plan = Deadline::new(ms(10_000), ms(5_000)); // grace is shortened to 4.8 s, margin is 200 ms
         for (remaining, terminated_for, expected) in [
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn command_without_grace_gets_sigkill_only() {
+    fn command_without_a_grace_period_gets_sigkill_only() {
         let plan = Deadline::new(ms(10_000), ms(0));
         assert_eq!(
             plan.decide(ms(201), None),

@@ -245,7 +245,9 @@ fn sources(origins: &[Origin]) -> String {
             overridden,
         } = origin;
         match overridden {
-            Some(variable) => format!("setting {setting} from {source}, not from {variable}"),
+            Some(variable) => {
+                format!("setting {setting} from {source}, which overrides {variable}")
+            }
             None => format!("setting {setting} from {source}"),
         }
     };

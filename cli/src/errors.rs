@@ -50,8 +50,8 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
             Failure::new(
                 code,
                 format!(
-                    "no {what} '{name}' on the masters; for a first use, run {create} (if it was created before, \
-                     the masters have lost it)"
+                    "the masters have no {what} '{name}': create it with {create}, or, if it was created before, the \
+                 masters have lost it"
                 ),
             )
         }
@@ -62,7 +62,8 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
 
 /// The error message if a signal interrupts the access to a stored value. Every access takes the lock that has the same
 /// name as the value.
-pub(crate) const VALUE_CUT_SHORT: &str = "no lock is held; if the lock had been acquired already, the change may or may not have been made";
+pub(crate) const VALUE_CUT_SHORT: &str =
+    "interrupted: no lock is held any more; the change of the value may or may not have been made";
 
 fn code_of(error: &AcquireError) -> u8 {
     match error {

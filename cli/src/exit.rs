@@ -156,12 +156,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_map_to_128_plus_n() {
+    fn exit_code_for_a_signal_is_128_plus_its_number() {
         assert_eq!((signalled(9), signalled(15), signalled(2)), (137, 143, 130));
     }
 
     #[test]
-    fn documented_exit_codes_match_the_exit_code_table() {
+    fn documented_exit_codes_of_run_match_the_exit_codes_in_the_code() {
         let page = |name| {
             let path = format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"));
             std::fs::read_to_string(path).expect("the page")
@@ -174,20 +174,27 @@ mod tests {
             let row = rows
                 .iter()
                 .find(|row| row.starts_with(&format!("| {code} | ")));
-            let row = row.unwrap_or_else(|| panic!("{code} is not in {rows:#?}"));
+            let row =
+                row.unwrap_or_else(|| panic!("a row must show the exit code {code}: {rows:#?}"));
             let brief = words.split([':', ',']).next().expect("words");
-            assert!(row.contains(brief), "{code}: {brief:?} is not in {row:?}");
+            assert!(
+                row.contains(brief),
+                "the row of exit code {code} must contain {brief:?}: {row:?}"
+            );
         }
         assert_eq!(
             rows.len(),
             run_codes().count() + 1,
-            "the table must list every code, and the command's own exit code"
+            "the table must have one row per exit code, and a row for the command's own exit code"
         );
         let readme = page("README.md");
         let (_, codes) = readme.split_once("Exit codes:").expect("the codes");
         let codes = codes.split("\n## ").next().expect("its text");
         for (code, _) in run_codes().filter(|(code, _)| !matches!(*code, "70" | "128+n")) {
-            assert!(codes.contains(code), "{code} is not in the README");
+            assert!(
+                codes.contains(code),
+                "the README must list the exit code {code}"
+            );
         }
     }
 

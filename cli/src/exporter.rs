@@ -194,7 +194,7 @@ fn try_out(path: &Path) -> Result<(), Failure> {
 fn check_kind(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        Ok(found) if !found.is_file() => Err(io::Error::other("it is not a regular file")),
+        Ok(found) if !found.is_file() => Err(io::Error::other("the path is not a regular file")),
         _ => Ok(()),
     }
 }
@@ -247,7 +247,7 @@ fn send(address: &Receiver<io::Result<SocketAddr>>, text: &str) -> io::Result<()
     let late = |_| {
         io::Error::new(
             io::ErrorKind::TimedOut,
-            "its host name was not resolved in time",
+            "the host name of the statsd server was not resolved in time",
         )
     };
     let address = address.recv_timeout(PATIENCE).map_err(late)??;

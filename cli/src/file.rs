@@ -109,7 +109,9 @@ fn read(path: &Path, source: Source) -> io::Result<String> {
             () if kind.is_fifo() => "a pipe",
             () => "a device",
         };
-        return Err(io::Error::other(format!("it is {what}, not a file")));
+        return Err(io::Error::other(format!(
+            "the path leads to {what}, not to a file"
+        )));
     }
     let mut text = String::new();
     if file.take(LARGEST_FILE).read_to_string(&mut text)? as u64 == LARGEST_FILE {
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_may_set_every_kind_of_option() {
+    fn configuration_file_may_set_options_of_every_type() {
         let file = FileOptions::parse(
             "masters = ['redis://a', 'redis://b']\nttl = '10s'\nwait = '5m'\nfencing = 'off'\n\
              restart_guard = 'after-first-contact'\nkeep_for = '1m 30s'\n",
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_file_is_reported_with_line_and_key() {
+    fn error_in_a_configuration_file_is_reported_with_line_and_key() {
         for (text, parts) in [
             ("\ntll = '10s'\n", &["line 2", "tll", "expected one of"][..]),
             (
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn error_in_a_file_does_not_show_other_values() {
+    fn error_in_a_configuration_file_does_not_show_values_of_other_keys() {
         let error =
             FileOptions::parse("masters = ['redis://:s3cret@a']\ntll = '1s'\n").unwrap_err();
         assert!(!error.contains("s3cret"), "{error}");

@@ -50,7 +50,10 @@ pub(crate) const CODES: [Meaning; 7] = [
     ("70", ""),
     ("74", "the lock was lost while it was held"),
     ("75", ""),
-    ("128+n", "signal n ended the hold, or the wait for the lock"),
+    (
+        "128+n",
+        "signal n ended quorate hold, or its wait for the lock",
+    ),
 ];
 
 /// Longest time between two checks that the lock is still valid.
@@ -127,7 +130,7 @@ async fn hold(
                 guard,
                 lock,
                 began,
-                "no majority of the masters renewed it in time",
+                "no majority of the masters renewed the lock in time",
             ));
         };
         tokio::select! {
@@ -154,7 +157,7 @@ fn still_held(
     if guard.is_valid() {
         return Ok(end);
     }
-    let why = "it expired while quorate was suspended";
+    let why = "the lock expired while quorate was suspended";
     Err(lost(guard, lock, began, why))
 }
 

@@ -69,8 +69,7 @@ impl KindArgs {
             let holder = Held::by_ancestors().holder(&place);
             Some(holder.or_else(nearest_owner).ok_or_else(|| {
                 Failure::usage(
-                    "--reenter: this command does not run under a quorate process with an owner: start the outer \
-                     quorate with --owner ID",
+                    "--reenter needs an outer quorate process that was started with --owner ID: start the outer quorate with --owner ID",
                 )
             })?)
         } else {
@@ -149,7 +148,7 @@ impl Kind {
         let held = Held::by_ancestors();
         for wanted in self.resources(resource) {
             if !self.goes_beside(held.of(&place.of(wanted))) {
-                let instead = "start the outer one with --owner ID and this one with --reenter, or use another name";
+                let instead = "start the outer quorate with --owner ID and the inner quorate with --reenter, or use another name";
                 return Err(refused(wanted, instead));
             }
         }
@@ -233,8 +232,8 @@ pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<()
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
         return Ok(());
     }
-    let instead = "a quota or a once record needs the lock of its name; run this command before or after the outer \
-                   one, or use another name";
+    let instead = "every change of a quota or a once record takes the lock of its name; run this command before or \
+                 after the outer quorate, or use another name";
     Err(refused(name, instead))
 }
 
@@ -242,7 +241,7 @@ fn refused(resource: &OsStr, instead: &str) -> Failure {
     Failure::new(
         exit::HELD,
         format!(
-            "'{}' is held by the quorate process that this one runs under, which waits for this one to end: {instead}",
+            "'{}' is held by the outer quorate process, which waits for this inner quorate to end: {instead}",
             output::bytes(resource.as_bytes())
         ),
     )
@@ -395,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_and_owners_are_shown_in_words() {
+    fn holders_that_are_readers_or_owners_are_shown_in_words() {
         assert_eq!(holder_words("quorate:shared"), "readers");
         assert_eq!(holder_words("quorate:owner:me"), "owner 'me'");
         assert_eq!(holder_words("0a1b"), "0a1b");

@@ -116,13 +116,13 @@ impl OnceStatus {
     pub(crate) fn lines(&self) -> String {
         let mut lines = vec![match (&self.run, self.state) {
             (_, "held") => match &self.holder {
-                Some(holder) => format!("running, or its lock is held: {holder}"),
-                None => "running, or its lock is held by a client without a note".to_owned(),
+                Some(holder) => format!("the command is running, or its lock is held for another reason: {holder}"),
+                None => "the command is running, or its lock is held by a client without a note".to_owned(),
             },
             (Some(LastRun { exit_code: Some(code), .. }), _) => format!("the last run ended with exit code {code}"),
-            (Some(_), _) => "the last run has no recorded end: it crashed, was killed, or lost its lock or the masters".to_owned(),
+            (Some(_), _) => "the end of the last run is not recorded: the run crashed, was killed, or lost its lock or the masters".to_owned(),
             (None, "never") => "has never run".to_owned(),
-            (None, _) => "the record says nothing about the last run".to_owned(),
+            (None, _) => "the record contains no details of the last run".to_owned(),
         }];
         if let Some(LastRun {
             host,
@@ -139,10 +139,14 @@ impl OnceStatus {
         lines.extend(
             self.period
                 .as_ref()
-                .map(|period| format!("last period done: the one that began {period}")),
+                .map(|period| format!("the last period that is recorded as done began {period}")),
         );
         lines.extend(self.done.map(|done| {
-            let words = if done { "is done" } else { "is not done yet" };
+            let words = if done {
+                "is recorded as done"
+            } else {
+                "is not recorded as done yet"
+            };
             format!("the present period {words}")
         }));
         lines.join("\n") + "\n"

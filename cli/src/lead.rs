@@ -57,7 +57,10 @@ pub(crate) const CODES: [Meaning; 9] = [
         "74",
         "leadership was lost, and the command could not be stopped",
     ),
-    ("75", "held by the quorate process that this one runs under"),
+    (
+        "75",
+        "an outer quorate process holds the lock, and waits for this command to end",
+    ),
     ("126", ""),
     ("127", ""),
     (
@@ -166,7 +169,7 @@ async fn lead(
 ) -> Result<WayOut, Failure> {
     let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
     loop {
-        let cut_short = "stopped while waiting to become leader; nothing is held";
+        let cut_short = "stopped while waiting to become the leader; no lock is held";
         let leads = tokio::select! {
             leads = campaign(redlock, args) => leads?,
             sig = signals.next_that_ends() => return Err(Failure::cut_short(sig, cut_short)),
@@ -234,7 +237,7 @@ async fn command(
         Ok(Ended::ByItself { code, signal, left }) => {
             if let Some(left) = left {
                 output::say(format!(
-                    "the command has ended, but {left} of its group {} still running, without leadership",
+                    "the command has ended, but {left} of its process group {} still running, without leadership",
                     left.verb("is", "are")
                 ));
             }
@@ -282,7 +285,7 @@ fn lost(
     }
     let next = match asked_to_end {
         None => ", campaigning again".to_owned(),
-        Some(sig) => format!("; ending, because {sig} was received before"),
+        Some(sig) => format!("; ending, because quorate received {sig} before"),
     };
     output::say(format!("leadership was lost: {cause}; {fate}{next}{said}"));
     Ok(asked_to_end.map_or(Term::Lost, |sig| Term::Last(WayOut::Signal(sig))))

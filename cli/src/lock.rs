@@ -195,7 +195,7 @@ impl Lock {
         if failure.code != exit::HELD || !self.is_read_above() {
             return Err(failure);
         }
-        Err(failure.with("; the quorate process that this one runs under holds it as a reader, and a waiting writer goes first"))
+        Err(failure.with("; the outer quorate process holds it as a reader, and a waiting writer comes before this inner reader"))
     }
 
     /// Whether `--try` asks the masters again: the attempt has not shown whether another client holds the lock, and the

@@ -67,7 +67,7 @@ impl RunMetrics {
         };
         metric(
             "quorate_run_running",
-            "1 while the command of the last run is running under the lock; of several runs at once, the one that wrote last",
+            "1 while the command of the last run is running under the lock (of several concurrent runs: the run that wrote last)",
             &one(Some(f64::from(u8::from(self.is_running)))),
         );
         metric(
@@ -97,7 +97,7 @@ impl RunMetrics {
         });
         metric(
             "quorate_run_outcome",
-            "How the last run ended: 1 for its outcome, 0 for the others",
+            "How the last run ended: 1 for the outcome of the last run, 0 for all other outcomes",
             outcomes.as_ref().map_or(&[], |all| &all[..]),
         );
         metric(

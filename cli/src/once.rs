@@ -52,19 +52,22 @@ Examples:
 pub(crate) const CODES: [Meaning; 9] = [
     (
         "n",
-        "the command's own exit code; 0 also if this period was done before",
+        "the command's own exit code; also 0 if the period was already recorded as done",
     ),
     ("64", "wrong usage, or the record does not exist"),
     (
         "69",
-        "no quorum of masters, or too many have lost the record",
+        "no quorum of masters, or too many masters have lost the record",
     ),
     ("70", ""),
     ("74", ""),
     ("75", ""),
     ("126", ""),
     ("127", ""),
-    ("128+n", "signal n ended the command or the wait"),
+    (
+        "128+n",
+        "signal n ended the command or the wait for the lock",
+    ),
 ];
 
 /// The heading of the options about the record of the last period in help texts.

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn row_that_does_not_fit_is_printed_as_lines() {
+    fn table_row_that_is_wider_than_the_terminal_is_printed_as_lines() {
         let rows = vec![
             vec![
                 Cell::from("a"),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn human_duration_is_rounded() {
+    fn duration_in_a_message_is_rounded() {
         assert_eq!(human(Duration::from_micros(9_872_123)), "9s 872ms");
         assert_eq!(human(Duration::from_nanos(412_345)), "412us");
         assert_eq!(human(Duration::from_millis(61_500)), "1m 1s");

@@ -64,7 +64,7 @@ impl<'a> Unrecorded<'a> {
                     tracing::debug!(%error, "cannot restore the record on masters that have lost it");
                 }
                 let done = if at_least {
-                    "already done in this period (--at-least)"
+                    "already recorded as done in this period (--at-least)"
                 } else {
                     "already started in this period (at most once per period)"
                 };
@@ -103,7 +103,7 @@ impl<'a> Unrecorded<'a> {
                     log_unnoted(turn.leave_due().await);
                 } else if let Err(error) = turn.record().await {
                     output::say(format!(
-                        "the command succeeded, but this could not be recorded; it may run again in this period: {error}"
+                        "the command succeeded, but this success could not be recorded, so the command may run again in this period: {error}"
                     ));
                 }
                 UnrecordedEnd(None)
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn unless_signalled_reports_a_pending_signal() {
+    async fn unless_signalled_fails_if_a_signal_is_pending() {
         let mut signals = Signals::receive().expect("received");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");

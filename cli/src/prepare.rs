@@ -25,7 +25,10 @@ Examples:
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "the server is prepared"),
     ("64", ""),
-    ("69", "the server could not be prepared: the line says why"),
+    (
+        "69",
+        "the server could not be prepared; the error message gives the reason",
+    ),
     ("70", ""),
 ];
 

@@ -51,20 +51,20 @@ pub(crate) const CODES: [Meaning; 8] = [
     ),
     (
         "69",
-        "no quorum of masters, or too many have lost the quota; nothing was taken for you",
+        "no quorum of masters, or too many masters have lost the quota; you got no unit",
     ),
     (
         "70",
-        "an internal failure, or the result could not be printed: units may have been taken",
+        "an internal failure, or the result could not be printed; units may have been taken",
     ),
     ("74", "the lock was lost before anything was written"),
     (
         "75",
-        "another client held its lock for the whole wait, or the quorate process that it runs under holds it",
+        "another client held the lock of the quota for the whole wait, or the outer quorate process holds it",
     ),
     (
         "128+n",
-        "signal n ended it: nothing was taken for you, and units may be wasted",
+        "signal n ended quorate quota: you got no unit, and units may be wasted",
     ),
 ];
 
@@ -205,7 +205,7 @@ impl Of {
         }
         if let Some(asked) = count.too_many {
             output::mention(format!(
-                "'{name}': asked for {asked}, {} left; nothing taken",
+                "'{name}': asked for {asked} units, {} left; nothing was taken",
                 count.left.unwrap_or(0)
             ));
             return Ok(exit::FINDINGS);

@@ -272,7 +272,7 @@ pub(crate) async fn leaving_nothing<T>(
     let _ = tokio::time::timeout(parting, redlock.flush()).await;
     outcome.unwrap_or_else(|_| {
         Err(Failure::internal(
-            "internal failure of quorate, the lock was released: please report the lines above",
+            "internal failure of quorate; the lock was released; please report the lines above",
         ))
     })
 }
@@ -288,7 +288,9 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
     };
     let captured = plan.output_on_failure.then(Captured::new).transpose();
     let captured = captured.map_err(|why| {
-        Failure::internal(format!("cannot keep the output of the command: {why}"))
+        Failure::internal(format!(
+            "cannot create a file for the output of the command (--output-on-failure): {why}"
+        ))
     })?;
     let since = Instant::now();
     let env = environment(plan, &guard);
@@ -304,7 +306,7 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
         Ok(Ended::ByItself { code, signal, left }) => {
             if let Some(left) = left {
                 output::say(format!(
-                    "the command has ended, but {left} of its group {} still running, without the lock",
+                    "the command has ended, but {left} of its process group {} still running, without the lock",
                     left.verb("is", "are")
                 ));
             }
@@ -435,7 +437,7 @@ mod tests {
             .expect("good settings");
         let work = async {
             let _guard = redlock.acquire("r").await.expect("free");
-            panic!("as if something were wrong");
+            panic!("this panic is a part of the test");
         };
         let outcome: Result<(), Failure> =
             config::block_on(leaving_nothing(&redlock, Duration::from_secs(2), work));

@@ -55,7 +55,7 @@ pub(crate) fn check(
     let right = line(head, command);
     Err(if arguments[at] == SEPARATOR {
         format!(
-            "the command could begin with {program} or after the {SEPARATOR}: if with {program}, write {right}"
+            "the command could begin with {program} or after the {SEPARATOR}: if it begins with {program}, write {right}"
         )
     } else {
         format!(
@@ -125,7 +125,7 @@ mod tests {
             ),
             (
                 "run x | git log -- file",
-                "if with git, write `quorate run x -- git log -- file`",
+                "if it begins with git, write `quorate run x -- git log -- file`",
             ),
             ("run a | b -- make", "`quorate run a -- b -- make`"),
             (

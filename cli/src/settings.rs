@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_is_an_option_of_one_group_with_its_variable() {
+    fn every_setting_is_an_option_of_exactly_one_group_and_has_a_variable() {
         let masters = MasterSettings::augment_args(Command::new("masters"));
         let lock = LockSettings::augment_args(Command::new("lock"));
         let of = |command: &Command, setting: &Setting| {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_parsed_into_settings() {
+    fn options_of_the_command_line_are_parsed_into_settings() {
         let command = MasterSettings::augment_args(Command::new("masters"));
         let words = "masters --masters redis://a,redis://b --masters redis://c --max-ttl 1m --order unordered";
         let matches = command.get_matches_from(words.split(' '));

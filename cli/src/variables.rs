@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misspelt_variable_finds_the_nearest_known_one() {
+    fn nearest_known_variable_is_found_for_a_misspelt_one() {
         let known = ["TTL", "TRY", "MASTERS", "NODE_TIMEOUT", "WAIT"];
         let known: BTreeSet<String> = known.map(|name| format!("{OURS}{name}")).into();
         for (name, meant) in [

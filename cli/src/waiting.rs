@@ -151,7 +151,7 @@ fn describe(resource: &str, seen: &Waiting, ours: bool) -> String {
         text.push_str(", held by this process");
     } else if ours {
         text.push_str(
-            ", held by the quorate process that this one runs under: it waits for itself",
+            ", held by the outer quorate process, which waits for this inner quorate to end",
         );
     } else if let Some(note) = &seen.note {
         text.push_str(&format!(", held by {note}"));

@@ -25,7 +25,7 @@ process, since, text). Absent values are null.";
 
 /// The exit codes of `quorate watch`, with their meanings.
 pub(crate) const CODES: [Meaning; 3] = [
-    ("0", "the reader of its output has gone away"),
+    ("0", "nobody reads the output of quorate watch any more"),
     ("64", ""),
     ("128+n", "signal n ended it"),
 ];

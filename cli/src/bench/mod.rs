@@ -73,7 +73,7 @@ pub(crate) const CODES: [Meaning; 5] = [
     ),
     (
         "128+n",
-        "signal n ended the measurement; its locks are released",
+        "signal n ended the measurement; the locks of quorate bench are released",
     ),
 ];
 
@@ -206,7 +206,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let sizes = ground.parties.iter().map(|party| party.urls.len());
     for size in sizes.filter(|size| !ground.is_by_kind() && size % 2 == 0) {
         output::say(format!(
-            "{size} masters survive no more failures than {} do: an even size only costs more",
+            "{size} masters survive no more failures than {} masters: an even number of masters only costs more",
             size - 1
         ));
     }

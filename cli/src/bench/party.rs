@@ -72,8 +72,9 @@ impl FromStr for Kinds {
         let kinds: Result<Vec<Scheme>, String> = text
             .split(',')
             .map(|name| {
-                Scheme::from_str(name.trim(), true)
-                    .map_err(|_| format!("{name:?} is not redis, mysql or zookeeper"))
+                Scheme::from_str(name.trim(), true).map_err(|_| {
+                    format!("{name:?} is not a kind of master: give redis, mysql or zookeeper")
+                })
             })
             .collect();
         let kinds = kinds?;
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_masters_are_parsed_and_counted() {
+    fn text_of_the_option_nodes_is_parsed_into_counted_kinds_of_masters() {
         let kinds: Kinds = "redis,mariadb, redis".parse().expect("kinds");
         assert_eq!(count(&kinds.0), "2 redis + 1 mysql");
         for wrong in ["", "redis,", "oracle", "redis;mysql"] {

@@ -143,18 +143,17 @@ fn latency(results: &Results, places: &[String]) -> Figure {
         |row| row.cycle_us.p50,
         Some(&|row| row.cycle_us.p99),
     );
-    let what = "Latency of a cycle by number of masters";
+    let what = "Latency of an acquire and release, by number of masters";
     let svg = lines(Scale::Log, places, &all, "masters", "microseconds", what);
     Figure {
         file: "latency",
         title: if results.is_by_kind() {
-            "Latency by kind of masters"
+            "Latency of an acquire and release, by kind of masters"
         } else {
             "Latency by quorum size"
         },
         caption: "one client, acquire and release: median, with a band up to p99; logarithmic".to_owned(),
-        words: "One client acquires and releases one lock after another. Line: median of such a cycle; band: up to \
-                the 99th percentile. Logarithmic scale."
+        words: "One client acquires and releases one lock after another. Line: median time of one acquire and release; band: up to the 99th percentile. Logarithmic scale."
             .to_owned(),
         series: all,
         svg,
@@ -163,7 +162,7 @@ fn latency(results: &Results, places: &[String]) -> Figure {
 
 fn throughput(results: &Results, places: &[String]) -> Figure {
     let all = series(results, |row| row.cycles_per_s, None);
-    let what = "Cycles a second by number of masters";
+    let what = "Acquires and releases per second, by number of masters";
     let svg = lines(
         Scale::Linear,
         places,
@@ -175,7 +174,7 @@ fn throughput(results: &Results, places: &[String]) -> Figure {
     Figure {
         file: "throughput",
         title: if results.is_by_kind() {
-            "Throughput by kind of masters"
+            "Acquires and releases per second, by kind of masters"
         } else {
             "Throughput by quorum size"
         },
@@ -197,7 +196,7 @@ fn cost(results: &Results, places: &[String]) -> Figure {
     let stacked = results.sizes.iter().any(|row| row.server_cpu_us.is_some());
     let upper: Option<&dyn Fn(&Row) -> f64> = if stacked { Some(&servers) } else { None };
     let all = series(results, |row| row.client_cpu_us, upper);
-    let what = "Processor time of a cycle by number of masters";
+    let what = "Processor time of an acquire and release, by number of masters";
     let svg = bars(places, &all, "masters", "microseconds", what);
     let (caption, words) = if stacked {
         (
@@ -250,12 +249,12 @@ fn far(results: &Results) -> Option<Figure> {
         "number of masters (round trips in ms, in this order: {})",
         trips.join(", ")
     );
-    let what = "Acquire against the round trip of the q-th fastest master";
+    let what = "Time of an acquire, compared with the round trip of the q-th fastest master";
     let svg = lines(Scale::Linear, &places, &all, &title, "milliseconds", what);
     let words = format!(
         "In theory an acquire waits for the q-th fastest master and for no slower one (q: the size of a majority). {}",
         if wide.simulated {
-            "Proxies delay the replies of the masters that were started."
+            "Proxies delay the replies of the masters, which quorate has started for this measurement."
         } else {
             "The round trips are the medians of acquires on each master alone."
         }

@@ -201,8 +201,8 @@ impl Results {
                 .map(|ms| plot::trim(*ms))
                 .collect();
             text += &format!(
-                "\nMasters with round trips of {} ms; each row uses the first MASTERS of them. THEORY is the round \
-                 trip of the q-th fastest (q: a majority):\n",
+                "\nMasters with round trips of {} ms; a row uses as many of them as MASTERS says, in this order. \
+                 THEORY is the round trip of the q-th fastest master (q: the size of a majority):\n",
                 trips.join(", ")
             );
             let mut heading = vec!["MASTERS", "THEORY ms"];

@@ -48,7 +48,7 @@ pub(crate) const CODES: [Meaning; 4] = [
     ("64", ""),
     (
         "70",
-        "the demo found an error, or the masters could not be started",
+        "the result of the demo is wrong, or the masters could not be started",
     ),
     ("128+n", "signal n ended the demo; its masters are stopped"),
 ];
@@ -258,7 +258,7 @@ impl Shop {
         if sales.last().is_some_and(|last| last.token >= token) {
             self.refused.fetch_add(1, Ordering::Relaxed);
             progress.line(&self.stamp(&format!(
-                "worker {worker}: write refused, a later holder has already written"
+                "worker {worker}: write refused, because a later holder of the lock has already written"
             )));
             return;
         }
@@ -344,7 +344,7 @@ impl Summary {
             ]);
         }
         rows.push(vec![
-            "longest time without a holder".into(),
+            "longest time without a holder of the lock".into(),
             ms(self.longest_gap_ms).into(),
         ]);
         rows.push(vec!["took".into(), ms(self.took_ms).into()]);

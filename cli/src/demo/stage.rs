@@ -54,7 +54,7 @@ impl Stage {
         let named = kinds.unwrap_or(&usual);
         if !(1..=MOST).contains(&named.len()) {
             return Err(Failure::usage(format!(
-                "--nodes names {} masters: give between 1 and {MOST}",
+                "--nodes lists {} masters: give between 1 and {MOST} masters",
                 named.len()
             )));
         }
@@ -117,7 +117,7 @@ impl Stage {
         let fate = match self.0.len() {
             MASTERS.. => "2 killed, 1 came back",
             3.. => "1 killed, and came back",
-            _ => "none killed, because the others would not be a majority",
+            _ => "no master killed, because the others would not be a majority",
         };
         format!("{}, {fate}", kinds.join(", "))
     }

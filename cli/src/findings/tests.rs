@@ -40,12 +40,12 @@ fn ill(change: impl FnOnce(&mut Inspection)) -> Vec<(Severity, &'static str)> {
 }
 
 #[test]
-fn healthy_masters_have_no_findings() {
+fn doctor_finds_nothing_wrong_with_healthy_masters() {
     assert_eq!(ill(|_| {}), vec![]);
 }
 
 #[test]
-fn every_problem_of_a_master_is_reported() {
+fn doctor_reports_every_problem_of_a_redis_master() {
     use Severity::{Error, Note, Warning};
     assert_eq!(ill(|f| f.role = Some("slave".into())), [(Error, "role")]);
     assert_eq!(ill(|f| f.cluster = Some(true)), [(Error, "cluster")]);
@@ -78,10 +78,14 @@ fn every_problem_of_a_master_is_reported() {
 }
 
 #[test]
-fn missing_generation_markers_are_a_note_if_the_restart_guard_is_on() {
+fn missing_generation_markers_cause_only_a_note_if_the_restart_guard_is_on() {
     use Severity::Note;
     assert_eq!(ill(|f| f.marked = Some(false)), [(Note, "marked")]);
-    assert_eq!(ill(|f| f.marked = None), [], "its user may not read it");
+    assert_eq!(
+        ill(|f| f.marked = None),
+        [],
+        "no finding if the user may not read the generation marker"
+    );
     let unmarked = || {
         let mut masters = vec![healthy(1), healthy(2), healthy(3)];
         for master in &mut masters {
@@ -106,7 +110,7 @@ fn missing_generation_markers_are_a_note_if_the_restart_guard_is_on() {
 }
 
 #[test]
-fn masters_that_are_down_and_a_lost_quorum_are_errors() {
+fn masters_that_are_down_and_a_lost_quorum_are_reported_as_errors() {
     let down = |n| faulty(n, Fault::Down("connection refused".into()));
     let count = |masters: &[Inspection], check| {
         judge(masters, RULES)
@@ -127,7 +131,7 @@ fn masters_that_are_down_and_a_lost_quorum_are_errors() {
 }
 
 #[test]
-fn master_without_persistence_is_an_error_if_the_restart_guard_is_off() {
+fn master_without_persistence_is_reported_as_an_error_if_the_restart_guard_is_off() {
     let mut master = healthy(1);
     master.append_only = Some(false);
     master.uptime = Some(Duration::from_secs(1));
@@ -144,7 +148,7 @@ fn master_without_persistence_is_an_error_if_the_restart_guard_is_off() {
 }
 
 #[test]
-fn even_number_of_masters_and_single_master_are_warnings() {
+fn even_number_of_masters_and_single_master_cause_warnings() {
     let checks = |n: usize| {
         let masters: Vec<Inspection> = (0..n).map(healthy).collect();
         judge(&masters, RULES).len()
@@ -153,7 +157,7 @@ fn even_number_of_masters_and_single_master_are_warnings() {
 }
 
 #[test]
-fn unusable_master_is_reported_with_advice() {
+fn master_that_refuses_locks_is_reported_with_advice() {
     for (fault, check, advice) in [
         (Fault::Denied("WRONGPASS".into()), "login", "password"),
         (Fault::Down("refused".into()), "reachable", "start it"),
@@ -181,7 +185,7 @@ fn unusable_master_is_reported_with_advice() {
 }
 
 #[test]
-fn documented_versions_match_the_tested_ones() {
+fn documented_server_versions_match_the_tested_versions() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let (_, section) = page.split_once("## Versions\n").expect("the section");
@@ -199,13 +203,13 @@ fn documented_versions_match_the_tested_ones() {
     for (server, series) in TESTED {
         assert!(
             listed.iter().any(|(s, v)| s == server && v == series),
-            "{server} {series} is not on the page: {listed:?}"
+            "the page must list the tested version {server} {series}: {listed:?}"
         );
     }
     for (server, series) in listed {
         assert!(
             TESTED.contains(&(&*server, &*series)),
-            "{server} {series} is on the page, but doctor does not know it"
+            "doctor must know {server} {series}, which is listed on the page"
         );
     }
 }

@@ -79,7 +79,7 @@ impl fmt::Display for Members {
                 )
             }
             0 => Ok(()),
-            more => write!(f, " and {more} more of group {}", self.group),
+            more => write!(f, " and {more} more processes of group {}", self.group),
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_name_may_contain_any_character() {
+    fn process_name_with_parentheses_and_line_breaks_is_parsed() {
         let process = parse(7, b"7 (a) S 1) b\n) R 1 42 42 0").expect("parsed");
         assert_eq!((process.group, process.ended), (42, false));
         assert_eq!(process.to_string(), "process 7 (a) S 1) b\\n)");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn surviving_processes_are_listed_with_user_up_to_a_limit() {
+    fn message_lists_surviving_processes_with_their_users_up_to_a_limit() {
         let one = |pid, user| Process {
             pid,
             name: "sudo".into(),
@@ -171,7 +171,7 @@ mod tests {
         );
         let many = of((50..70).map(|pid| one(pid, None)).collect()).to_string();
         assert!(
-            many.ends_with("process 57 (sudo) and 12 more of group 40"),
+            many.ends_with("process 57 (sudo) and 12 more processes of group 40"),
             "{many}"
         );
         let unseen = of(Vec::new()).to_string();

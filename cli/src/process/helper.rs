@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_to_the_guard_process_are_parsed_as_they_were_written() {
+    fn guard_process_parses_its_orders_as_the_supervisor_wrote_them() {
         let mut orders = Orders::default();
         orders.take(&group_order(Pid::from_raw(4711)));
         orders.take(&until_order(
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_refuses_group_0_and_1() {
+    fn guard_process_ignores_orders_to_watch_process_group_0_or_1() {
         for group in ["0", "1", "-1", "x", ""] {
             let mut orders = Orders::default();
             orders.take(&format!("group {group}\n"));

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn second_ctrl_c_terminates_and_the_third_one_kills() {
+    fn second_ctrl_c_sends_sigterm_and_the_third_one_sends_sigkill() {
         use Signal::{SIGINT, SIGKILL, SIGTERM};
         for (presses, expected) in [
             (&[0][..], &[SIGINT][..]),

@@ -340,7 +340,7 @@ impl Watch {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
             .unwrap_or_else(|_| {
-                "no majority of the masters renewed it before it expired".to_owned()
+                "no majority of the masters renewed the lock before it expired".to_owned()
             })
     }
 
@@ -351,7 +351,7 @@ impl Watch {
         if self.terminated.is_some() {
             // The lock ends. Wait for the other processes of the group, which received SIGTERM as well.
             return self.group.alive().is_none().then(|| Ended::Lost {
-                cause: "it could not be renewed in time".to_owned(),
+                cause: "the lock could not be renewed in time".to_owned(),
                 // Exit code 137 means that the command was killed, for example by the guard.
                 fate: if code == exit::signalled(Signal::SIGKILL as i32) {
                     Fate::Killed
@@ -362,7 +362,7 @@ impl Watch {
         }
         if lease.remaining().is_zero() {
             return Some(Ended::Lost {
-                cause: "it expired while quorate was suspended".to_owned(),
+                cause: "the lock expired while quorate was suspended".to_owned(),
                 fate: Fate::of(self.stop()),
             });
         }

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mask_of_ignored_signals_is_parsed() {
+    fn mask_of_ignored_signals_in_proc_status_is_parsed() {
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
         let bit = |sig| ignores(mask(status), sig);
         assert!(bit(Signal::SIGHUP) && bit(Signal::SIGPIPE));

@@ -217,8 +217,8 @@ fn nested_lead_or_run_is_refused_the_lock_of_its_ancestor_at_once() {
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let lead = format!("'{quorate}' lead job -- true");
     let refused = |ran: common::Done| {
-        let line = "quorate: 'job' is held by the quorate process that this one runs under, which waits for this one to \
-                    end: start the outer one with --owner ID and this one with --reenter, or use another name\n";
+        let line = "quorate: 'job' is held by the outer quorate process, which waits for this inner quorate to end: start \
+                 the outer quorate with --owner ID and the inner quorate with --reenter, or use another name\n";
         assert!(ran.err.contains(line), "{ran:?}");
     };
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
@@ -267,7 +267,7 @@ fn lock_and_owner_of_an_ancestor_are_found_among_several_ancestors() {
     ] {
         let ran = nested(&masters, &outer, inner);
         assert_eq!(ran.code, Some(code), "{inner}: {ran:?}");
-        let refused = ran.err.contains("'x' is held by the quorate process");
+        let refused = ran.err.contains("'x' is held by the outer quorate process");
         assert_eq!(refused, code == 75, "{inner}: {ran:?}");
     }
 }
@@ -279,7 +279,7 @@ fn lock_of_an_ancestor_is_recognized_by_its_key_whatever_the_prefix() {
         let inner = "QUORATE_PREFIX=other: Q run --wait 1s x -- true";
         let ran = nested(&masters, &[outer], inner);
         assert_eq!(ran.code, Some(code), "{outer}: {ran:?}");
-        let refused = ran.err.contains("'x' is held by the quorate process");
+        let refused = ran.err.contains("'x' is held by the outer quorate process");
         assert_eq!(refused, code == 75, "{outer}: {ran:?}");
     }
 }
@@ -291,14 +291,14 @@ fn nested_quota_or_once_under_the_lock_of_its_ancestor_is_refused_without_waitin
         let ran = nested(&masters, &["x"], inner);
         assert_eq!(ran.code, Some(75), "{inner}: {ran:?}");
         assert!(
-            ran.err.contains("'x' is held by the quorate process"),
+            ran.err.contains("'x' is held by the outer quorate process"),
             "{inner}: {ran:?}"
         );
         // The outer run does not block the inner run, because it holds a lock of another name or a semaphore of the
         // same name.
         for outer in [&["y"][..], &["--permits", "2", "x"]] {
             let beside = nested(&masters, outer, inner);
-            assert!(!beside.err.contains("runs under"), "{inner}: {beside:?}");
+            assert!(!beside.err.contains("outer quorate"), "{inner}: {beside:?}");
         }
     }
 }
@@ -319,7 +319,9 @@ fn nested_reader_does_not_wait_for_a_writer_that_waits_for_its_ancestor() {
     let reader = end(reader);
     assert_eq!(reader.code, Some(75), "{reader:?}");
     assert!(
-        reader.err.contains("runs under holds it as a reader"),
+        reader
+            .err
+            .contains("the outer quorate process holds it as a reader"),
         "{reader:?}"
     );
     assert_eq!(end(writer).code, Some(0));

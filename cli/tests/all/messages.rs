@@ -259,7 +259,10 @@ fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
     assert_eq!(outer.code, Some(75), "{outer:?}");
     // The inner run must be refused at once, not only when its wait time is over.
     assert!(outer.took < Duration::from_secs(4), "{outer:?}");
-    assert!(outer.err.contains("waits for this one to end"), "{outer:?}");
+    assert!(
+        outer.err.contains("waits for this inner quorate to end"),
+        "{outer:?}"
+    );
 }
 
 /// Tests that renewals continue while a write to stderr blocks, for example after Ctrl-S on a terminal.

@@ -58,7 +58,9 @@ fn quota_can_be_created_taken_read_and_dropped() {
         "{sold_out:?}"
     );
     assert!(
-        sold_out.err.contains("asked for 3, 2 left; nothing taken"),
+        sold_out
+            .err
+            .contains("asked for 3 units, 2 left; nothing was taken"),
         "{sold_out:?}"
     );
     let json = ask(&masters, &["quota", "take", "--json", "prizes", "2"]);
