@@ -227,11 +227,13 @@ impl Operator {
                 step,
             });
             let name = name(resource as u8);
+            self.process.shared.world().is_dropping = true;
             let dropped = if record {
                 redlock.once(name, PERIOD).drop_record().await
             } else {
                 redlock.quota(name).drop_quota().await
             };
+            self.process.shared.world().is_dropping = false;
             let result = dropped.map_or_else(|error| failed(&error), |_| ValueResult::Removed);
             let client = self.process.client;
             self.tell(|task, _| Fact::ValueReturned {

@@ -11,7 +11,7 @@ use crate::change_plan::{ChangePlan, Named};
 
 impl Flaw {
     /// The seeded bugs in the replacement of masters. Only scenarios in which masters are replaced show them.
-    pub const OF_CHANGES: [Self; 22] = [
+    pub const OF_CHANGES: [Self; 23] = [
         Self::JointUnion,
         Self::JointOldOnly,
         Self::JointNextOnly,
@@ -34,6 +34,7 @@ impl Flaw {
         Self::WarmSpare,
         Self::ValuesLeftBehind,
         Self::CarryOneShown,
+        Self::CarryWithoutLock,
     ];
 
     /// Whether this bug concerns the replacement of masters.
@@ -65,13 +66,17 @@ impl Flaw {
             Self::DeadComesBack => "dead-comes-back",
             Self::ValuesLeftBehind => "values-left-behind",
             Self::CarryOneShown => "carry-one-shown",
+            Self::CarryWithoutLock => "carry-without-lock",
             _ => "warm-spare",
         }
     }
 
     /// Whether this bug concerns values that are carried over to new masters.
     pub fn is_of_carrying(self) -> bool {
-        matches!(self, Self::ValuesLeftBehind | Self::CarryOneShown)
+        matches!(
+            self,
+            Self::ValuesLeftBehind | Self::CarryOneShown | Self::CarryWithoutLock
+        )
     }
 
     /// Whether the bug replaces masters by reconfiguring the clients, without an operator's steps.

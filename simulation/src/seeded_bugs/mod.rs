@@ -223,6 +223,8 @@ pub enum Flaw {
     ValuesLeftBehind,
     /// The operator takes the value of a single master for the value of a majority.
     CarryOneShown,
+    /// The operator copies values without taking their locks, so clients may write while the operator copies.
+    CarryWithoutLock,
     /// Masters keep each fencing counter for only a day, even a counter that is ahead of the clock.
     CounterForADay,
 }

@@ -392,9 +392,11 @@ pub(crate) struct World {
     /// the true time until which the restart guard keeps the master from voting.
     fallen: Vec<Option<(u64, u64)>>,
     /// For seeded bugs. `died`: the time at which a master died that is then replaced without an operator. `counted`:
-    /// the fencing counters that `open` read too early.
+    /// the fencing counters that `open` read too early. `is_dropping`: whether an operator is removing a lost value. It
+    /// takes the lock of that value, even if it copies values without a lock.
     died: Option<u64>,
     counted: Vec<Option<Vec<orders::Counter>>>,
+    pub(crate) is_dropping: bool,
     /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
     pub(crate) watch: Watch,
@@ -454,6 +456,7 @@ impl World {
             fallen: vec![None; scenario.masters.len()],
             died: None,
             counted: vec![None; scenario.masters.len()],
+            is_dropping: false,
             spawned: Vec::new(),
             watch: Watch::new(&scenario, play),
             scenario: scenario.clone(),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use quorate::Instant;
-use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun, StoredValue};
+use quorate::node::{Answer, Claim, Extended, Fault, NewValue, Request, ServerRun, StoredValue};
 
 use super::World;
 use super::words::{number, text, token};
@@ -96,19 +96,50 @@ impl World {
 
     /// For a seeded bug: returns the oldest value that any other master has for this lock.
     pub(super) fn shown_elsewhere(&self, key: &[u8]) -> Option<StoredValue> {
+        let shown = (0..self.masters.len()).filter_map(|master| self.stored_on(master, key));
+        let oldest = shown.min_by_key(|stored| stored.number);
+        oldest.map(|stored| StoredValue {
+            vouched: true,
+            ..stored
+        })
+    }
+
+    /// The value that a master has for this lock.
+    fn stored_on(&self, master: usize, key: &[u8]) -> Option<StoredValue> {
+        let master = &self.masters[master];
         let key = [b"quorate:value:", key].concat();
-        let shown = |master: &super::SimMaster| {
-            let text = text(master.holder(master.micros(self.now), &key)?).to_owned();
-            let mut words = text.splitn(3, ' ');
-            let (first, _, bytes) = (words.next()?, words.next()?, words.next()?);
-            Some(StoredValue {
-                number: first.parse().ok()?,
-                bytes: bytes.into(),
-                vouched: true,
-            })
-        };
-        let shown = self.masters.iter().filter_map(shown);
-        shown.min_by_key(|stored| stored.number)
+        let text = text(master.holder(master.micros(self.now), &key)?).to_owned();
+        let mut words = text.splitn(3, ' ');
+        let (first, run, bytes) = (words.next()?, words.next()?, words.next()?);
+        Some(StoredValue {
+            number: first.parse().ok()?,
+            bytes: bytes.into(),
+            vouched: run == master.memory.run().as_str(),
+        })
+    }
+
+    /// For a seeded bug: answers an operator that copies a value without taking the lock of the value. The master then
+    /// neither takes the lock nor raises the fencing counter. Returns `None` for requests that the master executes.
+    pub(super) fn answer_without_lock(&self, index: usize, request: &Request) -> Option<Answer> {
+        let master = &self.masters[index];
+        let run = master.memory.run().clone();
+        Some(match request {
+            Request::Acquire {
+                claim, proposal, ..
+            } => {
+                let counter = master.look(master.micros(self.now), claim.key()).counter;
+                Answer::Granted {
+                    counter: Some((counter + 1).max(*proposal)),
+                }
+            }
+            Request::Confirm { .. } => Answer::Confirmed,
+            Request::Extend { items } => Answer::Extended(vec![Extended::Kept; items.len()]),
+            Request::Read { claim, .. } => Answer::Value {
+                run,
+                stored: self.stored_on(index, claim.key()),
+            },
+            _ => return None,
+        })
     }
 
     fn say_valued(&mut self, master: usize, request: &Request, answer: &Result<Answer, Fault>) {

@@ -96,7 +96,7 @@ fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
 }
 
 /// For each seeded bug, the number of seeds within which it must be caught.
-const SEEDED_BUGS: [(Flaw, u64); 22] = [
+const SEEDED_BUGS: [(Flaw, u64); 23] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),
     (Flaw::JointNextOnly, 10),
@@ -119,6 +119,7 @@ const SEEDED_BUGS: [(Flaw, u64); 22] = [
     (Flaw::WarmSpare, 20),
     (Flaw::ValuesLeftBehind, 6_000),
     (Flaw::CarryOneShown, 10_000),
+    (Flaw::CarryWithoutLock, 10_000),
 ];
 
 #[test]
