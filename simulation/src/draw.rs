@@ -31,6 +31,7 @@ impl Scenario {
         }
         scenario.add_foreign_keys(&mut Rng::stream(seed, 7), resources);
         scenario.break_what_is_rare(&mut Rng::stream(seed, 14));
+        scenario.fill_for_one_lock(&mut Rng::stream(seed, 15));
         scenario.idle_for_days(&mut Rng::stream(seed, 12), true);
         scenario
     }
@@ -149,6 +150,26 @@ impl Scenario {
         for resource in 0..2 {
             let at = rng.below(self.heal_at - 10 * MS);
             let kind = FaultKind::Break { resource };
+            self.faults.push(Fault { at, kind });
+        }
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+
+    /// Adds masters that have no memory for one lock, in every tenth scenario that has faults.
+    fn fill_for_one_lock(&mut self, rng: &mut Rng) {
+        let steps = self.clients.iter().flat_map(|client| &client.steps);
+        let resources: Vec<u8> = steps.map(|step| step.resource).collect();
+        if self.faults.is_empty() || resources.is_empty() || !rng.chance(100_000) {
+            return;
+        }
+        for _ in 0..rng.range(1, 6) {
+            let at = rng.below(self.heal_at - 10 * MS);
+            let left = (self.heal_at - at) / MS;
+            let kind = FaultKind::Fill {
+                master: rng.below(self.masters.len() as u64) as u8,
+                resource: rng.pick(&resources),
+                lasts: rng.range(1, 1_500).min(left) * MS,
+            };
             self.faults.push(Fault { at, kind });
         }
         self.faults.sort_by_key(|fault| fault.at);

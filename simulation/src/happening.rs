@@ -8,7 +8,7 @@ use crate::scenario::{FaultKind, Refusal};
 pub enum Happening {
     /// An operator raises the generation marker of a master while masters are replaced.
     Change,
-    /// A master is out of memory.
+    /// A master is out of memory, for all locks or for one lock.
     Full,
     /// A master restarts and has lost some or all of its memory.
     Empty,
@@ -67,6 +67,7 @@ impl Happening {
                 how: Refusal::OutOfMemory,
                 ..
             } => (Self::Full, None, None),
+            FaultKind::Fill { resource, .. } => (Self::Full, None, Some(resource.into())),
             FaultKind::Refuse {
                 how: Refusal::Denied,
                 ..

@@ -172,6 +172,13 @@ pub enum FaultKind {
         how: Refusal,
         lasts: u64,
     },
+    /// A master has no memory for one lock for `lasts`: it refuses requests that take memory for this lock, and
+    /// executes all others.
+    Fill {
+        master: u8,
+        resource: u8,
+        lasts: u64,
+    },
     /// A master loses its cached Lua scripts.
     Flush { master: u8 },
     /// On each connection of a master, the next reply is malformed.

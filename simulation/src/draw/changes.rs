@@ -75,6 +75,7 @@ impl Scenario {
             scenario.permit(&mut Rng::stream(seed, 8));
         }
         scenario.add_foreign_keys(&mut Rng::stream(seed, 7), resources);
+        scenario.fill_for_one_lock(&mut Rng::stream(seed, 15));
         scenario.idle_for_days(&mut Rng::stream(seed, 12), false);
         let mut sets = shape.to_vec();
         if rng.chance(200_000) {

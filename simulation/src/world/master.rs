@@ -28,6 +28,8 @@ pub(crate) struct SimMaster {
     pub(crate) stalled_until: u64,
     /// The true time until which the master refuses all lock requests, and how it refuses them.
     pub(crate) refusing: Option<(u64, Refusal)>,
+    /// The true time until which the master has no memory for the lock of one resource, and this resource.
+    pub(super) full: Option<(u64, usize)>,
     /// The loaded scripts (bit n is script n), by the index of the check of the generation marker that they contain.
     /// Index 0 is for scripts without a check.
     pub(crate) scripts: Vec<u32>,
@@ -54,6 +56,7 @@ impl SimMaster {
             started_us: begins / 1_000 - 86_400_000_000,
             stalled_until: 0,
             refusing: None,
+            full: None,
             scripts: Vec::new(),
             retired: false,
             wrong: WrongScripts::default(),

@@ -5,6 +5,7 @@
 mod asked;
 mod deletion;
 mod foreign_key;
+mod full;
 mod group;
 mod link;
 mod many;
@@ -598,6 +599,11 @@ impl World {
             FaultKind::Refuse { master, how, lasts } => {
                 self.masters[usize::from(master)].refusing = Some((now + lasts, how));
             }
+            FaultKind::Fill {
+                master,
+                resource,
+                lasts,
+            } => self.masters[usize::from(master)].full = Some((now + lasts, resource.into())),
             FaultKind::Flush { master } => self.masters[usize::from(master)].scripts.clear(),
             FaultKind::Break { resource } => {
                 self.break_lock(resource);

@@ -203,6 +203,10 @@ impl World {
             Word::Values if self.flaw == Some(Flaw::ValuesLeftBehind) => Heard::Values(Vec::new()),
             Word::Values => Heard::Values(self.values_of(master)),
             Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Owned(Vec::new()),
+            Word::Carry(counters) if !self.has_room_for(master, counters) => {
+                self.watch.coverage.full += 1;
+                Heard::Refused(Refusal::OutOfMemory)
+            }
             Word::Carry(counters) => Heard::Owned(self.carry_to(master, counters)),
             Word::Look => {
                 let seen = self.seen_of(client, master);

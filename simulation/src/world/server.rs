@@ -38,6 +38,33 @@ fn slots(free: u64, permits: u8) -> String {
     (0..permits).map(digit).collect()
 }
 
+/// Writes the reply to an extension of locks: one digit for each lock. If a lock failed, the reply is an array with an
+/// error in place of the digit of that lock.
+fn extended(said: &[Extended], out: &mut String) -> std::fmt::Result {
+    let digit = |said: &Extended| match said {
+        Extended::Kept => '1',
+        Extended::Restored => '2',
+        Extended::Withdrawn => '3',
+        Extended::NotOurs => '0',
+        Extended::Unnoted => '4',
+        Extended::Unknown(_) => '5',
+    };
+    let is_full = |said: &Extended| *said == Extended::Unknown(Fault::OutOfMemory);
+    if !said.iter().any(is_full) {
+        let digits: String = said.iter().map(digit).collect();
+        return write!(out, "${}\r\n{digits}\r\n", digits.len());
+    }
+    write!(out, "*{}\r\n", said.len())?;
+    for one in said {
+        if is_full(one) {
+            out.push_str(Refusal::OutOfMemory.text());
+        } else {
+            write!(out, "$1\r\n{}\r\n", digit(one))?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes the reply to a request. A refusal contains the present holder's note.
 fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>, out: &mut String) {
     let left = |ttl: Option<Duration>| ttl.map_or(-1, |ttl| ttl.as_millis() as i64);
@@ -85,19 +112,9 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
             write!(out, ":1\r\n")
         }
         (_, Ok(Answer::NotOurs | Answer::Released(false))) => write!(out, ":0\r\n"),
-        (_, Ok(Answer::Extended(said))) => {
-            let digit = |said: &Extended| match said {
-                Extended::Kept => '1',
-                Extended::Restored => '2',
-                Extended::Withdrawn => '3',
-                Extended::NotOurs => '0',
-                Extended::Unnoted => '4',
-                Extended::Unknown(_) => '5',
-            };
-            let digits: String = said.iter().map(digit).collect();
-            write!(out, "${}\r\n{digits}\r\n", digits.len())
-        }
+        (_, Ok(Answer::Extended(said))) => extended(said, out),
         (_, Err(Fault::WrongType)) => write!(out, "-WRONGTYPE another type\r\n"),
+        (_, Err(Fault::OutOfMemory)) => write!(out, "{}", Refusal::OutOfMemory.text()),
         (_, answer) => write!(out, "-ERR {answer:?}\r\n"),
     };
     written.expect("writing to a string cannot fail");
@@ -321,7 +338,7 @@ impl World {
         {
             return Ok(answer);
         }
-        let mut answer = self.apply(self.conns[conn].master, request, true);
+        let mut answer = self.apply_if_room(self.conns[conn].master, request);
         if let Some(flaw) = wrong {
             flaw.heard_of_next(request, &mut answer);
         }
