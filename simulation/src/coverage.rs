@@ -151,6 +151,7 @@ full: "requests refused: OOM for one lock only",
         fallen: "masters restarted with an older marker",
         mended: "generation markers written by hand",
         split: "runs with too many lost markers",
+        dates: "jumps of clients' wall clocks",
         joint: "holds of clients with two sets of masters",
         later: "holds of clients of the next masters",
     }

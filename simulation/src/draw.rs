@@ -4,6 +4,7 @@
 //! of faults occur as well.
 
 mod changes;
+mod clocks;
 mod days;
 mod notes;
 mod stores;

@@ -12,7 +12,7 @@ pub enum Happening {
     Full,
     /// A master restarts and has lost some or all of its memory.
     Empty,
-    /// The clock of a master jumps, possibly to a wrong date and back.
+    /// The clock of a master or of a client jumps, possibly to a wrong date and back.
     Clock,
     /// The process of a holder pauses.
     Pause,
@@ -61,7 +61,7 @@ impl Happening {
     /// the fault is not counted as a happening.
     pub(crate) fn of(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
         Some(match fault {
-            FaultKind::Jump { .. } => (Self::Clock, None, None),
+            FaultKind::Jump { .. } | FaultKind::Date { .. } => (Self::Clock, None, None),
             FaultKind::Flush { .. } => (Self::Flush, None, None),
             FaultKind::Refuse {
                 how: Refusal::OutOfMemory,

@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct Process {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: usize,
     pub(crate) clock: Clock,
-    wall_us: i64,
+    wall_us: Arc<AtomicI64>,
     random: AtomicU64,
     /// The state of the random generator that draws how long each clock reading takes.
     steps: AtomicU64,
@@ -98,7 +98,7 @@ impl Process {
         let mut world = shared.world();
         let process = &mut world.processes[client];
         process.life += 1;
-        let (clock, wall_us) = (process.clock, process.wall_us);
+        let (clock, wall_us) = (process.clock, process.wall_us.clone());
         let salt = (client as u64) << 32 | u64::from(process.life) << 8;
         let seed = world.scenario.seed;
         let net = world.scenario.net;
@@ -150,7 +150,7 @@ impl Runtime for Process {
 
     fn wall_micros(&self) -> u64 {
         let since = (self.shared.now() - BEGIN) / 1_000;
-        (EPOCH_US + since).saturating_add_signed(self.wall_us)
+        (EPOCH_US + since).saturating_add_signed(self.wall_us.load(Ordering::Relaxed))
     }
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {

@@ -154,6 +154,8 @@ pub enum FaultKind {
     Stall { master: u8, lasts: u64 },
     /// The clock of a master jumps by this many microseconds; backwards if negative.
     Jump { master: u8, by_us: i64 },
+    /// The wall clock of a client process jumps by this many microseconds; backwards if negative.
+    Date { client: u8, by_us: i64 },
     /// No packet travels between these clients and these masters (bit n is number n).
     Partition {
         clients: u16,

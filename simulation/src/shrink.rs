@@ -87,6 +87,7 @@ impl Shrinker<'_> {
             let fits = |kind: FaultKind| match kind {
                 FaultKind::Pause { client, .. }
                 | FaultKind::Kill { client, .. }
+                | FaultKind::Date { client, .. }
                 | FaultKind::Tell { client, .. } => usize::from(client) != last,
                 _ => true,
             };

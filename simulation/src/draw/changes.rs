@@ -81,12 +81,14 @@ impl Scenario {
         if rng.chance(200_000) {
             sets.push(shape[0]);
         }
+        scenario.jump_clocks(&mut Rng::stream(seed, 16), &sets);
         scenario.plan_change(rng, sets);
         scenario.faults.sort_by_key(|fault| fault.at);
         scenario
     }
 
-    /// Removes jumps of clocks, because an operator does not begin a change if the masters' clocks differ.
+    /// Removes jumps of clocks after which the masters' clocks stay apart, because an operator does not prepare a
+    /// change then. [`jump_clocks`](Self::jump_clocks) adds jumps that are put right again.
     fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));

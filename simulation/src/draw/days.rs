@@ -17,6 +17,12 @@ const HOURS: [u64; 6] = [20, 25, 25, 30, 100, 1_000];
 /// The difference of a wrong date from the true date, in hours.
 const WRONG: [i64; 4] = [30, 720, 720, 9_600];
 
+/// Draws the difference of a wrong date from the true date, in microseconds. Most wrong dates are in the future.
+pub(super) fn wrong_date_us(rng: &mut Rng) -> i64 {
+    let hours = rng.pick(&WRONG) * if rng.chance(800_000) { 1 } else { -1 };
+    hours * (HOUR / 1_000) as i64
+}
+
 impl Scenario {
     /// Adds unused days to some scenarios. With `dates`, a clock may show a wrong date before the unused days. Uses a
     /// separate random stream, so all other draws of the seed stay unchanged.
@@ -40,8 +46,7 @@ impl Scenario {
             let masters = self.masters.len() as u64;
             let wrong = rng.below(masters);
             let others = (masters - 1).div_ceil(2);
-            let hours = rng.pick(&WRONG) * if rng.chance(800_000) { 1 } else { -1 };
-            let by_us = hours * (HOUR / 1_000) as i64;
+            let by_us = wrong_date_us(rng);
             let (from, to) = (rng.below(heal / 4), rng.range(heal / 4, heal / 2));
             let away = |master: u64, from: u64, to: u64| {
                 let lasts = (to - from) * MS;

@@ -25,7 +25,7 @@ mod words;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -313,7 +313,7 @@ impl Ord for Scheduled {
 /// A client process as the world sees it.
 pub(crate) struct Process {
     pub(crate) clock: Clock,
-    pub(crate) wall_us: i64,
+    pub(crate) wall_us: Arc<AtomicI64>,
     /// The number of starts of the process.
     pub(crate) life: u32,
     pub(crate) paused_until: u64,
@@ -409,7 +409,7 @@ impl World {
             next_step: scenario.first_step(client),
             step_now: scenario.first_step(client),
             clock: Clock::new(plan.origin, plan.ppm),
-            wall_us: plan.wall_us,
+            wall_us: Arc::new(AtomicI64::new(plan.wall_us)),
             life: 0,
             paused_until: 0,
             parked: Vec::new(),
@@ -585,6 +585,11 @@ impl World {
                 self.watch.coverage.jumps += 1;
                 self.jump(master.into(), by_us * 1_000);
             }
+            FaultKind::Date { client, by_us } => {
+                self.watch.coverage.dates += 1;
+                let process = &self.processes[usize::from(client)];
+                process.wall_us.fetch_add(by_us, Ordering::Relaxed);
+            }
             // Each message looks up the partitions in the scenario, so nothing is done here.
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
             FaultKind::Reset { master } => {
@@ -660,7 +665,9 @@ impl World {
         }
         for process in &mut self.processes {
             process.clock.jump(now, by as i64);
-            process.wall_us += (by / 1_000) as i64;
+            process
+                .wall_us
+                .fetch_add((by / 1_000) as i64, Ordering::Relaxed);
         }
         for fallen in self.fallen.iter_mut().flatten() {
             fallen.1 = now;

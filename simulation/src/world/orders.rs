@@ -2,6 +2,7 @@
 //! the operator has stopped waiting for the reply.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -330,7 +331,7 @@ impl World {
         let master = &self.masters[index];
         let now_us = master.micros(self.now);
         let ours = (EPOCH_US + (self.now - BEGIN) / 1_000)
-            .saturating_add_signed(self.processes[client].wall_us);
+            .saturating_add_signed(self.processes[client].wall_us.load(Ordering::Relaxed));
         let mut seen = ChangeSeen::default();
         seen.mark = master.mark(now_us).map(str::to_owned);
         seen.run_id = Some(run_id(index, master.run));

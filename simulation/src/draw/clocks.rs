@@ -1,0 +1,64 @@
+//! Lets clocks of masters and clients jump in scenarios in which masters are replaced.
+
+use super::{Fault, FaultKind, MS, Rng, Scenario};
+use crate::draw::days::wrong_date_us;
+use crate::scenario::Disk;
+
+/// The probability that clocks jump in such a scenario, in parts per million.
+const JUMPS_PPM: u32 = 150_000;
+
+impl Scenario {
+    /// Lets the clocks of masters jump, and jump back before the faults have healed. An operator does not prepare a
+    /// change while the masters' clocks differ. Also lets the wall clocks of clients and operators jump. Uses a separate
+    /// random stream, so all other draws of the seed stay unchanged.
+    pub(super) fn jump_clocks(&mut self, rng: &mut Rng, sets: &[u16]) {
+        if self.faults.is_empty() || !rng.chance(JUMPS_PPM) {
+            return;
+        }
+        if rng.chance(800_000) {
+            // If a clock jumps, fencing tokens are promised only if masters forget nothing.
+            for master in &mut self.masters {
+                master.disk = Disk::Always;
+            }
+        }
+        let heal = self.heal_at / MS;
+        // Locks that a master has taken under a wrong date expire only after a long time. So only one master shows a
+        // wrong date, and it is in no set of masters that needs its vote.
+        let wrong = rng.below(self.masters.len() as u64) as u8;
+        let is_needed = |set: &u16| set >> wrong & 1 == 1 && set.count_ones() < 3;
+        let dates = !sets.iter().any(is_needed) && rng.chance(300_000);
+        for number in 0..rng.range(1, 4) {
+            let (master, by_us) = if number == 0 && dates {
+                (wrong, wrong_date_us(rng))
+            } else {
+                let master = rng.below(self.masters.len() as u64) as u8;
+                (master, rng.around(2_000_000))
+            };
+            let from = rng.below(heal - 30);
+            let to = rng.range(from + 1, heal - 20);
+            for (at, by_us) in [(from, by_us), (to, -by_us)] {
+                let kind = FaultKind::Jump { master, by_us };
+                self.faults.push(Fault { at: at * MS, kind });
+            }
+        }
+        if rng.chance(500_000) {
+            self.date_clients(rng);
+        }
+    }
+
+    /// Lets the wall clock of a client or an operator jump.
+    fn date_clients(&mut self, rng: &mut Rng) {
+        for _ in 0..rng.range(1, 3) {
+            let kind = FaultKind::Date {
+                client: rng.below(self.clients.len() as u64) as u8,
+                by_us: if rng.chance(500_000) {
+                    wrong_date_us(rng)
+                } else {
+                    rng.around(5_000_000)
+                },
+            };
+            let at = rng.below(self.heal_at - 10 * MS);
+            self.faults.push(Fault { at, kind });
+        }
+    }
+}
