@@ -245,7 +245,8 @@ impl MastersChange<'_> {
     /// - if `open` was called too early, or a majority of the old masters was not closed all the time;
     /// - if no majority of the old masters has the last state of a value;
     /// - if the lock of a value stays held by another client for longer than [`wait`](Self::wait);
-    /// - if an owner holds a lock whose fencing counter must be raised.
+    /// - if an owner holds a lock whose fencing counter must be raised;
+    /// - if the masters' clocks differ too much.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
@@ -388,6 +389,9 @@ impl MastersChange<'_> {
         none(read.unless(
             enough,
             "no majority of the old masters is closed and listed its fencing counters: run the step close again",
+        ))?;
+        none(Vec::from_iter(
+            read.clocks_apart(self.redlock.core.options.max_ttl),
         ))?;
         let largest = read.largest();
         if largest.is_empty() {
@@ -713,20 +717,23 @@ impl Survey {
                 ));
             }
         }
-        let clocks = self
-            .masters
-            .iter()
-            .filter_map(|master| master.seen.clock_offset_ms);
-        if let (Some(least), Some(most)) = (clocks.clone().min(), clocks.max()) {
-            let apart = Duration::from_millis(most.abs_diff(least));
-            let allowed = max_ttl.saturating_sub(SLACK);
-            if apart > allowed.max(Duration::from_secs(1)) {
-                missing.push(format!(
-                    "the masters' clocks differ by {apart:?}, and at most {allowed:?} is allowed: synchronise them"
-                ));
-            }
-        }
+        missing.extend(self.clocks_apart(max_ttl));
         missing
+    }
+
+    /// One line if the masters' clocks differ too much. Then the numbers of the next masters might not rise above those
+    /// of the old masters.
+    fn clocks_apart(&self, max_ttl: Duration) -> Option<String> {
+        let masters = self.masters.iter();
+        let clocks = masters.filter_map(|master| master.seen.clock_offset_ms);
+        let apart = clocks.clone().max()?.abs_diff(clocks.min()?);
+        let apart = Duration::from_millis(apart);
+        let allowed = max_ttl.saturating_sub(SLACK).max(Duration::from_secs(1));
+        (apart > allowed).then(|| {
+            format!(
+                "the masters' clocks differ by {apart:?}, and at most {allowed:?} is allowed: synchronise them"
+            )
+        })
     }
 
     /// One line for each client that is configured with other masters. The masters reject such a client once they have

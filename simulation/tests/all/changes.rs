@@ -4,7 +4,9 @@
 //! The environment variable `QUORATE_SEEDS` sets how many seeds the tests run, instead of their usual number.
 
 use crate::support::{CHANGES, is_caught, is_short, must_pass, sweep};
-use quorate_simulation::{ChangePlan, Flaw, Kind, Play, Scenario, Step, ValueStep, Worlds};
+use quorate_simulation::{
+    ChangePlan, Fault, FaultKind, Flaw, Kind, Play, Scenario, Step, ValueStep, Worlds,
+};
 
 #[test]
 fn every_seed_breaks_no_rule_while_masters_are_replaced() {
@@ -93,6 +95,49 @@ fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
         taken += outcome.coverage.taken;
     }
     assert!(taken > 500, "{taken}");
+}
+
+/// The clocks of the next masters go back by an hour after the masters were prepared. The old masters have a fencing
+/// counter that is too old to be copied: with right clocks, the next masters would grant a larger number anyway. The
+/// operator must not open the next masters before their clocks are right again.
+#[test]
+fn next_masters_whose_clocks_went_back_are_not_opened() {
+    let hour_us = 3_600_000_000;
+    let mut waited = 0;
+    for seed in 0..40 {
+        let mut scenario = Scenario::quiet(seed, 6, 3);
+        scenario.heal_at = 60_000 * MS;
+        scenario.clients[1].steps = vec![Step::plain()];
+        let step = Step {
+            think: 1_000 * MS,
+            wait: 200 * MS,
+            ..Step::plain()
+        };
+        scenario.clients[2].steps = vec![step; 80];
+        let jump = |at: u64, master, by_us| Fault {
+            at: at * MS,
+            kind: FaultKind::Jump { master, by_us },
+        };
+        for master in 3..6 {
+            scenario.faults.push(jump(6_000, master, -hour_us));
+            scenario.faults.push(jump(50_000, master, hour_us));
+        }
+        scenario.faults.sort_by_key(|fault| fault.at);
+        scenario.change = Some(ChangePlan {
+            sets: vec![0b00_0111, 0b11_1000],
+            begins: None,
+            goal: 2,
+            operators: 1,
+            pause: 12_000 * MS,
+            steps: vec![(1, 1), (0, 2), (2, 2)],
+            ahead: None,
+            retires: false,
+        });
+        let outcome = Play::default().run(&scenario);
+        assert_eq!(outcome.violation, None, "{scenario}");
+        waited += outcome.coverage.not_yet;
+    }
+    assert!(waited > 20, "{waited}");
 }
 
 /// For each seeded bug, the number of seeds within which it must be caught.
