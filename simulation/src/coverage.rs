@@ -105,7 +105,7 @@ counted! {
         stalls: "stalls",
         jumps: "clock jumps",
         refusals: "requests refused: BUSY, OOM, hung up, ..",
-full: "requests refused: OOM for one lock only",
+        full: "requests refused: OOM for one lock only",
         forgotten_scripts: "scripts called that were not loaded",
         garbage: "malformed replies",
         foreign_keys: "foreign keys in place of lock keys",

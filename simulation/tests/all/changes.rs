@@ -164,7 +164,7 @@ const SEEDED_BUGS: [(Flaw, u64); 23] = [
     (Flaw::WarmSpare, 20),
     (Flaw::ValuesLeftBehind, 6_000),
     (Flaw::CarryOneShown, 10_000),
-    (Flaw::CarryWithoutLock, 10_000),
+    (Flaw::CarryWithoutLock, 2_000),
 ];
 
 #[test]
