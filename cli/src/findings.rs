@@ -124,6 +124,9 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
     };
     let grant = |missing: &[&MissingRight]| {
         let rules: Vec<&str> = missing.iter().map(|one| one.rule()).collect();
+        if master.records {
+            return rules.join("; ");
+        }
         match rules.join(" ").trim() {
             "" => "restore the names of these commands (rename-command)".to_owned(),
             rules => format!("ACL SETUSER <user> {rules}"),

@@ -44,11 +44,20 @@ impl Scheme {
 }
 
 pub(crate) fn scheme(url: &str) -> Scheme {
-    let name = url.split_once("://").map_or("", |(name, _)| name);
-    match name.to_ascii_lowercase().as_str() {
-        "mysql" | "mysqls" | "mariadb" => Scheme::MySql,
-        "zk" | "zks" | "zookeeper" => Scheme::ZooKeeper,
-        _ => Scheme::Redis,
+    let name = url.trim().split_once("://").map_or("", |(name, _)| name);
+    let name = name.to_ascii_lowercase();
+    // Other spellings of a scheme, such as mysql+tls or jdbc:mysql, are recognized as well, so that the error about the
+    // URL names the right spelling.
+    let is = |names: &[&str]| {
+        let mut words = name.split(['+', ':']);
+        words.any(|word| names.contains(&word))
+    };
+    if is(&["mysql", "mysqls", "mysql2", "mysqlx", "mariadb", "mariadbs"]) {
+        Scheme::MySql
+    } else if is(&["zk", "zks", "zookeeper", "zookeepers"]) {
+        Scheme::ZooKeeper
+    } else {
+        Scheme::Redis
     }
 }
 
@@ -99,6 +108,9 @@ mod tests {
             ("h:6379", Scheme::Redis),
             ("mysql://h/db", Scheme::MySql),
             ("MySQLs://h/db", Scheme::MySql),
+            ("mysql+tls://h/db", Scheme::MySql),
+            ("jdbc:mariadb://h/db", Scheme::MySql),
+            ("zk+tls://h/locks", Scheme::ZooKeeper),
             ("zk://h1+h2/locks", Scheme::ZooKeeper),
         ] {
             assert_eq!(scheme(url), wanted, "{url}");

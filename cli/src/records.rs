@@ -23,6 +23,16 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "run `quorate prepare-server URL` with an administrator account: it prints the grants that are needed",
         ),
+        Fault::Denied(why) if why.contains("max_user_connections") => ("connections", FEWER),
+        Fault::Down(why) if why.contains("max_connections") => ("connections", FEWER),
+        Fault::Denied(why) if why.contains("has expired") => (
+            "login",
+            "set a new password for its user (ALTER USER .. IDENTIFIED BY ..), and put it into its URL",
+        ),
+        Fault::Denied(why) if why.contains("is locked") || why.contains("is blocked") => (
+            "login",
+            "unlock its user or the host of this client; the text says what is locked",
+        ),
         Fault::Denied(_) => (
             "login",
             "correct the user, the password and the database in its URL, or make the grants that `quorate prepare-server URL` prints",
@@ -30,6 +40,10 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
         Fault::Unsupported(why) if why.contains("binlog_format") => (
             "binlog",
             "run SET GLOBAL binlog_format = ROW, and set it in the configuration; open connections keep the old format",
+        ),
+        Fault::Unsupported(why) if why.contains("(1290)") => (
+            "option",
+            "turn this option off in its configuration, or use another server",
         ),
         Fault::Unsupported(why) if why.contains("maxSessionTimeout") => (
             "session",
@@ -55,7 +69,12 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
     true
 }
 
-const READ_ONLY: &str = "list its source instead, or run SET GLOBAL read_only = 0";
+/// The advice for a server that accepts no more connections.
+const FEWER: &str =
+    "raise this limit on the server, or open fewer sessions with ?lanes= in its URL";
+
+const READ_ONLY: &str = "list its source instead, or run SET GLOBAL read_only = 0, or start it without \
+    innodb_read_only";
 
 /// Runs all checks on a master that locks can use.
 pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
@@ -408,6 +427,18 @@ mod tests {
         assert!(advice(&stranger, &denied).starts_with("login: correct the user"));
         assert!(advice(&database(&[]), &denied).contains("acl: run `quorate prepare-server"));
         assert!(zookeeper(&denied).contains("setAcl"));
+        for full in [
+            Fault::Down("Too many connections (1040): raise max_connections".into()),
+            Fault::Denied("exceeded the 'max_user_connections' resource (1226)".into()),
+        ] {
+            assert!(advice(&stranger, &full).starts_with("connections: raise this limit"));
+        }
+        let locked = Fault::Denied("this account is locked (4151)".into());
+        assert!(advice(&stranger, &locked).starts_with("login: unlock"));
+        let expired = Fault::Denied("the password of its user has expired (1820)".into());
+        assert!(advice(&stranger, &expired).contains("new password"));
+        let option = Fault::Unsupported("running with the --x option (1290)".into());
+        assert!(advice(&database(&[]), &option).starts_with("option: turn this option off"));
         assert!(advice(&database(&[]), &Fault::ReadOnly).contains("read_only = 0"));
         let binlog = Fault::Unsupported("binlog_format=STATEMENT".into());
         assert!(advice(&database(&[]), &binlog).contains("binlog_format = ROW"));

@@ -49,7 +49,8 @@ pub fn switch(text: &str) -> Result<bool, String> {
 }
 
 /// The URLs in a text separated by commas, without surrounding spaces. A password may contain commas as well: a part
-/// that neither begins like a URL nor is a URL by itself belongs to the URL before it.
+/// that neither begins like a URL nor is a URL by itself belongs to the URL before it. A part behind the hosts of a
+/// `zk://` URL also belongs to that URL: its hosts were separated by commas, and the error must name the whole URL.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
@@ -58,7 +59,7 @@ pub(super) fn urls(text: &str) -> Vec<String> {
         let rest = pieces[at..].iter().take_while(|piece| !begins(piece));
         let within = rest.into_iter().any(|piece| piece.contains('@'));
         match urls.last_mut() {
-            Some(url) if within && begins(url) => {
+            Some(url) if (within && begins(url)) || (!begins(piece) && lists_hosts(url, piece)) => {
                 url.push(',');
                 url.push_str(piece);
             }
@@ -66,6 +67,13 @@ pub(super) fn urls(text: &str) -> Vec<String> {
         }
     }
     urls.iter().map(|url| url.trim().to_owned()).collect()
+}
+
+/// Whether `url` is a ZooKeeper URL that ends within its list of hosts, so that `piece` is probably another host.
+fn lists_hosts(url: &str, piece: &str) -> bool {
+    let hosts = url.trim().split_once("://");
+    let hosts = hosts.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("zk"));
+    !piece.trim().is_empty() && hosts.is_some_and(|(_, hosts)| !hosts.contains(['/', '?']))
 }
 
 #[cfg(test)]
@@ -89,6 +97,19 @@ mod tests {
             ("redis://a,b", &["redis://a", "b"]),
             ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
             ("redis://a,", &["redis://a", ""]),
+        ] {
+            assert_eq!(urls(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn zookeeper_url_keeps_the_hosts_that_commas_separate() {
+        for (text, wanted) in [
+            ("zk://a:1,b:2,c/p", &["zk://a:1,b:2,c/p"][..]),
+            ("zk://a,b/p,redis://c", &["zk://a,b/p", "redis://c"]),
+            ("zk://a/p,b", &["zk://a/p", "b"]),
+            ("zk://a,", &["zk://a", ""]),
+            ("zk://a,zk://b", &["zk://a", "zk://b"]),
         ] {
             assert_eq!(urls(text), wanted, "{text}");
         }

@@ -48,10 +48,13 @@ pub enum Purpose {
     /// Needed to release locks with the server's own compare-and-delete command, if the server has one. Without this
     /// right, a script releases them.
     Releases,
+    /// Needed to remove records that no lock needs any more from a database. Without this right, they stay there.
+    Removal,
 }
 
 impl Purpose {
-    pub(in crate::node) const ALL: [Self; 19] = [
+    /// The purposes of rights on Redis masters.
+    pub(in crate::node) const OF_REDIS: [Self; 19] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -105,11 +108,12 @@ impl fmt::Display for Purpose {
             Self::Changing => "replacing masters",
             Self::Crowds => "many locks at once",
             Self::Releases => "cheaper releases",
+            Self::Removal => "removing records that no lock needs any more",
         })
     }
 }
 
-/// One right on a master, in the terms of a Redis ACL.
+/// One right on a master: a part of a Redis ACL, or a right on a table of a database.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) enum Right {
     Command(String),
@@ -117,6 +121,12 @@ pub(in crate::node) enum Right {
     Channels(String),
     /// A command that the server does not have, or that was renamed. No ACL rule can grant it.
     Unknown(String),
+    /// A right such as `DELETE` on a table.
+    Table {
+        right: String,
+        database: String,
+        table: String,
+    },
 }
 
 /// A right that locks use, and that the user of a master does not have.
@@ -148,8 +158,23 @@ impl MissingRight {
         }
     }
 
-    /// The ACL rule that grants the right with `ACL SETUSER`, for example `+time`, `~lock:*` or `&quorate:wake:*`.
-    /// Empty if the server does not know the command.
+    /// A right on a table of a database, such as `DELETE`, that is needed for `purpose`.
+    pub fn on_table(right: &str, database: &str, table: &str, purpose: Purpose) -> Self {
+        let right = Right::Table {
+            right: right.to_owned(),
+            database: database.to_owned(),
+            table: table.to_owned(),
+        };
+        Self {
+            rule: right.rule().into(),
+            right,
+            purposes: vec![purpose],
+        }
+    }
+
+    /// On Redis, the ACL rule that grants the right with `ACL SETUSER`, for example `+time`, `~lock:*` or
+    /// `&quorate:wake:*`. Empty if the server does not know the command. On a database, the `GRANT` statement, with
+    /// `USER` in place of the user.
     pub fn rule(&self) -> &str {
         &self.rule
     }
@@ -177,6 +202,7 @@ impl fmt::Display for MissingRight {
             Right::Keys(pattern) => write!(f, "keys like {pattern}"),
             Right::Channels(pattern) => write!(f, "channels like {pattern}"),
             Right::Unknown(name) => write!(f, "{} (unknown to the server)", shouted(name)),
+            Right::Table { right, table, .. } => write!(f, "{right} on {table}"),
         }
     }
 }
@@ -193,6 +219,11 @@ impl Right {
             Self::Keys(pattern) => format!("~{pattern}"),
             Self::Channels(pattern) => format!("&{pattern}"),
             Self::Unknown(_) => String::new(),
+            Self::Table {
+                right,
+                database,
+                table,
+            } => format!("GRANT {right} ON `{database}`.`{table}` TO USER"),
         }
     }
 }

@@ -77,6 +77,8 @@ fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named_in_the_error
         ("mysql://", "mysql://"),
         ("zk://h1++h2/locks", "h1"),
         ("zk://h1/", "zk"),
+        ("zk://h1:2181,h2:2181/p", "zk://host:2181+host/path"),
+        ("mysql+tls://root:secret@h/d", "mysqls:// for TLS"),
     ] {
         let mut wrong = bare();
         wrong.args([

@@ -146,9 +146,18 @@ fn missing_right_and_read_only_server_are_reported_differently() {
     let (_, lines) = doctor(&stranger);
     says(&lines, "error login", &[&name, "password"]);
 
+    // Locks work without the right to remove records, so only `doctor` reports it.
     server
-        .sql("GRANT UPDATE ON locks.* TO app; SET GLOBAL read_only=1")
-        .expect("read-only");
+        .sql("GRANT UPDATE ON locks.* TO app; REVOKE DELETE ON locks.quorate_record FROM app")
+        .expect("rights");
+    assert_eq!(lock(&url).code, Some(0));
+    let (_, lines) = doctor(&url);
+    let words = [
+        "removing records",
+        "GRANT DELETE ON `locks`.`quorate_record` TO USER",
+    ];
+    says(&lines, "warning acl", &words);
+    server.sql("SET GLOBAL read_only=1").expect("read-only");
     let run = quorate(&url, &["run", "--wait", "2s", "nightly", "--", "true"]);
     refused(&run, &[&name, "read-only"]);
     let (_, lines) = doctor(&url);

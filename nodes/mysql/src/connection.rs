@@ -17,7 +17,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder, Row, SslOpts};
 use quorate::node::Fault;
 
-use crate::fault::fault;
+use crate::fault::{fault, of_login};
 use crate::url::Address;
 
 /// The largest packet that is sent or accepted, in bytes.
@@ -47,7 +47,7 @@ impl Connection {
     pub(crate) async fn open(address: &Address, database: bool) -> Result<Self, Fault> {
         let conn = Conn::new(options(address, database));
         let conn = Opening(Some(conn)).await;
-        let conn = conn.map_err(|error| fault(&error, false))?;
+        let conn = conn.map_err(|error| of_login(&error, address.tls))?;
         let conn = Some(conn);
         Ok(Self { conn, asked: false })
     }

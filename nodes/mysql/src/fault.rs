@@ -8,6 +8,24 @@ use quorate::node::Fault;
 /// The longest part of a server's message that is shown, in characters.
 const LONGEST: usize = 160;
 
+/// The advice for a server that accepts no more connections.
+const FEWER_SESSIONS: &str = "or open fewer sessions (?lanes= in the URL)";
+/// The advice for a server that requires TLS.
+const USE_TLS: &str = "use mysqls://";
+
+/// Classifies an error while the connection is being established. `tls` is whether the connection uses TLS.
+pub(crate) fn of_login(error: &Error, tls: bool) -> Fault {
+    match (error, fault(error, false)) {
+        // MariaDB answers with the same error if the password is wrong and if TLS is missing.
+        (Error::Server(ServerError { code: 1045, .. }), Fault::Denied(why)) if !tls => {
+            Fault::Denied(
+                format!("{why}: if the server or this user requires TLS, {USE_TLS}").into(),
+            )
+        }
+        (_, fault) => fault,
+    }
+}
+
 /// Classifies an error. `connected` is false while the connection is being established.
 pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
     let lost = |why: String| {
@@ -30,9 +48,12 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
             | DriverError::FromRow { .. }
             | DriverError::UnexpectedPacket { .. },
         ) => lost("an answer that cannot be read".into()),
-        Error::Driver(why @ DriverError::NoClientSslFlagFromServer) => {
-            Fault::Unsupported(plain(&why.to_string()).into())
-        }
+        Error::Driver(
+            why @ (DriverError::NoClientSslFlagFromServer
+            | DriverError::UnknownAuthPlugin { .. }
+            | DriverError::MysqlOldPasswordDisabled
+            | DriverError::CleartextPluginDisabled),
+        ) => Fault::Unsupported(plain(&why.to_string()).into()),
         Error::Driver(why) => lost(plain(&why.to_string())),
         Error::Other(_) | Error::Url(_) => lost("the client library failed".into()),
     }
@@ -40,25 +61,35 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
 
 fn of_server(said: &ServerError) -> Fault {
     let ServerError { code, message, .. } = said;
-    let text = || plain(&format!("{message} ({code})")).into();
+    let text = || plain(&format!("{message} ({code})"));
+    let denied = |why: String| Fault::Denied(why.into());
     match code {
         // The codes of a lock wait timeout, a deadlock, and a statement that was killed or took too long.
         1205 | 1213 | 1317 | 1969 | 3024 => Fault::Busy,
-        // An option forbids the statement; usually the option is `read_only`.
-        1290 if message.contains("read") => Fault::ReadOnly,
-        1792 | 1836 => Fault::ReadOnly,
+        // An option of the server forbids the statement. The message names the option.
+        1290 if message.contains("read-only") || message.contains("read_only") => Fault::ReadOnly,
+        1290 => Fault::Unsupported(text().into()),
+        1036 | 1792 | 1836 | 1874 => Fault::ReadOnly,
         1021 | 1026 | 1030 | 1114 => Fault::Misconf,
         1037 | 1038 | 1041 => Fault::OutOfMemory,
-        1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698 => Fault::Denied(text()),
-        // The codes of too many connections, a blocked host, and a server that is shutting down.
-        1040 | 1053 | 1129 | 1203 => Fault::Down(text()),
-        3159 => Fault::Denied("the server wants an encrypted connection: use mysqls://".into()),
+        1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698
+        // The account or this host is locked, blocked, or not allowed to connect.
+        | 1129 | 1130 | 3118 | 3955 | 4150 | 4151 => denied(text()),
+        1820 | 1862 => denied(format!("the password of its user has expired ({code})")),
+        // The user has used up a limit of its account, usually the number of its connections.
+        1203 | 1226 if message.contains("max_user_connections") => {
+            denied(format!("{}: raise this limit, {FEWER_SESSIONS}", text()))
+        }
+        1226 => denied(format!("{}: raise this limit of the user", text())),
+        1040 => Fault::Down(format!("{}: raise max_connections, {FEWER_SESSIONS}", text()).into()),
+        1053 => Fault::Down(text().into()),
+        3159 => denied(format!("{}: {USE_TLS}", text())),
         1049 | 1054 | 1146 | 1305 => unprepared("the tables are missing or of another version"),
         // The code of a write at isolation level READ COMMITTED with a statement-based binary log.
         1665 => Fault::Unsupported("binlog_format=STATEMENT: it must be ROW or MIXED".into()),
         // The server's message would repeat a part of the statement, which contains stored data, so it is not shown.
         1064 => Fault::Server("the server does not understand a statement (1064)".into()),
-        _ => Fault::Server(text()),
+        _ => Fault::Server(text().into()),
     }
 }
 
@@ -91,11 +122,19 @@ mod tests {
     fn server_error_codes_map_to_their_faults() {
         assert_eq!(of(1205, ""), Fault::Busy);
         assert_eq!(of(1290, "--read-only"), Fault::ReadOnly);
-        let engine = of(1290, "--enforce-storage-engine").to_string();
-        assert!(engine.contains("enforce-storage-engine"), "{engine}");
+        assert_eq!(
+            of(1036, "Table 'quorate_record' is read only"),
+            Fault::ReadOnly
+        );
+        // The name of the option contains "read", but the server is not read-only.
+        let option = of(1290, "running with the --thread-handling option");
+        assert_eq!(option.kind(), "unsupported");
+        assert!(option.to_string().contains("--thread-handling"), "{option}");
         assert_eq!(of(1114, ""), Fault::Misconf);
         assert_eq!(of(1041, ""), Fault::OutOfMemory);
-        assert_eq!(of(1040, "Too many").kind(), "down");
+        let full = of(1040, "Too many connections");
+        assert_eq!(full.kind(), "down");
+        assert!(full.to_string().contains("raise max_connections"), "{full}");
         assert_eq!(of(1142, "SELECT denied").kind(), "denied");
         assert_eq!(of(1665, "x").kind(), "unsupported");
         assert!(of(1146, "").to_string().contains("quorate prepare-server"));
@@ -104,6 +143,64 @@ mod tests {
             of(9999, "odd\n"),
             Fault::Server("odd\u{fffd} (9999)".into())
         );
+    }
+
+    #[test]
+    fn error_that_only_an_administrator_can_end_does_not_pass_by_itself() {
+        for (code, message, said) in [
+            (1129, "Host '10.0.0.1' is blocked", "blocked"),
+            (
+                1130,
+                "Host '10.0.0.1' is not allowed to connect",
+                "not allowed",
+            ),
+            (
+                1203,
+                "more than 'max_user_connections' active connections",
+                "?lanes=",
+            ),
+            (
+                1226,
+                "exceeded the 'max_user_connections' resource",
+                "?lanes=",
+            ),
+            (
+                1226,
+                "exceeded the 'max_updates_per_hour' resource",
+                "per_hour",
+            ),
+            (
+                1820,
+                "You must SET PASSWORD",
+                "password of its user has expired",
+            ),
+            (
+                1862,
+                "Your password has expired",
+                "password of its user has expired",
+            ),
+            (3118, "Account is locked", "locked"),
+            (4150, "User is blocked", "blocked"),
+            (4151, "this account is locked", "locked"),
+            (3159, "Connections using insecure transport", "mysqls://"),
+        ] {
+            let fault = of(code, message);
+            assert!(!fault.passes_by_itself(), "{code}: {fault}");
+            assert!(fault.to_string().contains(said), "{code}: {fault}");
+        }
+    }
+
+    #[test]
+    fn refused_login_without_tls_names_the_scheme_for_tls() {
+        let (message, state) = ("Access denied".to_owned(), "28000".to_owned());
+        let code = 1045;
+        let refused = Error::Server(ServerError {
+            code,
+            message,
+            state,
+        });
+        assert!(of_login(&refused, false).to_string().contains("mysqls://"));
+        assert!(!of_login(&refused, true).to_string().contains("mysqls://"));
     }
 
     #[test]

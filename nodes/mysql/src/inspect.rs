@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use quorate::Inspection;
 use quorate::node::{Fault, NodeName};
+use quorate::{Inspection, MissingRight, Purpose};
 
 use crate::connection::Connection;
 use crate::run::FirstSight;
@@ -17,12 +17,28 @@ use crate::url::Address;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The number of round trips that are measured. The duration of the fastest one is reported.
 const TRIPS: usize = 5;
-/// A statement that changes nothing, but fails if the user lacks a right that a lock needs.
-const RIGHTS: &str = "UPDATE quorate_record SET version=version,state=state,changed=changed WHERE FALSE;\
-    INSERT INTO quorate_record (name,version,changed) SELECT name,version,changed FROM quorate_record WHERE FALSE;\
-    DELETE FROM quorate_record WHERE FALSE;\
-    INSERT INTO quorate_woken (process,word,at) SELECT process,word,at FROM quorate_woken WHERE FALSE;\
-    DELETE FROM quorate_woken WHERE FALSE";
+/// The rights without which locks still work: the right, the table, a statement that changes nothing but needs the
+/// right, and what the right is for. Sessions check all other rights when they connect.
+const RIGHTS: [(&str, &str, &str, Purpose); 3] = [
+    (
+        "DELETE",
+        "quorate_record",
+        "DELETE FROM quorate_record WHERE FALSE",
+        Purpose::Removal,
+    ),
+    (
+        "SELECT",
+        "quorate_woken",
+        "SELECT id FROM quorate_woken WHERE FALSE",
+        Purpose::WakeUps,
+    ),
+    (
+        "DELETE",
+        "quorate_woken",
+        "DELETE FROM quorate_woken WHERE FALSE",
+        Purpose::WakeUps,
+    ),
+];
 
 pub(crate) async fn inspect(name: &NodeName, address: &Address, seen: &FirstSight) -> Inspection {
     let mut found = Inspection::new(name.clone());
@@ -46,8 +62,20 @@ async fn look(address: &Address, seen: &FirstSight, found: &mut Inspection) -> R
     found.uptime = greeting.uptime;
     found.identity = greeting.server;
     measure(&mut connection, found).await?;
-    connection.ask(RIGHTS).await?;
-    found.wake_ups = true;
+    for (right, table, statement, purpose) in RIGHTS {
+        match connection.ask(statement).await {
+            Ok(_) => {}
+            Err(Fault::Denied(_)) => {
+                let missing = MissingRight::on_table(right, &address.database, table, purpose);
+                found.missing.push(missing);
+                // A connection is not used again after an error.
+                connection = Connection::open(address, true).await?;
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+    let wakes = |missing: &MissingRight| missing.purposes().contains(&Purpose::WakeUps);
+    found.wake_ups = !found.missing.iter().any(wakes);
     Ok(())
 }
 

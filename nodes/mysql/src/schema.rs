@@ -142,16 +142,20 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
         Err(Fault::Unprepared(_)) => {
             let mut connection = Connection::open(address, false).await?;
             let database = &address.database;
-            let create = format!("CREATE DATABASE IF NOT EXISTS `{database}`;USE `{database}`");
+            let create = format!(
+                "SET SESSION TRANSACTION READ WRITE;\
+                 CREATE DATABASE IF NOT EXISTS `{database}`;USE `{database}`"
+            );
             connection.ask(&create).await?;
             connection
         }
         connection => connection?,
     };
-    let one_at_a_time = "SET SESSION autocommit=1,sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';\
+    let one_at_a_time = "SET SESSION TRANSACTION READ WRITE;\
+                         SET SESSION autocommit=1,sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';\
                          SELECT GET_LOCK('quorate:prepare',10),VERSION()";
     let mut said = connection.ask(one_at_a_time).await?;
-    let row = said.get_mut(1).and_then(|one| one.rows.first_mut());
+    let row = said.get_mut(2).and_then(|one| one.rows.first_mut());
     let row = row.ok_or_else(|| Fault::Server("no answer".into()))?;
     if number(row, 0) != Some(1) {
         // Another administrator is preparing the server and has not finished within the time limit.
@@ -310,7 +314,9 @@ async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Res
 /// Replaces the server's error by an explanation if the server cannot create a table with the required engine.
 fn engine_refused(fault: Fault) -> Fault {
     match fault {
-        Fault::Server(why) if why.contains("(1290)") || why.contains("(1286)") => {
+        Fault::Server(why) | Fault::Unsupported(why)
+            if why.contains("(1290)") || why.contains("(1286)") =>
+        {
             Fault::Unsupported(
                 format!(
                     "{why}: it must have InnoDB and MEMORY, and enforce_storage_engine must be off"
@@ -341,9 +347,11 @@ fn random_word() -> String {
     format!("{:032x}", rng.random::<u128>())
 }
 
-/// A statement that changes nothing, but fails if no lock could be written: because a right is missing, or because of a
-/// statement-based binary log. It is run while connecting, because both problems stay until an administrator acts.
-const TRIED: &str = "UPDATE quorate_record SET version=version WHERE FALSE";
+/// Statements that change nothing, but fail if no lock could be written: because a right is missing, or because of a
+/// statement-based binary log. They are run while connecting, because both problems stay until an administrator acts.
+const TRIED: &str = "UPDATE quorate_record SET version=version,state=state,changed=changed WHERE FALSE;\
+    INSERT INTO quorate_record (name,version,changed) SELECT name,version,changed FROM quorate_record WHERE FALSE;\
+    INSERT INTO quorate_woken (process,word,at) SELECT '','',0 FROM DUAL WHERE FALSE";
 
 /// Prepares a session, and reads the name and the present run of the server.
 pub(crate) async fn greet(

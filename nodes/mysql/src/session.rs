@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mysql_async::{Row, Value};
 use quorate::node::Fault;
@@ -23,6 +24,8 @@ pub struct MySqlSession {
     paged: Option<(u64, Vec<u8>)>,
     /// The wait locks that this session keeps.
     wait_locks: HashSet<Arc<str>>,
+    /// Whether the server has refused to remove records, because its user lacks the right to `DELETE`.
+    removal_denied: Arc<AtomicBool>,
 }
 
 /// The statement whose result shows whether a commit was applied, and the new versions of the commit's records.
@@ -43,13 +46,14 @@ enum Proof {
 }
 
 impl MySqlSession {
-    pub(crate) fn new(connection: Connection) -> Self {
+    pub(crate) fn new(connection: Connection, removal_denied: Arc<AtomicBool>) -> Self {
         let draw = rand::make_rng();
         Self {
             connection,
             draw,
             paged: None,
             wait_locks: HashSet::new(),
+            removal_denied,
         }
     }
 
@@ -309,7 +313,13 @@ impl Session for MySqlSession {
 
     /// Removes the records in one transaction, so that the server waits for the disk once. They are removed in order of
     /// their names, because every session locks rows in that order.
+    ///
+    /// After an error the session is lost. So if the user lacks the right to remove records, no session of this process
+    /// tries it again.
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        if self.removal_denied.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let mut records = records.to_vec();
         records.sort_unstable();
         let mut packet = Packet::default();
@@ -318,7 +328,15 @@ impl Session for MySqlSession {
             packet.add(|out| sql::remove(name, *version, out));
         }
         packet.add(|out| out.push_str("COMMIT"));
-        self.connection.ask(packet.text()).await.map(|_| ())
+        match self.connection.ask(packet.text()).await {
+            Ok(_) => Ok(()),
+            Err(Fault::Denied(why)) => {
+                self.removal_denied.store(true, Ordering::Relaxed);
+                let why = format!("records that no lock needs any more are not removed: {why}");
+                Err(Fault::Denied(why.into()))
+            }
+            Err(fault) => Err(fault),
+        }
     }
 }
 

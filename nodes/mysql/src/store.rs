@@ -1,6 +1,7 @@
 //! A MySQL or MariaDB server as a store of records.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use quorate::Inspection;
 use quorate::node::store::{Greeting, Store, Traits};
@@ -23,6 +24,8 @@ pub struct MySql {
     name: NodeName,
     address: Arc<Address>,
     seen: Arc<FirstSight>,
+    /// Whether the server has refused to remove records.
+    removal_denied: Arc<AtomicBool>,
 }
 
 impl MySql {
@@ -40,11 +43,11 @@ impl MySql {
         address.check_files()?;
         let name = NodeName::new(address.name());
         let address = Arc::new(address);
-        let seen = Arc::default();
         Ok(Self {
             name,
             address,
-            seen,
+            seen: Arc::default(),
+            removal_denied: Arc::default(),
         })
     }
 }
@@ -68,7 +71,8 @@ impl Store for MySql {
     async fn connect(&self) -> Result<(MySqlSession, Greeting), Fault> {
         let mut connection = Connection::open(&self.address, true).await?;
         let greeting = greet(&mut connection, self.address.timeout, &self.seen).await?;
-        Ok((MySqlSession::new(connection), greeting))
+        let session = MySqlSession::new(connection, self.removal_denied.clone());
+        Ok((session, greeting))
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<MySqlListener, Fault> {

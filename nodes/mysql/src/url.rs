@@ -44,7 +44,7 @@ impl Address {
         let tls = match url.scheme() {
             "mysql" => false,
             "mysqls" => true,
-            _ => return Err(bad("the scheme must be mysql:// or mysqls://")),
+            _ => return Err(bad("the scheme must be mysql://, or mysqls:// for TLS")),
         };
         if tls && !cfg!(feature = "tls-rustls") {
             return Err(bad(
@@ -200,6 +200,8 @@ mod tests {
         let cases = [
             ("", "not a URL"),
             ("redis://u:secret@h/d", "scheme"),
+            ("mysql+tls://u:secret@h/d", "mysqls:// for TLS"),
+            ("mariadb://u:secret@h/d", "must be mysql://"),
             ("mysql://u:secret@/d", "host"),
             ("mysql://:secret@h/d", "user is missing"),
             ("mysql://h/d", "user is missing"),

@@ -36,8 +36,10 @@ pub(crate) struct User {
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, BadUrl> {
         let rest = match url.trim().split_once("://") {
-            Some(("zk", rest)) => rest,
-            Some(("zks", _)) => return Err(bad("zks:// (TLS) cannot be used yet, only zk://")),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("zk") => rest,
+            Some((scheme, _)) if is_tls(scheme) => {
+                return Err(bad("TLS to ZooKeeper cannot be used yet, only zk://"));
+            }
             Some((scheme, _)) => return Err(bad(format!("its scheme is {scheme:?}, not zk"))),
             None => return Err(bad("it does not begin with zk://")),
         };
@@ -51,6 +53,9 @@ impl Address {
             Some(at) => rest.split_at(at),
             None => (rest, ""),
         };
+        if hosts.contains(',') {
+            return Err(bad("its hosts are separated by commas instead of `+`"));
+        }
         let mut address = Self {
             hosts: hosts.split('+').map(parse_host).collect::<Result<_, _>>()?,
             path: parse_path(path)?,
@@ -119,6 +124,12 @@ impl User {
     }
 }
 
+/// Whether a URL with this scheme asks for TLS: `zks`, `zk+tls`, `zookeeper+ssl`.
+fn is_tls(scheme: &str) -> bool {
+    let (name, suffix) = scheme.split_once('+').unwrap_or((scheme, ""));
+    name == "zks" || matches!(suffix, "tls" | "ssl")
+}
+
 /// Parses a host with or without a port: `host`, `host:2181`, `[::1]:2181`.
 fn parse_host(text: &str) -> Result<String, BadUrl> {
     let empty = || bad("a host in the list is empty");
@@ -141,7 +152,7 @@ fn parse_host(text: &str) -> Result<String, BadUrl> {
     if host.is_empty() {
         return Err(empty());
     }
-    let strange_letter = |c: char| c.is_whitespace() || c.is_control() || ",%".contains(c);
+    let strange_letter = |c: char| c.is_whitespace() || c.is_control() || c == '%';
     if host.contains(strange_letter) {
         return Err(strange());
     }
@@ -233,7 +244,7 @@ mod tests {
 
     #[test]
     fn url_without_path_and_settings_gets_the_defaults() {
-        for url in ["zk://h", "zk://h/", "zk://h?"] {
+        for url in ["zk://h", "zk://h/", "zk://h?", "ZK://h"] {
             let address = Address::parse(url).unwrap();
             assert_eq!(address.name(), "zk h/quorate");
             assert_eq!(address.timeout, Duration::from_millis(500));
@@ -248,12 +259,19 @@ mod tests {
             ("redis://h", "scheme is \"redis\""),
             ("h:2181", "does not begin"),
             ("zks://h", "TLS"),
+            ("zk+tls://h", "TLS"),
+            ("zookeeper://h", "scheme is \"zookeeper\", not zk"),
             ("zk://", "a host in the list is empty"),
             ("zk:///path", "a host in the list is empty"),
             ("zk://h1++h2", "a host in the list is empty"),
             ("zk://h1+h2+/path", "a host in the list is empty"),
             ("zk://:2181", "a host in the list is empty"),
-            ("zk://h1,h2", "is no host"),
+            (
+                "zk://h1:2181,h2:2181/p",
+                "commas instead of `+`; it should look like zk://host:2181+host/path",
+            ),
+            ("zk://ann:secret@h1,h2", "commas instead of `+`"),
+            ("zk://h1 h2", "is no host"),
             ("zk://[::1", "is no host"),
             ("zk://h:0", "the port of a host"),
             ("zk://h:99999", "the port of a host"),

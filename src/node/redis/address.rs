@@ -22,6 +22,9 @@ pub(crate) struct BadAddress {
 const SCHEMES: &str =
     "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]";
 
+/// How the schemes of URLs begin that name masters of other kinds.
+const OTHER_KINDS: [&str; 4] = ["mysql", "mariadb", "zk", "zookeeper"];
+
 /// The parameters that the URL of a Unix socket may have. Other URLs have none.
 const SOCKET_PARAMETERS: [&str; 3] = ["db", "user", "pass"];
 
@@ -43,7 +46,7 @@ impl Address {
                 let why = "TLS is not built in: turn on the feature \"tls-rustls\"";
                 return Err(bad(why.to_owned()));
             }
-            "mysql" | "mysqls" | "zk" => {
+            other if OTHER_KINDS.iter().any(|kind| other.starts_with(kind)) => {
                 let why = "add a master of this kind with node(..): see the crates quorate-mysql and quorate-zookeeper";
                 return Err(bad(why.to_owned()));
             }
@@ -326,6 +329,7 @@ mod tests {
         for url in [
             "mysql://user:s3cret@host/db",
             "mysqls://user:s3cret@host/db",
+            "mysql+tls://user:s3cret@host/db",
             "zk://user:s3cret@host/path",
         ] {
             let bad = Address::parse(url).err();

@@ -155,15 +155,16 @@ pub(super) fn purposes(
     database: bool,
 ) -> impl Iterator<Item = Purpose> {
     let (fencing, fair) = (scope.fencing, scope.fair);
-    Purpose::ALL
+    Purpose::OF_REDIS
         .into_iter()
         .filter(move |purpose| match purpose {
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
                 true
             }
             // Old servers do not have the commands of the first two purposes. Locks work fully without them. Only
-            // operators need the rights for the last purpose, and `change` looks for these itself.
-            Purpose::Naming | Purpose::Releases | Purpose::Changing => false,
+            // operators need the rights for `Changing`, and `change` looks for these itself. `Removal` is a right on
+            // tables.
+            Purpose::Naming | Purpose::Releases | Purpose::Changing | Purpose::Removal => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,

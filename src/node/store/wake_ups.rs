@@ -12,6 +12,7 @@ use super::shared::Shared;
 use crate::limit::Limit;
 use crate::node::actor::back_off::BackOff;
 use crate::node::{Fault, Request, Subscriber};
+use crate::repeats::warn_seldom;
 use futures::future::{Either, select};
 
 /// How long to listen after a waiter's last request: 60 s. No heartbeat keeps a waiter's place for longer.
@@ -103,7 +104,14 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
             None => (Some(Fault::Down("no connection".into())), None),
         };
         let Some(fault) = fault else { return };
-        tracing::debug!(node = %shared.store.name(), %fault, "no wake-ups");
+        let node = shared.store.name();
+        if fault.passes_by_itself() {
+            tracing::debug!(%node, %fault, "no wake-ups");
+        } else {
+            let text = format!("no wake-ups: {fault}");
+            let now = context.runtime.now();
+            warn_seldom!((shared.repeats, &text, now), %node, %fault, "no wake-ups: waiters poll");
+        }
         let pause = back_off.pause(&fault, lived);
         let rests = context.runtime.sleep_until(context.runtime.now() + pause);
         select(rests, pin!(shared.listening.over.notified())).await;

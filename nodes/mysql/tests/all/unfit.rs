@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::common::{self, bare, change, of, server};
+use quorate::Purpose;
 use quorate::node::Fault;
 use quorate::node::store::{Session as _, Store as _};
 use quorate_mysql::{MySql, NotPrepared, prepare};
@@ -114,15 +115,154 @@ async fn user_with_exactly_the_reported_grants_can_lock_and_needs_each_of_them()
             .await
             .is_err()
     );
-    for right in ["UPDATE", "INSERT", "SELECT", "DELETE"] {
-        let revoke = format!("REVOKE {right} ON locks.quorate_record FROM app");
+    for (right, table) in [
+        ("UPDATE", "quorate_record"),
+        ("INSERT", "quorate_record"),
+        ("SELECT", "quorate_record"),
+        ("INSERT", "quorate_woken"),
+    ] {
+        let revoke = format!("REVOKE {right} ON locks.{table} FROM app");
         server.sql(&revoke).unwrap();
-        let found = store.inspect().await.fault.expect("a right is missing");
-        assert_eq!(found.kind(), "denied", "{right}: {found}");
-        assert!(found.to_string().contains("quorate_record"), "{found}");
-        let grant = format!("GRANT {right} ON locks.quorate_record TO app");
+        let fault = fault_of(&url).await;
+        assert_eq!(fault.kind(), "denied", "{right}: {fault}");
+        assert!(fault.to_string().contains(table), "{fault}");
+        assert_eq!(store.inspect().await.fault, Some(fault));
+        let grant = format!("GRANT {right} ON locks.{table} TO app");
         server.sql(&grant).unwrap();
     }
+}
+
+#[tokio::test]
+async fn user_without_an_unneeded_right_can_lock_and_the_inspection_names_what_fails() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let store = MySql::open(&user(&server, &report.grants)).unwrap();
+    for (right, table, purpose) in [
+        ("DELETE", "quorate_record", Purpose::Removal),
+        ("DELETE", "quorate_woken", Purpose::WakeUps),
+        ("SELECT", "quorate_woken", Purpose::WakeUps),
+    ] {
+        let revoke = format!("REVOKE {right} ON locks.{table} FROM app");
+        server.sql(&revoke).unwrap();
+        let found = store.inspect().await;
+        assert_eq!(found.fault, None, "{right} on {table}");
+        assert_eq!(found.wake_ups, purpose != Purpose::WakeUps);
+        let [missing] = &found.missing[..] else {
+            panic!("{right} on {table}: {found:?}");
+        };
+        assert_eq!(missing.to_string(), format!("{right} on {table}"));
+        assert_eq!(missing.purposes(), [purpose]);
+        server
+            .sql(&missing.rule().replace("TO USER", "TO app"))
+            .unwrap();
+        assert_eq!(store.inspect().await.missing, []);
+    }
+    server
+        .sql("REVOKE DELETE ON locks.quorate_record FROM app")
+        .unwrap();
+    let (mut session, _) = store.connect().await.unwrap();
+    session.commit(&[of(change("a", 0, "s"))]).await.unwrap();
+    let obsolete = [(common::name("a"), 1)];
+    let fault = session.remove(&obsolete).await.unwrap_err();
+    let text = fault.to_string();
+    assert!(
+        text.contains("not removed") && text.contains("DELETE"),
+        "{text}"
+    );
+    // The removal is not tried again, because each error costs a session.
+    let (mut session, _) = store.connect().await.unwrap();
+    assert_eq!(session.remove(&obsolete).await, Ok(()));
+}
+
+#[tokio::test]
+async fn user_that_may_not_log_in_is_refused_for_good_with_the_reason() {
+    let Some(server) = bare(options().arg("--max-password-errors=2")) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let url = user(&server, &report.grants);
+    let store = MySql::open(&url).unwrap();
+    for (alter, said, undo) in [
+        ("ACCOUNT LOCK", "locked", "ACCOUNT UNLOCK"),
+        ("PASSWORD EXPIRE", "expired", "IDENTIFIED BY 'hunter2'"),
+    ] {
+        server.sql(&format!("ALTER USER app {alter}")).unwrap();
+        let fault = fault_of(&url).await;
+        assert!(!fault.passes_by_itself(), "{alter}: {fault}");
+        assert!(fault.to_string().contains(said), "{alter}: {fault}");
+        server.sql(&format!("ALTER USER app {undo}")).unwrap();
+        let connected = store.connect().await;
+        assert!(connected.is_ok(), "{alter}: {:?}", connected.err());
+    }
+    let wrong = url.replace(SECRET, "hunter2wrong");
+    for _ in 0..2 {
+        assert!(fault_of(&wrong).await.to_string().contains("(1045)"));
+    }
+    let blocked = fault_of(&url).await;
+    assert_eq!(blocked.kind(), "denied", "{blocked}");
+    assert!(blocked.to_string().contains("blocked"), "{blocked}");
+}
+
+#[tokio::test]
+async fn user_without_free_connections_is_refused_for_good_with_the_limit_to_raise() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let url = user(&server, &report.grants);
+    // The server counts only the connections that a user opens while the limit is set.
+    server
+        .sql("ALTER USER app WITH MAX_USER_CONNECTIONS 1")
+        .unwrap();
+    let store = MySql::open(&url).unwrap();
+    let (_kept, _) = store.connect().await.unwrap();
+    let fault = fault_of(&url).await;
+    assert_eq!(fault.kind(), "denied", "{fault}");
+    let text = fault.to_string();
+    assert!(
+        text.contains("(1226)") && text.contains("?lanes="),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn server_without_free_connections_is_down_with_the_setting_to_raise() {
+    let Some((_server, store)) = server(options().max_connections(10)).await else {
+        return;
+    };
+    let mut kept = Vec::new();
+    let fault = loop {
+        match store.connect().await {
+            Ok((session, _)) => kept.push(session),
+            Err(fault) => break fault,
+        }
+        assert!(kept.len() <= 11, "no limit");
+    };
+    assert_eq!(fault.kind(), "down", "{fault}");
+    let text = fault.to_string();
+    assert!(text.contains("raise max_connections"), "{text}");
+}
+
+#[tokio::test]
+async fn server_that_requires_tls_is_refused_with_the_scheme_for_tls() {
+    let Some(server) = bare(options().arg("--require-secure-transport=ON")) else {
+        return;
+    };
+    let fault = fault_of(&server.url("locks")).await;
+    assert_eq!(fault.kind(), "denied", "{fault}");
+    assert!(fault.to_string().contains("mysqls://"), "{fault}");
+}
+
+#[tokio::test]
+async fn server_whose_transactions_are_read_only_by_default_holds_locks() {
+    let Some((_server, store)) = server(options().arg("--transaction-read-only=ON")).await else {
+        return;
+    };
+    let (mut session, _) = store.connect().await.unwrap();
+    session.commit(&[of(change("a", 0, "s"))]).await.unwrap();
+    assert_eq!(store.inspect().await.fault, None);
 }
 
 #[tokio::test]
