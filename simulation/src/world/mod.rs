@@ -625,14 +625,7 @@ impl World {
                 }
                 self.garble_sessions(master.into());
             }
-            FaultKind::Pause { client, lasts } => {
-                self.watch.coverage.pauses += 1;
-                let process = &mut self.processes[usize::from(client)];
-                let until = process.paused_until.max(now + lasts);
-                process.paused_until = until;
-                self.watch.awake_since[usize::from(client)] = until;
-                self.at(until, Event::Resume(client));
-            }
+            FaultKind::Pause { client, lasts } => self.pause(client, lasts),
             FaultKind::Kill { client, down } => self.kill_process(client, down),
             FaultKind::Skip { down, .. } => self.leave_alone(index, down),
             FaultKind::Tell { client, step, down } => {
@@ -640,6 +633,15 @@ impl World {
             }
         }
         None
+    }
+
+    fn pause(&mut self, client: u8, lasts: u64) {
+        self.watch.coverage.pauses += 1;
+        let process = &mut self.processes[usize::from(client)];
+        let until = process.paused_until.max(self.now + lasts);
+        process.paused_until = until;
+        self.watch.awake_since[usize::from(client)] = until;
+        self.at(until, Event::Resume(client));
     }
 
     /// Kills all processes, lets the clocks jump, and starts the processes again after `down` nanoseconds.
