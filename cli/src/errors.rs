@@ -50,7 +50,7 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
             Failure::new(
                 code,
                 format!(
-                    "the masters have no {what} '{name}': create it with {create}, or, if it was created before, the \
+                    "the masters have no {what} '{name}': create it with {create}; if it was created before, the \
                  masters have lost it"
                 ),
             )

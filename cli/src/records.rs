@@ -301,7 +301,7 @@ mod tests {
     const SAFE: (&str, &str) = ("innodb_flush_log_at_trx_commit", "1");
 
     #[test]
-    fn healthy_database_has_no_findings() {
+    fn doctor_finds_nothing_wrong_with_a_healthy_database() {
         let master = database(&[
             SAFE,
             ("log_bin", "ON"),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_of_a_database_is_reported() {
+    fn doctor_reports_every_problem_of_a_database() {
         use Severity::{Error, Warning};
         for (settings, expected) in [
             (
@@ -368,12 +368,12 @@ mod tests {
         slow.round_trip = Some(Duration::from_millis(130));
         assert_eq!(found(&slow, RULES), [(Warning, "latency")]);
         slow.round_trip = Some(Duration::from_millis(120));
-        slow.unseen = vec!["whether it is a replica: GRANT it".into()];
+        slow.unseen = vec!["whether the server is a replica: GRANT the right".into()];
         assert_eq!(found(&slow, RULES), [(Severity::Note, "unseen")]);
     }
 
     #[test]
-    fn possible_data_loss_is_a_note_with_the_restart_guard_and_an_error_without() {
+    fn possible_data_loss_is_a_note_with_the_restart_guard_and_an_error_without_the_guard() {
         let off = Rules {
             restart_guard: false,
             ..RULES
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn zookeeper_ensemble_may_be_the_only_master_and_a_single_server_may_not() {
+    fn only_master_causes_a_warning_unless_it_is_a_zookeeper_ensemble() {
         let mut master = database(&[]);
         master.server = Some("zookeeper".into());
         for (role, alone) in [("leader", true), ("follower", true), ("standalone", false)] {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_database_or_zookeeper_is_reported_with_advice_for_its_kind() {
+    fn database_or_zookeeper_that_refuses_locks_is_reported_with_advice_for_its_kind() {
         let zookeeper = |fault: &Fault| {
             let mut master = database(&[]);
             master.server = Some("zookeeper".into());

@@ -222,7 +222,7 @@ fn deadlocks(server: &MariaDb) -> u64 {
 
 /// Measures 16 clients that acquire locks for two seconds. Every lock has a name that was never used before.
 async fn fresh_keys(server: &MariaDb) {
-    println!("\none MariaDB, 16 clients, fresh keys, 2 s: cycles a second, deadlocks");
+    println!("\none MariaDB, 16 clients, fresh keys, 2 s: locks and unlocks per second, deadlocks");
     let until = || Instant::now() + Duration::from_secs(2);
     let key =
         |client: u64, n: u64| format!("fresh-{}", (n * 16 + client).wrapping_mul(0x9E37_79B9));
@@ -341,7 +341,7 @@ async fn crowd(server: &MariaDb) {
     sum(tasks.collect()).await;
     let centre = began.elapsed() * 10;
     println!(
-        "  centre locks   {centre:?} (ten times a tenth), {} of 500 counted; quorate: {:.1} times the rate, goal 10",
+        "  centre locks   {centre:?} (a tenth of the work, times ten), {} of 500 counted; quorate: {:.1} times the rate, goal 10",
         changed.load(Ordering::Relaxed),
         centre.as_secs_f64() / ours.as_secs_f64()
     );
@@ -395,7 +395,7 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
 
 /// Measures 16 tasks with one key each. It shows the cost of one MariaDB among Redis servers, running or stopped.
 async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
-    println!("\n16 tasks, a key each: lock + unlock, p50");
+    println!("\n16 tasks, each with its own lock: lock + unlock, p50");
     let all = redlock(redis, &[]);
     let mix = redlock(&redis[..2], &mysql[..1]);
     let mut best = [Duration::MAX; 2];
@@ -413,7 +413,7 @@ async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
     mysql[0].stop().expect("stopped");
     let stalled = own_keys(&mix).await;
     mysql[0].cont().expect("going on");
-    println!("  the same while the MariaDB is stopped: {stalled:?}");
+    println!("  2 Redis + 1 stopped MariaDB {stalled:?}");
 }
 
 async fn own_keys(lock: &Redlock) -> Duration {

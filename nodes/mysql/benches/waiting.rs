@@ -32,7 +32,7 @@ async fn main() {
         return;
     }
     println!(
-        "waiters | statements/s | with those inside blocks | server CPU | binlog | hand-over p50 | p99"
+        "waiters | statements/s | including statements inside blocks | server CPU | binlog | hand-over p50 | p99"
     );
     for ttl in [10, 30] {
         for waiters in WAITERS {

@@ -308,7 +308,7 @@ mod tests {
     use crate::url::Address;
 
     #[test]
-    fn table_is_polled_less_often_the_longer_a_waiter_has_waited() {
+    fn wake_up_table_is_polled_less_often_the_longer_a_waiter_has_waited() {
         let behind = Pace::Behind {
             waiter: "a:1".into(),
             wait_lock: "b:1".into(),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn listener_leaves_a_wait_lock_only_for_another_waiter() {
+    fn listener_gives_up_its_wait_lock_only_for_another_waiter() {
         let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
             waiter: waiter.into(),
             wait_lock: wait_lock.into(),

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn age_of_a_server_run_does_not_depend_on_the_wall_clock() {
+    fn uptime_of_the_server_process_does_not_depend_on_the_wall_clock() {
         let clock = report(Some((0, 0))).clock().expect("a clock");
         let now = clock / 1_000_000;
         let began = now - 10;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn server_run_without_a_monotonic_clock_counts_as_just_begun() {
+    fn server_process_without_a_monotonic_clock_counts_as_just_started() {
         assert_eq!(lasts(None), Duration::ZERO);
         assert_eq!(lasts(Some((5, u64::MAX / 2))), Duration::ZERO);
         for odd in [
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn age_of_a_server_run_counts_from_its_recorded_beginning_if_that_is_later() {
+    fn uptime_of_the_server_process_counts_from_its_recorded_start_if_that_is_later() {
         let clock = report(Some((0, 0))).clock().expect("a clock");
         let report = report(Some((clock / 1_000_000, 3600)));
         let since = |since| report.lasts(&Run::read(&Run::text("a", Some(since))));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn server_run_seen_before_is_as_old_as_its_first_observation() {
+    fn server_process_has_been_up_since_it_was_seen_first() {
         let seen = FirstSight::default();
         assert_eq!(seen.ago("one"), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
@@ -222,12 +222,12 @@ mod tests {
         assert_eq!(seen.ago("two"), Duration::ZERO);
         assert!(
             seen.ago("one") < Duration::from_millis(2),
-            "a new run starts at zero"
+            "the time since the first sight must start at zero again after another run of the server was seen"
         );
     }
 
     #[test]
-    fn databases_of_one_server_get_one_server_name_that_survives_a_restart() {
+    fn databases_of_one_server_share_one_server_name_that_survives_a_restart() {
         let run = |server: &str| RunReport {
             clocks: None,
             server: server.into(),

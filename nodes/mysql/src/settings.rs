@@ -92,7 +92,7 @@ pub(crate) async fn source(address: &Address, found: &mut Inspection) {
             }
         }
         Err(_) => found.unseen.push(format!(
-            "whether it is a replica: GRANT {right} ON *.* TO its user"
+            "whether the server is a replica: GRANT {right} ON *.* TO the user in the URL"
         )),
     }
 }

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn version_check_for_version_0_expects_no_record() {
+    fn check_for_version_0_of_a_record_requires_that_no_record_exists() {
         let change = |version| Change {
             name: b"COUNT(*)=1"[..].into(),
             version,

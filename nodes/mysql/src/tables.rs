@@ -171,7 +171,9 @@ impl Misfit {
     pub(crate) fn text(&self) -> String {
         let Table { name, engine, .. } = self.table;
         match &self.what {
-            What::Missing => format!("the table {name} is missing, or its user has no right to it"),
+            What::Missing => format!(
+                "the table {name} is missing, or the user in the URL has no right to read it"
+            ),
             What::Engine(found) => {
                 format!("the table {name} has the engine {found} instead of {engine}")
             }
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn table_with_every_required_column_is_accepted_whatever_else_it_has() {
+    fn table_with_every_required_column_is_accepted_even_with_other_columns() {
         let mut fit = seen(&RECORD);
         fit.push(Seen {
             column: "note".into(),
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_the_name_column_is_found_whatever_the_engine() {
+    fn wrong_name_column_is_found_whatever_the_storage_engine() {
         let changes: [fn(&mut Seen); 4] = [
             |one| one.kind = "varchar".into(),
             |one| one.room = 700,

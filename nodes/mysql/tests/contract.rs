@@ -2,7 +2,7 @@
 
 #![allow(
     dead_code,
-    reason = "of what the suite has for other masters, a part is used"
+    reason = "the suite also has helpers that only the tests of other masters use"
 )]
 
 #[path = "../../../tests/contract/apart.rs"]
@@ -45,8 +45,8 @@ async fn mariadb_passes_the_contract_of_all_masters() {
 }
 
 #[test]
-fn mariadb_agrees_with_the_memory_master() {
-    let Some(server) = server("mariadb_agrees_with_the_memory_master") else {
+fn mariadb_gives_the_same_replies_as_the_memory_master() {
+    let Some(server) = server("mariadb_gives_the_same_replies_as_the_memory_master") else {
         return;
     };
     let number = std::cell::Cell::new(0);

@@ -69,7 +69,10 @@ fn main() -> Outcome<()> {
 /// Formats the median of all rounds of the comparison, followed by the value of each round.
 fn shown(rounds: &mut [u64]) -> String {
     rounds.sort_unstable();
-    format!("{} us, of rounds {rounds:?}", rounds[rounds.len() / 2])
+    format!(
+        "{} us (median of the rounds {rounds:?})",
+        rounds[rounds.len() / 2]
+    )
 }
 
 fn middle(mut all: Vec<u64>) -> u64 {
@@ -125,7 +128,9 @@ async fn hands(url: &str) -> Outcome<Vec<u64>> {
 
 fn ask(command: &str, host: &str, mode: &str) -> Outcome<Vec<u64>> {
     let mut words = command.split_whitespace();
-    let program = words.next().ok_or("a peer without a command")?;
+    let program = words
+        .next()
+        .ok_or("the command line of a peer must not be empty")?;
     let count = if mode == "cycle" { CYCLES } else { TURNS };
     let said = Command::new(program)
         .args(words)

@@ -88,7 +88,7 @@ async fn why_silent(host: &str, why: &str) -> String {
     match timeout(Duration::from_secs(1), TcpStream::connect(with_port(host))).await {
         Ok(Err(error)) if !hung_up(&error) => format!("{host}: {error}"),
         Ok(_) => format!(
-            "{host}: it closed the connection ({why}): check that its ensemble has a majority and that \
+            "{host}: the server closed the connection ({why}): check that its ensemble has a majority and that \
              maxClientCnxns allows more connections"
         ),
         Err(_) => format!("{host}: no connection"),

@@ -8,9 +8,13 @@ use crate::address::Address;
 /// The fault of a master that corresponds to this error of a request.
 pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
     match error {
-        Error::NoAuth => {
-            Fault::Denied(format!("the ACL of {} does not admit this user", address.path).into())
-        }
+        Error::NoAuth => Fault::Denied(
+            format!(
+                "the ACL of the path {} does not admit the user in the URL",
+                address.path
+            )
+            .into(),
+        ),
         Error::AuthFailed | Error::InvalidAcl => Fault::Denied(error.to_string().into()),
         Error::NoNode => unprepared(address),
         Error::NotReadOnly => Fault::ReadOnly,
@@ -45,8 +49,8 @@ pub(crate) fn short_session(granted: std::time::Duration, address: &Address) -> 
     let timeout = humantime::format_duration(address.timeout);
     Fault::Unsupported(
         format!(
-            "the server keeps a session for {granted} at most, too short for a timeout of {timeout}: raise \
-             maxSessionTimeout there, or give the URL a shorter ?timeout="
+            "the server keeps a session for at most {granted}, which is too short for the timeout of {timeout}: raise \
+                 maxSessionTimeout of the server, or set a shorter ?timeout= in the URL"
         )
         .into(),
     )

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn record_names_survive_the_hexadecimal_encoding() {
+    fn record_name_is_unchanged_after_encoding_and_decoding_its_znode_name() {
         let all: Vec<u8> = (0..=255).collect();
         for name in [&b""[..], b"a", b"a/b\0", &all] {
             let text = hex(name);

@@ -79,7 +79,7 @@ impl ZooKeeperListener {
             }
         }
         Err(Fault::Server(
-            "two processes listen under the same name".into(),
+            "another process receives wake-ups under the name of this process".into(),
         ))
     }
 
@@ -128,7 +128,7 @@ impl ZooKeeperListener {
     fn gone(&self, error: &Error) -> Fault {
         match error {
             Error::NoNode => Fault::Disconnected(
-                "its znode for wake-ups is gone, or belongs to another process".into(),
+                "the listener's znode for wake-ups is gone, or belongs to another process".into(),
             ),
             error => fault::of_request(error, &self.address),
         }

@@ -99,7 +99,7 @@ impl ZooKeeperSession {
                 return Ok(records);
             }
         }
-        let why = "a record is removed and created again repeatedly";
+        let why = "a record was removed and created again during each attempt to read it";
         Err(Fault::Server(why.into()))
     }
 
@@ -413,7 +413,7 @@ fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
     let states = commit.changes.iter().filter_map(|it| it.state.as_ref());
     let size: usize = states.map(Vec::len).sum();
     if size > LARGEST {
-        let why = format!("a change of {size} bytes is larger than ZooKeeper accepts");
+        let why = format!("the commit has {size} bytes, which is more than ZooKeeper accepts");
         return Err(Fault::Server(why.into()));
     }
     let planned: Option<_> = commit
@@ -422,7 +422,7 @@ fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
         .map(|change| steps(change, life))
         .collect();
     planned
-        .ok_or_else(|| Fault::Server("no znode can be asked for this version of a record".into()))
+        .ok_or_else(|| Fault::Server("no znode can have the expected version of the record".into()))
 }
 
 /// The wake-ups of a commit, with all words for one process combined.

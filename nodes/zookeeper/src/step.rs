@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn record_version_combines_life_and_znode_version() {
+    fn record_version_consists_of_the_life_of_the_record_and_the_version_of_its_znode() {
         for znode in [0, 1, i32::MAX, i32::MIN, -2] {
             let known = of_znode(version(LIFE, znode));
             assert!(matches!(known, Known::At(LIFE, at) if at == znode));
@@ -114,12 +114,12 @@ mod tests {
         assert_eq!(
             version(LIFE, i32::MIN),
             version(LIFE, i32::MAX) + 1,
-            "the version must continue to rise"
+            "the record version must rise when the znode version overflows"
         );
     }
 
     #[test]
-    fn every_change_requires_the_expected_version() {
+    fn every_change_of_a_record_requires_its_expected_version() {
         let write = |version| steps(&change(version, Some(b"x")), 7);
         let look = |version| steps(&change(version, None), 7);
         assert_eq!(write(0).unwrap(), [Step::Room, Step::Create(7)]);

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wake_words_survive_encoding_and_malformed_data_is_refused() {
+    fn encoded_wake_ups_are_decoded_unchanged_and_malformed_data_is_refused() {
         for words in [&[][..], &[&b""[..]], &[b"a", b"", b"bcd"]] {
             assert_eq!(read(&write(words.iter().copied())).unwrap(), words);
         }

@@ -66,7 +66,7 @@ async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
                 assert_eq!(
                     inside.fetch_add(1, Ordering::SeqCst),
                     0,
-                    "two clients hold the lock at the same time"
+                    "two clients must not hold the lock at the same time"
                 );
                 let token = guard.fencing_token().expect("a token");
                 assert!(
@@ -94,7 +94,7 @@ async fn ten_clients_of_three_mariadb_servers_exclude_each_other_and_tokens_rise
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_redis_and_one_mariadb_exclude_ten_clients_and_tokens_rise() {
+async fn ten_clients_of_two_redis_and_one_mariadb_exclude_each_other_and_tokens_rise() {
     let Some(fleet) = Fleet::start(2, 1).await else {
         return;
     };
@@ -103,7 +103,7 @@ async fn two_redis_and_one_mariadb_exclude_ten_clients_and_tokens_rise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lock_over_three_servers_survives_one_dead_server() {
+async fn two_clients_of_three_servers_get_the_lock_while_one_server_is_dead() {
     let Some(fleet) = Fleet::start(0, 3).await else {
         return;
     };
@@ -154,11 +154,14 @@ async fn waiting_clients_cost_the_server_few_statements() {
         wait.await.expect("no panic");
     }
     // With a listener that polls, six waiters cost more than 10,000 statements in this time.
-    assert!(sent < 1_000, "{sent} statements in 3 s");
+    assert!(
+        sent < 1_000,
+        "the waiting clients must not send {sent} statements in 3 s"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_get_their_turns_after_every_session_was_killed() {
+async fn waiters_get_the_lock_after_all_their_sessions_were_killed() {
     let Some(fleet) = Fleet::start(0, 1).await else {
         return;
     };

@@ -36,7 +36,7 @@ async fn uptime(store: &MySql) -> Duration {
 }
 
 #[tokio::test]
-async fn age_of_a_server_run_is_kept_when_its_clock_is_corrected() {
+async fn uptime_of_a_server_is_kept_when_its_clock_is_corrected() {
     let began = Instant::now();
     let Some((_server, store, offset)) = started_an_hour_behind(2).await else {
         return;
@@ -52,7 +52,7 @@ async fn age_of_a_server_run_is_kept_when_its_clock_is_corrected() {
     assert!(back <= began.elapsed() + second, "{back:?}");
     assert!(
         back >= 3 * second,
-        "setting the clock back restarts nothing: {back:?}"
+        "the uptime must not begin again when the clock is set back: {back:?}"
     );
     offset.set(24 * HOUR, Skew::Ahead).expect("a day forward");
     let found = store.inspect().await.uptime.expect("seen");
@@ -82,7 +82,7 @@ async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
     let other = redlock(RestartGuard::On).try_acquire("a").await;
     assert!(lock.is_valid(), "the machine is too slow for this test");
     let said = match other {
-        Ok(TryAcquire::Acquired(_)) => panic!("two clients hold the lock"),
+        Ok(TryAcquire::Acquired(_)) => panic!("two clients must not hold the lock"),
         Ok(_) => "held by another".to_owned(),
         Err(error) => error.details(),
     };
@@ -112,7 +112,10 @@ async fn server_counts_as_restarted_when_its_records_are_recreated() {
         "the reported uptime {least:?} must not exceed the real uptime {:?}",
         began.elapsed()
     );
-    assert_ne!(greeting.run, first.run, "values of before have no vote");
+    assert_ne!(
+        greeting.run, first.run,
+        "a server whose records were recreated must report another run"
+    );
     // After a restart of the server, its run counts from the restart.
     let began = Instant::now();
     server.restart().expect("back");
@@ -137,7 +140,9 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
     // Both clients open a session that may vote, and keep the session.
     for client in [&holder, &other] {
         let lock = client.acquire("b").await;
-        lock.expect("once the server is old enough").release().await;
+        lock.expect("the server must grant the lock once it is old enough to vote")
+            .release()
+            .await;
     }
     let lock = holder.lock("a").renewal(false).acquire().await;
     let lock = lock.expect("the lock");
@@ -148,5 +153,5 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
     let again = other.try_acquire("a").await;
     assert!(lock.is_valid(), "the machine is too slow for this test");
     let again = again.is_ok_and(|again| matches!(again, TryAcquire::Acquired(_)));
-    assert!(!again, "two clients hold the lock");
+    assert!(!again, "two clients must not hold the lock");
 }

@@ -44,7 +44,7 @@ async fn get(session: &mut quorate_mysql::MySqlSession, key: &str) -> Record {
 }
 
 #[tokio::test]
-async fn record_is_changed_only_at_the_expected_version() {
+async fn record_is_changed_only_if_it_has_the_expected_version() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let first = put(&mut session, "a", 0, "one").await;
@@ -60,7 +60,7 @@ async fn record_is_changed_only_at_the_expected_version() {
         assert_eq!(said.what, [Committed::Stale], "{stale}");
         assert!(
             said.clock.is_some(),
-            "a stale answer shows the clock as well"
+            "the answer to an outdated commit must contain the clock"
         );
     }
     let record = get(&mut session, "a").await;
@@ -69,7 +69,7 @@ async fn record_is_changed_only_at_the_expected_version() {
 }
 
 #[tokio::test]
-async fn names_and_states_may_be_any_bytes() {
+async fn names_and_states_of_records_may_contain_any_bytes() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let all: Vec<u8> = (0..=255).collect();
@@ -107,7 +107,7 @@ async fn records_are_loaded_in_the_requested_order() {
 }
 
 #[tokio::test]
-async fn clock_reading_of_a_load_lies_between_its_request_and_its_result() {
+async fn clock_in_an_answer_lies_between_the_request_and_the_answer() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let wall = || {
@@ -145,14 +145,17 @@ async fn version_is_never_reused_even_after_the_row_was_removed() {
         assert!(seen.insert(version));
         for _ in 0..3 {
             version = put(&mut session, "a", version, "s").await;
-            assert!(seen.insert(version), "the version {version} was used twice");
+            assert!(
+                seen.insert(version),
+                "the version {version} must not be used twice"
+            );
         }
         server.sql("DELETE FROM locks.quorate_record").unwrap();
     }
 }
 
 #[tokio::test]
-async fn removal_by_version_removes_only_that_version() {
+async fn removal_with_a_version_removes_no_other_version_of_the_record() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let first = put(&mut session, "a", 0, "1").await;
@@ -182,7 +185,7 @@ async fn late_commit_of_a_lost_session_is_refused_because_the_version_has_change
     server.stop().unwrap();
     let late = [of(change("a", first, "late"))];
     let asked = tokio::time::timeout(Duration::from_millis(100), lost.commit(&late)).await;
-    assert!(asked.is_err(), "a stopped server does not answer");
+    assert!(asked.is_err(), "a stopped server must not answer");
     server.cont().unwrap();
     // Exactly one of the two commits is applied, whichever arrives first.
     let said = next
@@ -203,7 +206,7 @@ async fn late_commit_of_a_lost_session_is_refused_because_the_version_has_change
 }
 
 #[tokio::test]
-async fn abandoned_session_is_never_used_again() {
+async fn session_with_an_abandoned_request_refuses_every_later_request() {
     let (server, store) = store!();
     let mut session = session(&store).await;
     put(&mut session, "a", 0, "a").await;
@@ -218,7 +221,7 @@ async fn abandoned_session_is_never_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transaction_of_a_dropped_session_is_rolled_back() {
+async fn commits_of_a_dropped_session_are_applied_together_or_not_at_all() {
     let (server, store) = store!();
     let mut one = session(&store).await;
     let a = put(&mut one, "a", 0, "a").await;
@@ -323,12 +326,12 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     assert_eq!(
         page.len(),
         3,
-        "a row without a state is no record: {page:?}"
+        "a row without a state must not be listed as a record: {page:?}"
     );
 }
 
 #[tokio::test]
-async fn commit_can_check_a_version_without_changing_it() {
+async fn commit_can_check_the_version_of_a_record_without_changing_the_record() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let a = put(&mut session, "a", 0, "a").await;
@@ -407,7 +410,7 @@ async fn acknowledged_commit_is_applied_under_any_global_setting() {
 }
 
 #[tokio::test]
-async fn pages_are_sorted_by_name_and_continue_after_the_last() {
+async fn pages_of_records_are_sorted_by_name_and_continue_after_the_previous_page() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     for key in ["c", "a", "b"] {
@@ -430,7 +433,7 @@ async fn pages_are_sorted_by_name_and_continue_after_the_last() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_concurrent_commits_to_one_record_exactly_one_is_applied() {
+async fn of_concurrent_commits_to_one_version_of_a_record_exactly_one_is_applied() {
     let (_server, store) = store!();
     let mut won = 0;
     let mut turns = Vec::new();
@@ -548,7 +551,7 @@ async fn commits_of_the_same_records_in_opposite_orders_do_not_deadlock() {
 }
 
 #[tokio::test]
-async fn listener_receives_its_wake_ups_once() {
+async fn listener_receives_each_wake_up_of_its_process_once() {
     let (server, store) = store!();
     let mut session = session(&store).await;
     let process: Arc<str> = "0123456789abcdef".into();
@@ -576,12 +579,12 @@ async fn listener_receives_its_wake_ups_once() {
     assert_eq!(
         left.unwrap(),
         "ffff456789abcdef\n",
-        "what was heard is removed"
+        "received wake-ups must be removed from the table"
     );
 }
 
 #[tokio::test]
-async fn old_wake_ups_are_removed_by_the_next_listener() {
+async fn old_wake_ups_of_other_processes_are_removed_by_the_next_listener() {
     let (server, store) = store!();
     let left = "SELECT COUNT(*) FROM locks.quorate_woken";
     server
@@ -594,7 +597,7 @@ async fn old_wake_ups_are_removed_by_the_next_listener() {
 }
 
 #[tokio::test]
-async fn restart_begins_another_run_of_the_same_server() {
+async fn restarted_server_reports_another_run_and_the_same_server_name() {
     let (server, store) = store!(MariaDbOptions::new());
     let (mut session, first) = store.connect().await.unwrap();
     let version = put(&mut session, "a", 0, "s").await;
@@ -611,6 +614,6 @@ async fn restart_begins_another_run_of_the_same_server() {
     assert_eq!(
         get(&mut session, "a").await.version,
         version,
-        "the record must still have its version"
+        "the record must still have its version after the restart"
     );
 }

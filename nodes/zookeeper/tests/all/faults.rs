@@ -12,7 +12,7 @@ async fn refusal(url: &str) -> Fault {
     let store = ZooKeeper::open(url).unwrap();
     let connected = tokio::time::timeout(PATIENCE, store.connect()).await;
     match connected.expect("an answer") {
-        Ok(_) => panic!("{url} lets us in"),
+        Ok(_) => panic!("{url} must refuse the connection"),
         Err(fault) => fault,
     }
 }
@@ -44,7 +44,7 @@ test!(two_paths_of_one_ensemble_count_as_one_server, server => {
     assert_ne!(here.run, other.run);
 });
 
-test!(path_removed_under_a_session_is_a_fault_and_is_not_recreated, server => {
+test!(path_removed_during_a_session_is_reported_and_not_created_again, server => {
     let (mut session, _) = server.store().connect().await.unwrap();
     let admin = admin(&server).await;
     for path in ["/a/locks/records", "/a/locks/wake", "/a/locks/identity", "/a/locks"] {
@@ -86,7 +86,7 @@ test!(server_with_too_short_sessions_is_refused_with_the_remedy, _server => {
     ZooKeeper::open(&url).unwrap().connect().await.unwrap();
 });
 
-test!(absent_server_is_down_with_the_reason, server => {
+test!(server_that_is_not_running_is_reported_as_down_with_the_reason, server => {
     server.zookeeper.kill(0).unwrap();
     let refused = refusal(&server.url()).await;
     let host = server.zookeeper.addr(0).to_string();
@@ -96,7 +96,7 @@ test!(absent_server_is_down_with_the_reason, server => {
 });
 
 test!(
-    server_without_room_for_another_connection_is_down_with_the_reason,
+    server_without_room_for_another_connection_is_reported_as_down_with_the_reason,
     ZooKeeperOptions::new().setting("maxClientCnxns=4"),
     server => {
         let store = server.store();
@@ -106,7 +106,7 @@ test!(
                 Ok((session, _)) => sessions.push(session),
                 Err(refused) => break refused,
             }
-            assert!(sessions.len() <= 4, "there is room for four");
+            assert!(sessions.len() <= 4, "the server must accept at most four connections");
         };
         assert!(matches!(&refused, Fault::Down(why) if why.contains("maxClientCnxns")), "{refused}");
     }
@@ -143,7 +143,7 @@ test!(
                     Committed::Done(versions) => version = versions[0],
                     // A request of a lost session is sent when the client reconnects, or it is never sent.
                     Committed::Stale => {
-                        assert_eq!(load(&mut session, "a").await.0, version + 1, "no other client may write the record");
+                        assert_eq!(load(&mut session, "a").await.0, version + 1, "only an earlier request of this client may have written the record");
                         version += 1;
                         continue;
                     }
@@ -157,7 +157,7 @@ test!(
             let (now, _) = load(&mut session, "a").await;
             match unknown {
                 Ok(said) => assert_eq!(said.what, [Committed::Done(vec![now])]),
-                Err(_) => assert!(now == version || now == version + 1, "the version is {now}, but was {version} before one uncertain change"),
+                Err(_) => assert!(now == version || now == version + 1, "one uncertain change must not raise the version from {version} to {now}"),
             }
             version = now;
             let zookeeper = &server.zookeeper;
@@ -167,7 +167,7 @@ test!(
         // All acknowledged changes were applied, and in each round at most one unacknowledged change.
         let (last, _) = load(&mut session, "a").await;
         let last = times_written(last);
-        assert!((done..=done + 3).contains(&last), "{last} changes were applied, but {done} were acknowledged");
+        assert!((done..=done + 3).contains(&last), "the {done} acknowledged changes and at most three others must be applied, not {last} changes");
         assert_eq!((before.run, before.server), (after.run, after.server));
         let seen = store.inspect().await;
         assert!(matches!(seen.role.as_deref(), Some("leader" | "follower")), "{seen:?}");
@@ -175,7 +175,7 @@ test!(
 );
 
 test!(
-    stopped_ensemble_member_prevents_no_client_from_connecting,
+    clients_can_connect_to_an_ensemble_while_one_member_is_stopped,
     ZooKeeperOptions::new().members(3),
     server => {
         let leader = server.zookeeper.leader().unwrap();
@@ -193,7 +193,7 @@ test!(
 );
 
 test!(
-    ensemble_without_a_majority_is_down_with_the_reason,
+    ensemble_without_a_majority_is_reported_as_down_with_the_reason,
     ZooKeeperOptions::new().members(3),
     server => {
         let (mut session, _) = server.store().connect().await.unwrap();

@@ -73,7 +73,7 @@ async fn forty(clients: Vec<Redlock>) -> Duration {
                     let guard = redlock.acquire("prize").await.unwrap();
                     assert!(
                         !inside.swap(true, Ordering::SeqCst),
-                        "two clients hold the lock at the same time"
+                        "two clients must not hold the lock at the same time"
                     );
                     let token = guard.fencing_token().expect("fenced");
                     assert!(
@@ -130,7 +130,7 @@ test!(release_fires_one_watch_for_any_number_of_waiters, server => {
     }
 });
 
-test!(dead_holder_is_replaced_after_its_lease_and_not_before, server => {
+test!(lock_of_a_dead_holder_is_granted_again_after_its_lease_and_not_before, server => {
     let ttl = Duration::from_secs(3);
     let url = server.url_with("timeout=700ms");
     let addr = server.zookeeper.addr(0);
@@ -189,7 +189,7 @@ test!(
     }
 );
 
-test!(two_redis_and_one_zookeeper_form_one_quorum, server => {
+test!(lock_over_two_redis_and_one_zookeeper_survives_one_dead_master, server => {
     let masters = Masters::start(2).unwrap();
     let took = forty((0..10).map(|_| mixed(&server, &masters)).collect()).await;
     assert!(took < Duration::from_secs(15), "{took:?}");
@@ -265,7 +265,7 @@ fn wall_micros() -> u64 {
     since.as_micros() as u64
 }
 
-test!(once_job_follows_the_clock_of_the_ensemble_when_the_caller_is_ahead, server => {
+test!(once_job_and_fencing_tokens_follow_the_clock_of_the_ensemble_if_the_client_is_ahead, server => {
     let month = Duration::from_secs(30 * 24 * 3600);
     let period = Duration::from_secs(24 * 3600);
     let ahead = settings(&server).runtime(Arc::new(Ahead(month)));

@@ -42,14 +42,14 @@ test!(commit_that_expects_another_version_changes_nothing, server => {
     assert_eq!(load(&mut session, "a").await, (second[0], b"2".to_vec()));
 });
 
-test!(batch_is_applied_in_order_and_each_commit_independently, server => {
+test!(commits_of_a_batch_are_applied_in_order_and_independently_of_each_other, server => {
     let mut session = session(&server).await;
     let batch: Vec<Commit> = (0..64)
         .map(|i| change(&format!("r{i}"), u64::from(i % 3 == 0), &[i]))
         .map(commit)
         .collect();
     let became = session.commit(&batch).await.unwrap();
-    assert!(became.clock.is_none(), "it has no clock");
+    assert!(became.clock.is_none(), "ZooKeeper must not report a clock");
     for (i, became) in became.what.iter().enumerate() {
         assert_eq!(matches!(became, Committed::Stale), i % 3 == 0, "{i}");
     }
@@ -80,7 +80,7 @@ test!(commit_of_several_records_is_applied_as_a_whole_or_not_at_all, server => {
     assert_eq!(load(&mut session, "b").await, (versions[1], b"2".to_vec()));
 });
 
-test!(record_that_is_only_compared_decides_the_commit_and_is_unchanged, server => {
+test!(record_whose_version_is_only_checked_decides_the_commit_and_is_unchanged, server => {
     let mut session = session(&server).await;
     let first = put(&mut session, "a", 0, b"1").await;
     let with = |a: u64, none: u64| Commit {
@@ -112,7 +112,7 @@ test!(record_created_again_after_its_removal_never_has_an_earlier_version, serve
         let mut version = 0;
         for _ in 0..3 {
             version = put(&mut first, "a", version, &[round]).await;
-            assert!(seen.insert(version), "the version {version} was used twice");
+            assert!(seen.insert(version), "the version {version} must not be used twice");
         }
         assert_eq!(load(&mut second, "a").await, (version, vec![round]));
         let removed = [(name("a"), version - 1), (name("b"), version), (name("a"), 0)];
@@ -183,7 +183,7 @@ test!(commits_of_the_same_records_in_opposite_orders_never_block_each_other, ser
     assert_eq!(times_written(a), counted.into_inner());
 });
 
-test!(names_of_any_bytes_and_full_length_name_different_records, server => {
+test!(record_names_of_any_bytes_and_of_the_maximum_length_are_distinguished, server => {
     let mut session = session(&server).await;
     let names: Vec<Vec<u8>> = vec![
         vec![], vec![0], b"/".to_vec(), b"a/b".to_vec(), b"-".to_vec(), b"2d".to_vec(), vec![0xff; 2_100], vec![0xff; 2_099],
@@ -245,7 +245,7 @@ test!(late_commit_of_a_dropped_future_is_refused_because_the_version_has_changed
     assert_eq!(load(&mut second, "a").await, (now, b"next".to_vec()));
 });
 
-test!(listener_receives_every_word_for_its_process_and_no_other, server => {
+test!(listener_receives_every_wake_up_for_its_process_and_no_others, server => {
     let mut session = session(&server).await;
     let mut mine = listener(&server, "00000000000000aa").await;
     let mut other = listener(&server, "00000000000000bb").await;
@@ -267,7 +267,7 @@ test!(listener_receives_every_word_for_its_process_and_no_other, server => {
     assert_eq!(server.watches_fired() - fired, 20, "each wake-up must fire exactly one watch");
 });
 
-test!(several_words_of_one_commit_arrive_as_one_wake_up, server => {
+test!(several_wake_ups_of_one_commit_for_one_process_arrive_together, server => {
     let mut session = session(&server).await;
     let mut mine = listener(&server, "00000000000000aa").await;
     idle(&mut mine).await;
@@ -295,7 +295,7 @@ test!(wake_up_for_a_dead_process_does_not_delay_the_commit, server => {
     idle(&mut there).await;
 });
 
-test!(overwritten_wake_ups_are_reported_as_an_unspecified_one, server => {
+test!(listener_reports_that_wake_ups_were_lost_if_they_were_overwritten, server => {
     let mut session = session(&server).await;
     let mut mine = listener(&server, "00000000000000aa").await;
     for word in ["one", "two", "three"] {
@@ -323,7 +323,7 @@ test!(second_listener_of_a_process_replaces_the_first, server => {
     assert_eq!(next(&mut second).await, [b"w".to_vec()]);
 });
 
-test!(server_stopped_for_longer_than_a_session_ends_it_and_keeps_the_records, server => {
+test!(session_ends_if_the_server_is_stopped_for_longer_and_the_records_are_kept, server => {
     let url = server.url_with("session=1s&timeout=400ms");
     let store = ZooKeeper::open(&url).unwrap();
     let (mut session, _) = store.connect().await.unwrap();
@@ -344,7 +344,7 @@ test!(server_stopped_for_longer_than_a_session_ends_it_and_keeps_the_records, se
     assert_eq!(next(&mut mine).await, [b"w".to_vec()]);
 });
 
-test!(killed_server_is_noticed_at_once_and_keeps_its_records, server => {
+test!(session_notices_a_killed_server_at_once_and_the_records_survive, server => {
     let store = server.store();
     let (mut session, before) = store.connect().await.unwrap();
     let mut done = Vec::new();
@@ -367,7 +367,7 @@ test!(killed_server_is_noticed_at_once_and_keeps_its_records, server => {
     assert!(after.uptime.is_none(), "a server that loses nothing must report no uptime");
 });
 
-test!(session_knows_the_date_of_its_last_change_from_the_start, server => {
+test!(session_reports_the_date_of_its_last_change_also_before_the_first_change, server => {
     let mut session = session(&server).await;
     let near = |date: Option<u64>| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

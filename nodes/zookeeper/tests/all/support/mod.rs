@@ -163,7 +163,7 @@ pub(crate) async fn put(
 ) -> u64 {
     match one(session, change(of, version, state)).await {
         Committed::Done(versions) => versions[0],
-        Committed::Stale => panic!("{of} has another version than {version}"),
+        Committed::Stale => panic!("the record {of} must have the version {version}"),
     }
 }
 
