@@ -126,8 +126,11 @@ impl Process {
     }
 }
 
-/// A clock reading takes less than two microseconds (2^11 nanoseconds).
+/// A clock reading takes less than [`LONGEST_READING`], which is about two microseconds.
 const STEP_BITS: u32 = 11;
+
+/// The limit for the time that one reading of a clock takes, in nanoseconds.
+pub(crate) const LONGEST_READING: u64 = 1 << STEP_BITS;
 
 /// Multiplier and increment of Knuth's generator, which makes a random number for each clock reading in two
 /// instructions.
