@@ -19,7 +19,7 @@ use crate::run::leaving_nothing;
 /// the copy. If this process is killed, the locks expire after at most this time.
 const LOCKED: Duration = Duration::from_secs(5);
 
-const CUT_SHORT: &str = "the step may be half done: run it again";
+const CUT_SHORT: &str = "the step may be only partly done: run the step again";
 
 /// The text below the options of `quorate masters --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -152,7 +152,7 @@ async fn status(redlock: &Redlock) -> Outcome {
     if masters.any(MasterSeen::lacks_rights) {
         return Err(Failure::new(
             exit::FINDINGS,
-            "the state is not complete: grant the rights that are named above",
+            "the printed state is not complete: grant the rights that are named above",
         ));
     }
     if survey
@@ -232,7 +232,7 @@ async fn finished(change: &MastersChange<'_>) -> Outcome {
             left.join(", ")
         ))?;
     }
-    done("finished: the next masters are now the masters")
+    done("finished: the next masters have replaced the old masters")
 }
 
 async fn left(change: &MastersChange<'_>) -> Outcome {
@@ -273,7 +273,7 @@ fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     }
     Err(Failure::new(
         exit::FINDINGS,
-        "not done: the messages above say what is missing",
+        "the step was not done: the messages above say what is missing",
     ))
 }
 
@@ -314,7 +314,7 @@ fn what_next(survey: &Survey) -> &'static str {
             "begun: set next_masters for all clients; once all have it, or the others may be refused, run quorate masters close"
         }
         ChangeStage::PartlyClosed => {
-            "closed on too few of the old masters: run quorate masters close again"
+            "too few of the old masters are closed: run quorate masters close again"
         }
         ChangeStage::Closed => "closed: next, run quorate masters open",
         ChangeStage::Open => {

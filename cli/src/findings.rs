@@ -61,7 +61,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         Fault::Denied(_) if master.missing.is_empty() => (
             "login",
             format!("refuses the login: {why}"),
-            "correct the user and the password in its URL",
+            "correct the user and the password in the URL of this master",
         ),
         Fault::Denied(_) => (
             "acl",
@@ -86,17 +86,17 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         Fault::ReadOnly => (
             "role",
             format!("cannot be used: {why}"),
-            "list its source instead, or make it writable: REPLICAOF NO ONE, SET GLOBAL read_only = 0",
+            "if this server is a replica, list its source instead; otherwise make the server writable: REPLICAOF NO ONE, SET GLOBAL read_only = 0",
         ),
         Fault::Timeout(_) => (
             "reachable",
             format!("replies too late: {why}"),
-            "find out what keeps it busy, or raise --node-timeout",
+            "find out what keeps this master busy, or raise --node-timeout",
         ),
         Fault::Down(_) => (
             "reachable",
             format!("does not reply: {why}"),
-            "start it, or correct its URL, firewall or certificate",
+            "start this master, or correct its URL, firewall or certificate",
         ),
         _ => (
             "reachable",
@@ -135,7 +135,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let needed = some(&|one| one.is_needed() && !unclear(one));
     if !needed.is_empty() {
         let what = format!(
-            "cannot be used for locks: its user may not use {}",
+            "cannot be used for locks: the user in the URL may not use {}",
             list(&needed)
         );
         add(Severity::Error, "acl", what, &grant(&needed));
@@ -150,7 +150,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
             }
         }
         let what = format!(
-            "its user may not use {}, which is needed for {}",
+            "the user in the URL may not use {}, which is needed for {}",
             list(&wanted),
             purposes.join(", ")
         );
@@ -161,7 +161,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Warning,
             "acl",
-            "its user may not use keys of every name, but without --prefix a lock may have any name"
+            "the user in the URL may not use keys of every name, but without --prefix a lock may have any name"
                 .to_owned(),
             "give the text with which the names of your locks begin, so that it can be checked: --prefix lock:",
         );
@@ -202,7 +202,10 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
         add(
             Severity::Warning,
             "masters",
-            format!("{n} masters survive no more failures than {} do", n - 1),
+            format!(
+                "{n} masters survive no more failures than {} masters",
+                n - 1
+            ),
             "use an odd number of masters",
         );
     }
@@ -227,7 +230,7 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "clock",
             format!("the masters' clocks are {} apart", human(apart_time)),
             &format!(
-                "synchronise them (chrony, ntpd): with more than {}, fencing tokens may decrease if all masters lose their data",
+                "synchronise the clocks (chrony, ntpd): if they differ by more than {}, fencing tokens may decrease when all masters lose their data",
                 human(limit)
             ),
         );
@@ -243,9 +246,9 @@ fn marked(masters: &[Inspection], add: &mut impl Add) {
         return;
     }
     let what = if masters.iter().any(|m| m.marked == Some(true)) {
-        "some masters have no generation marker: clients that see the marker of another master ignore their votes for max_ttl"
+        "some masters have no generation marker: clients that see the marker of another master ignore the votes of these masters for max_ttl"
     } else {
-        "the masters have no generation marker: if the address of one led to another running server, that server would vote at once"
+        "the masters have no generation marker: if the address of a master led to another running server, that server would vote at once"
     };
     add(
         Severity::Note,
@@ -269,7 +272,7 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
             Severity::Error,
             "role",
             format!("is a {role}, not a master"),
-            "list its master instead, or make it one with REPLICAOF NO ONE",
+            "list the master of this replica instead, or make this server a master with REPLICAOF NO ONE",
         );
     }
     if master.cluster == Some(true) {
@@ -285,14 +288,16 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
         Some(policy) => add(
             Severity::Error,
             "eviction",
-            format!("maxmemory-policy is {policy}: it can evict a lock while it is held"),
+            format!(
+                "maxmemory-policy is {policy}: the server can evict a lock while a client holds the lock"
+            ),
             "run CONFIG SET maxmemory-policy noeviction, and set it in the configuration file",
         ),
         None => add(
             Severity::Warning,
             "eviction",
             "does not report its maxmemory-policy".to_owned(),
-            "make sure that it is noeviction, or let the user run INFO",
+            "make sure that maxmemory-policy is noeviction, or let the user in the URL run INFO",
         ),
     }
     restarts(master, rules, add);
@@ -316,7 +321,7 @@ fn untested(server: &str, version: &str, add: &mut impl Add) {
                 "{server} {version} is not tested; tested versions are {}",
                 list.join(", ")
             ),
-            "test it with scripts/versions, or use a tested version",
+            "test this version with scripts/versions, or use a tested version",
         );
     }
 }
@@ -333,7 +338,7 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             None => (
                 Severity::Warning,
                 "does not report whether a restart can lose locks",
-                "use --restart-guard on, or let its user read the settings: +info +config|get",
+                "use --restart-guard on, or let the user in the URL read the settings: +info +config|get",
             ),
             Some(_) => (
                 Severity::Error,
@@ -353,9 +358,9 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             master.append_fsync.as_deref(),
             master.snapshots,
         ) {
-            (Some(true), Some("everysec"), _) => "can lose the last second",
-            (Some(true), _, _) => "can lose the last seconds",
-            (_, _, Some(true)) => "can lose everything since the last snapshot",
+            (Some(true), Some("everysec"), _) => "can lose the writes of the last second",
+            (Some(true), _, _) => "can lose the writes of the last seconds",
+            (_, _, Some(true)) => "can lose all writes since the last snapshot",
             (Some(false), _, Some(false)) => "loses everything",
             _ => "may lose locks",
         };
@@ -364,7 +369,7 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             "persistence",
             format!("{kept} in a restart; the restart guard covers that"),
             &format!(
-                "nothing to do: its votes are ignored for {} after a restart",
+                "nothing to do: the votes of this master are ignored for {} after a restart",
                 human(rules.max_ttl)
             ),
         );
@@ -384,10 +389,10 @@ fn just_started(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "uptime",
             format!(
-                "{started}: its votes are ignored for another {}",
+                "{started}: the votes of this master are ignored for another {}",
                 human(left)
             ),
-            "wait; act only if it restarts again and again",
+            "wait; find the cause only if this master restarts again and again",
         );
     }
 }

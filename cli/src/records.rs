@@ -16,7 +16,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
     let (check, advice) = match fault {
         Fault::Denied(_) if zookeeper => (
             "acl",
-            "name a user with access to the path in its URL (zk://user:password@host/path), or change the ACL (setAcl)",
+            "put a user with access to the path into the URL (zk://user:password@host/path), or change the ACL of the path (setAcl)",
         ),
         // The kind of server is known only after a successful login. So only rights are missing.
         Fault::Denied(_) if master.server.is_some() => (
@@ -27,15 +27,15 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
         Fault::Down(why) if why.contains("max_connections") => ("connections", FEWER),
         Fault::Denied(why) if why.contains("has expired") => (
             "login",
-            "set a new password for its user (ALTER USER .. IDENTIFIED BY ..), and put it into its URL",
+            "set a new password for the user (ALTER USER .. IDENTIFIED BY ..), and put the password into the URL of this master",
         ),
         Fault::Denied(why) if why.contains("is locked") || why.contains("is blocked") => (
             "login",
-            "unlock its user or the host of this client; the text says what is locked",
+            "unlock the user in the URL, or the host of this client; the finding says which of them is locked",
         ),
         Fault::Denied(_) => (
             "login",
-            "correct the user, the password and the database in its URL, or make the grants that `quorate prepare-server URL` prints",
+            "correct the user, the password and the database in the URL of this master, or make the grants that `quorate prepare-server URL` prints",
         ),
         Fault::Unsupported(why) if why.contains("binlog_format") => (
             "binlog",
@@ -43,20 +43,20 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
         ),
         Fault::Unsupported(why) if why.contains("(1290)") => (
             "option",
-            "turn this option off in its configuration, or use another server",
+            "turn this option off in the configuration of the server, or use another server",
         ),
         Fault::Unsupported(why) if why.contains("maxSessionTimeout") => (
             "session",
-            "raise maxSessionTimeout in its zoo.cfg, or lower ?timeout= in its URL",
+            "raise maxSessionTimeout in the zoo.cfg of the server, or lower ?timeout= in its URL",
         ),
         Fault::ReadOnly if zookeeper => (
             "role",
-            "start members until they have a majority: without one, this member serves only reads",
+            "start members of the ensemble until a majority of them runs: without a majority, this member serves only reads",
         ),
         Fault::ReadOnly => ("role", READ_ONLY),
         Fault::Timeout(_) => (
             "reachable",
-            "find out what keeps it busy, or raise ?timeout= in its URL",
+            "find out what keeps this server busy, or raise ?timeout= in its URL",
         ),
         _ => return false,
     };
@@ -73,8 +73,8 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
 const FEWER: &str =
     "raise this limit on the server, or open fewer sessions with ?lanes= in its URL";
 
-const READ_ONLY: &str = "list its source instead, or run SET GLOBAL read_only = 0, or start it without \
-    innodb_read_only";
+const READ_ONLY: &str = "if this server is a replica, list its source instead; otherwise run SET GLOBAL read_only = 0, or start the \
+                 server without innodb_read_only";
 
 /// Runs all checks on a master that locks can use.
 pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
@@ -135,8 +135,8 @@ fn role(master: &Inspection, add: &mut impl Add) {
             add(
                 Severity::Error,
                 "role",
-                format!("is a replica of {source}: writes there are copied here"),
-                "list its source instead, or keep the database of the locks out of it (replicate-ignore-db)",
+                format!("is a replica of {source}: writes to {source} are copied to this server"),
+                "list the source of this replica instead, or exclude the database of the locks from the replication (replicate-ignore-db)",
             );
         }
         Some("read-only") => add(
@@ -165,9 +165,9 @@ fn together_with_others(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "cluster",
             format!(
-                "is a member of {what}, whose members together are one master; this is not tested"
+                "is a member of {what}, whose members together are one master; this setup is not tested"
             ),
-            "use independent servers; of a cluster, list one member only, the same for all clients",
+            "use independent servers; of a cluster, list only one member, and the same member for all clients",
         );
     }
 }
@@ -183,7 +183,7 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
         return add(
             Severity::Warning,
             "persistence",
-            "does not report what a crash would lose".to_owned(),
+            "does not report which commits a crash would lose".to_owned(),
             "keep --restart-guard on",
         );
     };
@@ -193,15 +193,16 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let lost = match (flush, binlog) {
         ("1", _) => format!("sync_binlog = {binlog}: a power cut can lose the last commits"),
         ("0", _) => {
-            "innodb_flush_log_at_trx_commit = 0: a crash can lose the last second".to_owned()
+            "innodb_flush_log_at_trx_commit = 0: a crash can lose the commits of the last second"
+                .to_owned()
         }
         _ => format!(
-            "innodb_flush_log_at_trx_commit = {flush}: a power cut can lose the last second"
+            "innodb_flush_log_at_trx_commit = {flush}: a power cut can lose the commits of the last second"
         ),
     };
     if rules.restart_guard {
         let advice = format!(
-            "nothing to do: its votes are ignored for {} after a restart",
+            "nothing to do: the votes of this master are ignored for {} after a restart",
             human(rules.max_ttl)
         );
         let what = format!("{lost}; the restart guard covers that");
@@ -244,11 +245,11 @@ fn pace(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "latency",
             format!(
-                "takes {} to reply, and the timeout is {}: its votes will often come too late",
+                "takes {} to reply, and the timeout is {}: the votes of this master will often come too late",
                 human(trip),
                 human(timeout)
             ),
-            "find out what keeps it or its disk busy, or raise ?timeout= in its URL",
+            "find out what keeps this server or its disk busy, or raise ?timeout= in its URL",
         );
     }
 }
@@ -435,7 +436,8 @@ mod tests {
         }
         let locked = Fault::Denied("this account is locked (4151)".into());
         assert!(advice(&stranger, &locked).starts_with("login: unlock"));
-        let expired = Fault::Denied("the password of its user has expired (1820)".into());
+        let expired =
+            Fault::Denied("the password of the user in the URL has expired (1820)".into());
         assert!(advice(&stranger, &expired).contains("new password"));
         let option = Fault::Unsupported("running with the --x option (1290)".into());
         assert!(advice(&database(&[]), &option).starts_with("option: turn this option off"));

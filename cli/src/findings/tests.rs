@@ -160,7 +160,11 @@ fn even_number_of_masters_and_single_master_cause_warnings() {
 fn master_that_refuses_locks_is_reported_with_advice() {
     for (fault, check, advice) in [
         (Fault::Denied("WRONGPASS".into()), "login", "password"),
-        (Fault::Down("refused".into()), "reachable", "start it"),
+        (
+            Fault::Down("refused".into()),
+            "reachable",
+            "start this master",
+        ),
         (
             Fault::Timeout(Duration::from_millis(50)),
             "reachable",

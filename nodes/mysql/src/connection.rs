@@ -56,8 +56,11 @@ impl Connection {
     /// not run.
     pub(crate) async fn ask(&mut self, packet: &str) -> Result<Vec<Outcome>, Fault> {
         let conn = self.conn.as_mut().filter(|_| !self.asked);
-        let conn =
-            conn.ok_or_else(|| Fault::Disconnected("an earlier request was abandoned".into()))?;
+        let conn = conn.ok_or_else(|| {
+            Fault::Disconnected(
+                "this session cannot be used, because an earlier request was abandoned".into(),
+            )
+        })?;
         self.asked = true;
         let outcomes = read(conn, packet).await;
         let outcomes = outcomes.map_err(|error| fault(&error, true))?;

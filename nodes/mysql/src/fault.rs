@@ -47,7 +47,7 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
             DriverError::FromValue { .. }
             | DriverError::FromRow { .. }
             | DriverError::UnexpectedPacket { .. },
-        ) => lost("an answer that cannot be read".into()),
+        ) => lost("the server sent an answer that cannot be read".into()),
         Error::Driver(
             why @ (DriverError::NoClientSslFlagFromServer
             | DriverError::UnknownAuthPlugin { .. }
@@ -75,20 +75,20 @@ fn of_server(said: &ServerError) -> Fault {
         1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698
         // The account or this host is locked, blocked, or not allowed to connect.
         | 1129 | 1130 | 3118 | 3955 | 4150 | 4151 => denied(text()),
-        1820 | 1862 => denied(format!("the password of its user has expired ({code})")),
+        1820 | 1862 => denied(format!("the password of the user in the URL has expired ({code})")),
         // The user has used up a limit of its account, usually the number of its connections.
         1203 | 1226 if message.contains("max_user_connections") => {
             denied(format!("{}: raise this limit, {FEWER_SESSIONS}", text()))
         }
-        1226 => denied(format!("{}: raise this limit of the user", text())),
+        1226 => denied(format!("{}: raise this limit of the user in the URL", text())),
         1040 => Fault::Down(format!("{}: raise max_connections, {FEWER_SESSIONS}", text()).into()),
         1053 => Fault::Down(text().into()),
         3159 => denied(format!("{}: {USE_TLS}", text())),
-        1049 | 1054 | 1146 | 1305 => unprepared("the tables are missing or of another version"),
+        1049 | 1054 | 1146 | 1305 => unprepared("the tables of quorate are missing, or belong to another version"),
         // The code of a write at isolation level READ COMMITTED with a statement-based binary log.
-        1665 => Fault::Unsupported("binlog_format=STATEMENT: it must be ROW or MIXED".into()),
+        1665 => Fault::Unsupported("binlog_format is STATEMENT, but must be ROW or MIXED".into()),
         // The server's message would repeat a part of the statement, which contains stored data, so it is not shown.
-        1064 => Fault::Server("the server does not understand a statement (1064)".into()),
+        1064 => Fault::Server("the server reports a syntax error in a statement of quorate (1064)".into()),
         _ => Fault::Server(text().into()),
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn server_error_codes_map_to_their_faults() {
+    fn error_codes_of_the_server_are_classified_as_faults() {
         assert_eq!(of(1205, ""), Fault::Busy);
         assert_eq!(of(1290, "--read-only"), Fault::ReadOnly);
         assert_eq!(
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn error_that_only_an_administrator_can_end_does_not_pass_by_itself() {
+    fn error_that_only_an_administrator_can_remove_does_not_pass_by_itself() {
         for (code, message, said) in [
             (1129, "Host '10.0.0.1' is blocked", "blocked"),
             (
@@ -172,12 +172,12 @@ mod tests {
             (
                 1820,
                 "You must SET PASSWORD",
-                "password of its user has expired",
+                "password of the user in the URL has expired",
             ),
             (
                 1862,
                 "Your password has expired",
-                "password of its user has expired",
+                "password of the user in the URL has expired",
             ),
             (3118, "Account is locked", "locked"),
             (4150, "User is blocked", "blocked"),

@@ -69,7 +69,11 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let made = if self.made { "made" } else { "was there" };
+        let made = if self.made {
+            "created"
+        } else {
+            "existed already"
+        };
         writeln!(
             f,
             "{}: schema of version {} {made}",
@@ -78,7 +82,7 @@ impl fmt::Display for Report {
         for repaired in &self.repaired {
             writeln!(f, "  repaired: {repaired}")?;
         }
-        writeln!(f, "the user who takes locks needs:")?;
+        writeln!(f, "the user that takes locks needs these grants:")?;
         self.grants
             .iter()
             .try_for_each(|grant| writeln!(f, "  {grant};"))
@@ -250,7 +254,7 @@ async fn make_tables(
     for table in [&SCHEMA, &RECORD] {
         if let Some(misfit) = of(table).filter(|misfit| matches!(misfit.what, What::Column(_))) {
             let why = misfit.text();
-            let cure = "ALTER it back, or DROP it when no lock is held and no value is needed";
+            let cure = "change the table back with ALTER TABLE, or drop the table when no lock is held and no value is needed";
             return Err(Fault::Unprepared(format!("{why}: {cure}").into()));
         }
     }
@@ -319,7 +323,7 @@ fn engine_refused(fault: Fault) -> Fault {
         {
             Fault::Unsupported(
                 format!(
-                    "{why}: it must have InnoDB and MEMORY, and enforce_storage_engine must be off"
+                    "{why}: the server must have the engines InnoDB and MEMORY, and enforce_storage_engine must be off"
                 )
                 .into(),
             )
@@ -426,6 +430,6 @@ pub(crate) fn suits(version: Option<u64>) -> Result<(), Fault> {
             )
             .into(),
         )),
-        _ => Err(unprepared("the schema is older than this program")),
+        _ => Err(unprepared("the schema of the tables is older than this program")),
     }
 }

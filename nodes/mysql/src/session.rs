@@ -251,7 +251,7 @@ fn by_row(outcome: &Outcome) -> Result<(bool, Option<u64>), Fault> {
 }
 
 fn unreadable() -> Fault {
-    Fault::Server("an answer that cannot be read".into())
+    Fault::Server("the server sent an answer that cannot be read".into())
 }
 
 impl Session for MySqlSession {
@@ -275,7 +275,9 @@ impl Session for MySqlSession {
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
         if !commits.iter().all(sql::has_room) {
-            return Err(Fault::Unsupported("a name of more than 2,100 bytes".into()));
+            return Err(Fault::Unsupported(
+                "the name of a record has more than 2,100 bytes".into(),
+            ));
         }
         let mut packet = Packet::default();
         let proofs = self.write(commits, &mut packet);

@@ -95,7 +95,7 @@ impl Address {
         let read = std::fs::File::open(ca);
         read.map(drop).map_err(|why| {
             bad(format!(
-                "ca names {}, which cannot be read: {why}",
+                "the option ca names the file {}, which cannot be read: {why}",
                 ca.display()
             ))
         })
@@ -106,12 +106,16 @@ impl Address {
             "timeout" => {
                 let timeout = duration(value).filter(|time| !time.is_zero());
                 self.timeout = timeout.ok_or_else(|| {
-                    bad("timeout must be a duration with a unit, for example 250ms or 1s")
+                    bad("the option timeout must be a duration with a unit, for example 250ms or 1s")
                 })?;
             }
             "lanes" => {
                 let lanes = value.parse().ok().filter(|n| (1..=MOST_LANES).contains(n));
-                let why = || bad(format!("lanes must be a number from 1 to {MOST_LANES}"));
+                let why = || {
+                    bad(format!(
+                        "the option lanes must be a number from 1 to {MOST_LANES}"
+                    ))
+                };
                 self.lanes = lanes.ok_or_else(why)?;
             }
             "ca" if self.tls => self.ca = Some(value.into()),
@@ -243,7 +247,7 @@ mod tests {
 
     #[cfg(feature = "tls-rustls")]
     #[test]
-    fn ca_parameter_names_a_readable_file() {
+    fn option_ca_must_name_a_readable_file() {
         let read = Address::read("mysqls://u@h/d?ca=/etc/ca.pem").unwrap();
         assert!(read.tls);
         assert_eq!(read.ca, Some("/etc/ca.pem".into()));

@@ -13,7 +13,7 @@ const PATH: &str = "/quorate";
 
 /// The reason why a URL is not valid. It never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a URL of ZooKeeper: {0}; it should look like zk://host:2181+host/path")]
+#[error("not a ZooKeeper URL: {0}; write zk://host:2181+host/path")]
 pub struct BadUrl(String);
 
 /// The contents of a URL.
@@ -40,8 +40,8 @@ impl Address {
             Some((scheme, _)) if is_tls(scheme) => {
                 return Err(bad("TLS to ZooKeeper cannot be used yet, only zk://"));
             }
-            Some((scheme, _)) => return Err(bad(format!("its scheme is {scheme:?}, not zk"))),
-            None => return Err(bad("it does not begin with zk://")),
+            Some((scheme, _)) => return Err(bad(format!("the scheme is {scheme:?}, not zk"))),
+            None => return Err(bad("the URL does not begin with zk://")),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         // Split at the last `@`: a password may contain a slash, but a path contains no `@`.
@@ -54,7 +54,7 @@ impl Address {
             None => (rest, ""),
         };
         if hosts.contains(',') {
-            return Err(bad("its hosts are separated by commas instead of `+`"));
+            return Err(bad("the hosts are separated by commas instead of `+`"));
         }
         let mut address = Self {
             hosts: hosts.split('+').map(parse_host).collect::<Result<_, _>>()?,
@@ -67,7 +67,9 @@ impl Address {
             address.set(pair)?;
         }
         if address.session < address.timeout * 5 / 2 {
-            return Err(bad("session must be at least 2.5 times timeout"));
+            return Err(bad(
+                "the option session must be at least 2.5 times the option timeout",
+            ));
         }
         Ok(address)
     }
@@ -84,7 +86,7 @@ impl Address {
             .filter(|length| (1..=3_600_000).contains(&length.as_millis()))
             .ok_or_else(|| {
                 bad(format!(
-                    "{name} must be a length of time such as 500ms, at most 1h"
+                    "the option {name} must be a duration such as 500ms, at most 1h"
                 ))
             })?;
         Ok(())
@@ -134,7 +136,7 @@ fn is_tls(scheme: &str) -> bool {
 fn parse_host(text: &str) -> Result<String, BadUrl> {
     let empty = || bad("a host in the list is empty");
     // If the URL was split at the wrong place, this text may be part of a password. So the error does not repeat it.
-    let strange = || bad("an entry in the list of hosts is no host");
+    let strange = || bad("an entry in the list of hosts is not a host");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']').ok_or_else(strange)?;
@@ -268,11 +270,11 @@ mod tests {
             ("zk://:2181", "a host in the list is empty"),
             (
                 "zk://h1:2181,h2:2181/p",
-                "commas instead of `+`; it should look like zk://host:2181+host/path",
+                "commas instead of `+`; write zk://host:2181+host/path",
             ),
             ("zk://ann:secret@h1,h2", "commas instead of `+`"),
-            ("zk://h1 h2", "is no host"),
-            ("zk://[::1", "is no host"),
+            ("zk://h1 h2", "is not a host"),
+            ("zk://[::1", "is not a host"),
             ("zk://h:0", "the port of a host"),
             ("zk://h:99999", "the port of a host"),
             ("zk://h:", "the port of a host"),
@@ -282,9 +284,9 @@ mod tests {
             ("zk://h/zookeeper/quota", "reserved"),
             ("zk://h/%ff", "not valid UTF-8"),
             ("zk://h/%0a", "is invalid"),
-            ("zk://h?timeout=", "length of time"),
-            ("zk://h?timeout=0s", "length of time"),
-            ("zk://h?session=2h", "length of time"),
+            ("zk://h?timeout=", "must be a duration"),
+            ("zk://h?timeout=0s", "must be a duration"),
+            ("zk://h?session=2h", "must be a duration"),
             ("zk://h?timeout=5s", "2.5 times"),
             ("zk://h?colour=red", "unknown option"),
             ("zk://secret@h", "is not user:password"),
@@ -295,7 +297,7 @@ mod tests {
             ("zk://ann:pass?secret@h/a", "the port of a host"),
             ("zk://ann:secret", "the port of a host"),
             ("zk://h?secret@h/a", "unknown option"),
-            ("zk://h?timeout=secret@h/a", "length of time"),
+            ("zk://h?timeout=secret@h/a", "must be a duration"),
         ] {
             let said = Address::parse(url).expect_err(url).to_string();
             assert!(said.contains(why), "{url}: {said}");

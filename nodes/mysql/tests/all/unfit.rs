@@ -32,8 +32,8 @@ fn user(server: &MariaDb, grants: &[String]) -> String {
 async fn fault_of(url: &str) -> Fault {
     let store = MySql::open(url).unwrap();
     let connecting = tokio::time::timeout(Duration::from_secs(20), store.connect()).await;
-    let Err(fault) = connecting.expect("it does not hang") else {
-        panic!("it connected");
+    let Err(fault) = connecting.expect("connecting must not hang") else {
+        panic!("the server must refuse the connection");
     };
     assert!(!fault.to_string().contains(SECRET), "{fault}");
     fault
@@ -48,11 +48,15 @@ async fn concurrent_prepares_create_the_schema_once() {
     assert_eq!(
         fault_of(&url).await.kind(),
         "unprepared",
-        "the database does not exist"
+        "a missing database must be reported as not prepared"
     );
     server.sql("CREATE DATABASE locks").unwrap();
     let fault = fault_of(&url).await;
-    assert_eq!(fault.kind(), "unprepared", "the tables do not exist");
+    assert_eq!(
+        fault.kind(),
+        "unprepared",
+        "missing tables must be reported as not prepared"
+    );
     assert!(
         fault.to_string().contains("quorate prepare-server"),
         "{fault}"
@@ -61,7 +65,7 @@ async fn concurrent_prepares_create_the_schema_once() {
     let (one, other) = (one.unwrap(), other.unwrap());
     assert!(
         one.made != other.made,
-        "exactly one of both must have created the tables"
+        "exactly one of the two calls must report that it created the tables"
     );
     let again = prepare(&url).await.unwrap();
     assert!(!again.made && again.version == 1);
@@ -79,7 +83,7 @@ async fn concurrent_prepares_create_the_schema_once() {
 }
 
 #[tokio::test]
-async fn prepare_refuses_a_newer_schema_and_leaves_it() {
+async fn prepare_refuses_a_newer_schema_and_leaves_it_unchanged() {
     let Some((server, _)) = server(options()).await else {
         return;
     };
@@ -97,7 +101,7 @@ async fn prepare_refuses_a_newer_schema_and_leaves_it() {
 }
 
 #[tokio::test]
-async fn user_with_exactly_the_reported_grants_can_lock_and_needs_each_of_them() {
+async fn user_with_the_reported_grants_can_lock_and_needs_each_of_these_grants() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -133,7 +137,7 @@ async fn user_with_exactly_the_reported_grants_can_lock_and_needs_each_of_them()
 }
 
 #[tokio::test]
-async fn user_without_an_unneeded_right_can_lock_and_the_inspection_names_what_fails() {
+async fn user_without_an_optional_right_can_lock_and_the_inspection_names_the_right() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -177,7 +181,7 @@ async fn user_without_an_unneeded_right_can_lock_and_the_inspection_names_what_f
 }
 
 #[tokio::test]
-async fn user_that_may_not_log_in_is_refused_for_good_with_the_reason() {
+async fn user_that_may_not_log_in_is_refused_permanently_with_the_reason() {
     let Some(server) = bare(options().arg("--max-password-errors=2")) else {
         return;
     };
@@ -206,7 +210,7 @@ async fn user_that_may_not_log_in_is_refused_for_good_with_the_reason() {
 }
 
 #[tokio::test]
-async fn user_without_free_connections_is_refused_for_good_with_the_limit_to_raise() {
+async fn user_without_free_connections_is_refused_permanently_with_the_limit_to_raise() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -228,7 +232,7 @@ async fn user_without_free_connections_is_refused_for_good_with_the_limit_to_rai
 }
 
 #[tokio::test]
-async fn server_without_free_connections_is_down_with_the_setting_to_raise() {
+async fn server_without_free_connections_is_reported_as_down_with_the_setting_to_raise() {
     let Some((_server, store)) = server(options().max_connections(10)).await else {
         return;
     };
@@ -318,7 +322,7 @@ async fn statement_based_binary_log_is_named_in_the_refusal() {
         return;
     };
     let Err(fault) = store.connect().await else {
-        panic!("it connected");
+        panic!("the server must refuse the connection");
     };
     assert!(
         !fault.passes_by_itself(),
@@ -362,11 +366,14 @@ async fn commit_to_a_row_locked_by_another_session_is_a_busy_fault_and_changes_n
     drop(session);
     let (mut next, _) = store.connect().await.unwrap();
     let loaded = next.load(&[common::name("a")]).await.unwrap();
-    assert_eq!(loaded.what[0].version, a[0], "what was begun is undone");
+    assert_eq!(
+        loaded.what[0].version, a[0],
+        "the refused commit must leave no change"
+    );
 }
 
 #[tokio::test]
-async fn replica_or_the_missing_right_to_detect_it_is_reported() {
+async fn replica_or_a_missing_right_to_detect_replication_is_reported() {
     let Some(server) = bare(options().arg("--server-id=2")) else {
         return;
     };
@@ -422,13 +429,13 @@ async fn two_databases_of_one_server_have_one_server_name() {
 }
 
 #[tokio::test]
-async fn server_that_does_not_listen_is_down() {
+async fn server_that_does_not_listen_is_reported_as_down() {
     let Some((server, store)) = server(options()).await else {
         return;
     };
     server.kill().unwrap();
     let Err(fault) = store.connect().await else {
-        panic!("it connected");
+        panic!("the server must refuse the connection");
     };
     assert_eq!(fault.kind(), "down", "{fault}");
     assert_eq!(
