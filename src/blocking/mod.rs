@@ -1,7 +1,9 @@
 //! The functions and guards of [`quorate`](crate) without async, for programs that have no runtime.
 //!
 //! A [`Redlock`] of this module owns one background thread, which renews held locks and releases dropped locks. Callers
-//! wait on their own threads. Errors and fencing tokens are the same as with [`quorate::Redlock`](crate::Redlock).
+//! wait on their own threads. To make one, end the settings of [`quorate::Redlock::builder`](crate::Redlock::builder)
+//! with `build_blocking()` instead of `build()`. Errors and fencing tokens are the same as with
+//! [`quorate::Redlock`](crate::Redlock).
 //!
 //! ```
 //! use quorate::blocking::Redlock;

@@ -175,6 +175,12 @@ impl From<String> for NoteText {
     }
 }
 
+impl From<&String> for NoteText {
+    fn from(text: &String) -> Self {
+        text.as_str().into()
+    }
+}
+
 impl From<Option<&str>> for NoteText {
     fn from(text: Option<&str>) -> Self {
         Self(text.map(Into::into))

@@ -43,7 +43,8 @@ fn left(server: &Server, key: &str) -> Duration {
 async fn lock_held_for_a_while_gets_a_note_and_its_release_removes_the_note() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
-    let guard = holder.lock("job").note("by hand").acquire().await;
+    let text = String::from("by hand");
+    let guard = holder.lock("job").note(&text).acquire().await;
     let guard = guard.expect("free");
     let note = noted(&other, "job").await;
     assert_eq!(note.pid, std::process::id());
@@ -278,7 +279,8 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
 async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
-    let guard = holder.lock("job").note("by hand").acquire().await;
+    let text = String::from("by hand");
+    let guard = holder.lock("job").note(&text).acquire().await;
     let guard = guard.expect("free");
     noted(&other, "job").await;
     eventually("all masters must have the note", || {
