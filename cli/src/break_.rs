@@ -33,7 +33,10 @@ JSON fields (stable): those of one element of resources[] of status --json, as i
 
 /// The exit codes of `quorate break`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
-    ("0", "a majority of masters was reached"),
+    (
+        "0",
+        "a majority of masters answered; the lock is deleted there",
+    ),
     (
         "64",
         "wrong usage, or --yes is missing; nothing was deleted",

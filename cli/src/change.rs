@@ -45,7 +45,10 @@ Examples:
 
 /// The exit codes of `quorate masters`, with their meanings.
 pub(crate) const CODES: [Meaning; 5] = [
-    ("0", "the step is done (status: the state was printed)"),
+    (
+        "0",
+        "the step is done (masters status: the state was printed)",
+    ),
     (
         "1",
         "the step was not done, or the state is not complete: the messages say what is missing",
@@ -169,7 +172,9 @@ async fn marked(redlock: &Redlock) -> Outcome {
     match redlock.mark_masters().await {
         Ok(survey) => {
             show(&survey)?;
-            done("marked: check that each RUN ID and UPTIME above is that of the intended server")
+            done(
+                "the masters are marked: check that each RUN ID and UPTIME above belongs to the intended server",
+            )
         }
         Err(ChangeError::Missing(missing)) => {
             show(&redlock.survey().await.map_err(Failure::usage)?)?;
@@ -185,7 +190,7 @@ async fn begun(change: &MastersChange<'_>) -> Outcome {
     let survey = taken(change, change.begin().await).await?;
     show(&survey)?;
     show_values(&survey)?;
-    done("begun: set next_masters for all clients, then run quorate masters close")
+    done("the change has begun: set next_masters for all clients, then run quorate masters close")
 }
 
 async fn closed(change: &MastersChange<'_>) -> Outcome {
@@ -194,7 +199,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
     show_values(&survey)?;
     let ended: usize = survey.masters.iter().map(|master| master.seen.ended).sum();
     done(&format!(
-        "closed: clients without next_masters are refused from now on ({ended} connections closed); next, run quorate masters open"
+        "the old masters are closed: they refuse clients without next_masters from now on ({ended} connections closed); next, run quorate masters open"
     ))
 }
 
@@ -204,7 +209,7 @@ async fn opened(change: &MastersChange<'_>) -> Outcome {
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
         return done(
-            "already open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish",
+            "the next masters are already open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish",
         );
     }
     let before = taken(change, change.closed().await).await?;
@@ -213,7 +218,7 @@ async fn opened(change: &MastersChange<'_>) -> Outcome {
     show(&survey)?;
     show_values(&survey)?;
     done(
-        "open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish",
+        "the next masters are open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish",
     )
 }
 
@@ -300,28 +305,28 @@ fn done(line: &str) -> Outcome {
 
 fn what_next(survey: &Survey) -> &'static str {
     if !survey.is_change() && survey.refuses() {
-        return "these masters refuse this configuration: set masters and masters_generation to the current ones";
+        return "these masters refuse this configuration: set masters and masters_generation to the current values";
     }
     if !survey.is_change() && !survey.is_marked() {
-        return "next_masters is not set: no change in progress here; not all masters have a generation marker: run quorate masters mark";
+        return "next_masters is not set, so no change is in progress in this configuration; not all masters have a generation marker: run quorate masters mark";
     }
     if !survey.is_change() {
-        return "next_masters is not set: no change in progress here";
+        return "next_masters is not set, so no change is in progress in this configuration";
     }
     match survey.stage() {
-        ChangeStage::Untouched => "not begun: next, run quorate masters begin",
+        ChangeStage::Untouched => "the change has not begun: next, run quorate masters begin",
         ChangeStage::Begun => {
-            "begun: set next_masters for all clients; once all have it, or the others may be refused, run quorate masters close"
+            "the change has begun: set next_masters for all clients; once all clients have next_masters, or the others may be refused, run quorate masters close"
         }
         ChangeStage::PartlyClosed => {
             "too few of the old masters are closed: run quorate masters close again"
         }
-        ChangeStage::Closed => "closed: next, run quorate masters open",
+        ChangeStage::Closed => "the old masters are closed: next, run quorate masters open",
         ChangeStage::Open => {
-            "open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish"
+            "the next masters are open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish"
         }
         ChangeStage::Finished => {
-            "finished: set masters to the next masters, remove next_masters, and set masters_generation one higher"
+            "the change is finished: set masters to the next masters, remove next_masters, and set masters_generation one higher"
         }
         _ => "unknown",
     }

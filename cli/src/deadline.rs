@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_process_acts_after_the_supervisor_and_within_the_validity() {
+    fn guard_process_acts_after_the_supervisor_and_within_the_validity_of_the_lock() {
         for ttl in [50, 100, 1_000, 10_000, 60_000] {
             let plan = Deadline::new(ms(ttl), ms(5_000));
             let (term, kill) = plan.backstop();

@@ -33,7 +33,7 @@ pub(crate) type Meaning = (&'static str, &'static str);
 /// pages in `docs/` with it.
 const TABLE: [Meaning; 11] = [
     ("0", "success (run: the command's own exit code)"),
-    ("1", "the check or step found a problem"),
+    ("1", "a check or a step of the command found a problem"),
     (
         "64",
         "wrong usage: an argument, a variable, or the configuration file",
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn documented_exit_codes_of_run_match_the_exit_codes_in_the_code() {
+    fn documented_exit_codes_of_run_match_the_table_in_the_code() {
         let page = |name| {
             let path = format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"));
             std::fs::read_to_string(path).expect("the page")

@@ -248,7 +248,7 @@ Exit codes:
     }
 
     #[test]
-    fn colour_sequences_have_no_width() {
+    fn colour_sequences_do_not_count_as_text_width() {
         assert_eq!(visible("\x1b[1mab\x1b[0m"), 2);
         assert_eq!(
             fill("\x1b[1mab\x1b[0m cd ef", 5, "  "),

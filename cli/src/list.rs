@@ -56,7 +56,8 @@ fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
         output::table(&["RESOURCE", "TTL LEFT", "WAITING", "HOLDER"], &rows)
     };
     if !is_complete(listing) {
-        text += "incomplete: there may be more locks (--starting-with lists fewer)\n";
+        text +=
+            "the list is incomplete: there may be more locks (list fewer with --starting-with)\n";
     }
     for (master, fault) in &listing.faults {
         text += &format!(

@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::format_push_string,
-    reason = "texts for people, once per command"
+    reason = "the formatted texts are messages for people, printed once per command"
 )]
 
 mod ancestry;

@@ -306,7 +306,7 @@ pub(crate) fn unanswered<'a>(
     let said = format!("no quorum: {answered} of {of} masters answered, {needed}");
     let kinds: Vec<&str> = kinds.collect();
     if kinds.contains(&Fault::OtherMasters("".into()).kind()) {
-        let why = "outdated configuration: the masters have been replaced, and these do not show the current locks; set masters and masters_generation to the current ones";
+        let why = "outdated configuration: the masters have been replaced, and the configured masters do not show the current locks; set masters and masters_generation to the current values";
         return Failure::new(exit::CONFIG, format!("{said}; {why}"));
     }
     if kinds.contains(&Fault::Quarantined(Duration::ZERO).kind()) {
@@ -469,7 +469,10 @@ fn page(status: &ResourceStatus) -> String {
     let (style, words) = match (status.verdict, &status.holder) {
         ("held", Some(holder)) => (YELLOW, format!("held by {}", holder_words(holder))),
         ("free", _) => (GREEN, "free".to_owned()),
-        ("split", _) => (YELLOW, "split: no holder has a majority".to_owned()),
+        ("split", _) => (
+            YELLOW,
+            "split: no holder has a majority of the masters".to_owned(),
+        ),
         _ => (RED, "unknown: no majority answered".to_owned()),
     };
     let rows: Vec<Vec<Cell>> = status.masters.iter().map(MasterStatus::row).collect();

@@ -256,7 +256,7 @@ fn far(results: &Results) -> Option<Figure> {
         if wide.simulated {
             "Proxies delay the replies of the masters, which quorate has started for this measurement."
         } else {
-            "The round trips are the medians of acquires on each master alone."
+            "The round trip of a master is the median time of an acquire on this master alone."
         }
     );
     Some(Figure {

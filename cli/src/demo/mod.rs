@@ -50,7 +50,10 @@ pub(crate) const CODES: [Meaning; 4] = [
         "70",
         "the result of the demo is wrong, or the masters could not be started",
     ),
-    ("128+n", "signal n ended the demo; its masters are stopped"),
+    (
+        "128+n",
+        "signal n ended the demo; the masters of the demo are stopped",
+    ),
 ];
 
 const WORKERS: usize = 8;

@@ -98,7 +98,7 @@ fn bench_kinds_compares_each_kind_with_the_plain_lock() {
 }
 
 #[test]
-fn bench_on_a_busy_machine_warns_of_noise() {
+fn bench_on_a_busy_machine_warns_that_other_processes_used_it() {
     // Run one busy loop more than there are processors.
     let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
     let loops = (0..busy).map(|_| {

@@ -93,7 +93,7 @@ fn doctor_reports_problems_of_the_masters_and_exits_with_1() {
 }
 
 #[test]
-fn doctor_finds_one_server_under_two_addresses() {
+fn doctor_reports_a_server_that_is_listed_under_two_addresses() {
     let masters = durable(2);
     let one = masters.urls()[0].clone();
     let again = format!("unix://{}", masters[0].unix_socket().display());

@@ -67,7 +67,7 @@ fn options(help: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn help_is_short_at_both_usual_widths() {
+fn help_text_of_every_command_is_short_in_80_and_in_100_columns() {
     for (number, words) in COMMANDS {
         for columns in ["80", "100"] {
             for (flag, most) in [("-h", 45), ("--help", 120)] {
@@ -79,7 +79,7 @@ fn help_is_short_at_both_usual_widths() {
                 let lines = help.out.lines().count();
                 assert!(
                     (3..=most).contains(&lines),
-                    "{:?} {flag} has {lines} lines in {columns} columns:\n{}",
+                    "the help of {:?} {flag} must not have {lines} lines in {columns} columns:\n{}",
                     &words[..number],
                     help.out
                 );
@@ -108,7 +108,7 @@ fn value(name: &str) -> String {
 }
 
 #[test]
-fn every_option_that_a_help_shows_is_accepted() {
+fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
     let folder = tempfile::tempdir().expect("a directory");
     let file = folder.path().join("metrics.prom");
     for (number, words) in with_masters() {
@@ -152,7 +152,7 @@ fn every_option_that_a_help_shows_is_accepted() {
 }
 
 #[test]
-fn options_about_masters_are_on_one_page() {
+fn options_about_masters_are_shown_only_by_help_masters() {
     let topic = ask(&["help", "masters"]).out;
     let words = topic.split_whitespace().collect::<Vec<_>>().join(" ");
     let all = options(&topic);
@@ -199,7 +199,7 @@ fn help_command_shows_topics_and_the_help_of_commands() {
 }
 
 #[test]
-fn list_of_commands_leaves_out_those_for_packagers() {
+fn list_of_commands_in_the_help_omits_commands_for_packagers() {
     for flag in ["-h", "--help"] {
         let help = ask(&[flag]).out;
         let (_, list) = help.split_once("Commands:\n").expect("a list");
@@ -223,7 +223,7 @@ fn list_of_commands_leaves_out_those_for_packagers() {
 }
 
 #[test]
-fn misspelt_option_names_the_nearest_one() {
+fn error_about_a_misspelt_option_or_command_suggests_the_nearest_one() {
     for (words, meant) in [
         (&["run", "--max-hodl", "1m", "r", "true"][..], "--max-hold"),
         (&["run", "--tyr", "r", "--", "true"], "--try"),

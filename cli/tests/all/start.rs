@@ -347,7 +347,7 @@ fn empty_environment_variable_counts_as_unset() {
 }
 
 #[test]
-fn command_inherits_the_masters_unless_hide_masters_is_given() {
+fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     let masters = masters(3);
     let script = "echo ${QUORATE_MASTERS-none} $QUORATE_RESOURCE";
     let urls = masters.urls().join(",");

@@ -125,7 +125,7 @@ fn database_with_a_missing_or_wrong_schema_is_reported_with_the_remedy() {
 }
 
 #[test]
-fn missing_right_and_read_only_server_are_reported_differently() {
+fn missing_right_and_read_only_server_cause_different_findings_of_doctor() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -169,7 +169,7 @@ fn missing_right_and_read_only_server_are_reported_differently() {
 }
 
 #[test]
-fn statement_based_binlog_and_replica_are_reported() {
+fn statement_based_binary_log_is_refused_and_a_replica_is_reported_by_doctor() {
     let options = MariaDbOptions::new()
         .binlog_format("STATEMENT")
         .arg("--server-id=7");

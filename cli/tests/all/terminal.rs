@@ -42,7 +42,7 @@ fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String>
 }
 
 #[test]
-fn command_reads_the_keyboard_and_the_shell_gets_it_back() {
+fn command_reads_from_the_terminal_and_the_shell_gets_the_terminal_back() {
     let masters = masters(1);
     let Some(seen) = at_a_terminal(
         &masters,

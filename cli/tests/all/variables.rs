@@ -18,7 +18,7 @@ const COMMANDS: [&[&str]; 10] = [
 ];
 
 #[test]
-fn every_variable_of_every_command_may_be_empty() {
+fn every_environment_variable_of_every_command_may_be_empty() {
     for words in COMMANDS {
         let page = if words[0] == "quota" {
             "quota-left"
@@ -43,7 +43,7 @@ fn with(name: &str, words: &[&str]) -> Done {
 }
 
 #[test]
-fn misspelt_variable_is_reported_with_a_suggestion() {
+fn misspelt_environment_variable_is_reported_with_a_suggestion() {
     let line = "quorate: warning: quorate has no variable QUORATE_TLL: did you mean QUORATE_TTL?\n";
     for words in [&["run", "r", "true"][..], &["status"], &["status", "r"]] {
         let said = with("QUORATE_TLL", words);

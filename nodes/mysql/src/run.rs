@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn server_process_has_been_up_since_it_was_seen_first() {
+    fn server_process_counts_as_up_since_this_client_saw_it_first() {
         let seen = FirstSight::default();
         assert_eq!(seen.ago("one"), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(seen.ago("two"), Duration::ZERO);
         assert!(
             seen.ago("one") < Duration::from_millis(2),
-            "the time since the first sight must start at zero again after another run of the server was seen"
+            "after another run was seen, the time since the first sight of run `one` must start at zero again"
         );
     }
 
