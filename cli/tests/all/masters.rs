@@ -73,7 +73,7 @@ impl Scene {
 /// Two of five masters do not reply. These two are a majority of the three old masters, so a client of the old masters
 /// may hold a lock there. The replies of the three other masters are not enough to rule that out.
 #[test]
-fn break_and_status_commands_need_a_majority_of_the_old_masters() {
+fn commands_break_and_status_need_a_majority_of_the_old_masters_during_a_change() {
     let scene = Scene(masters(5));
     for master in scene.0.iter().take(2) {
         master.stop().expect("stopped");
@@ -122,9 +122,13 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
             "close" => [Some(78), Some(0), Some(78)],
             "open" => [Some(78), Some(0), Some(0)],
             "finish" => [Some(78), Some(78), Some(0)],
-            step => panic!("a step of the page that is not tried: {step}"),
+            step => panic!("the page lists a step that this test does not know: {step}"),
         };
-        assert_eq!(all(&scene), codes, "the exit codes after {step} are wrong");
+        assert_eq!(
+            all(&scene),
+            codes,
+            "exit codes of clients with the old, both and the next masters after the step {step}"
+        );
         steps.push(step.to_owned());
     }
     assert_eq!(steps, ["begin", "status", "close", "open", "finish"]);
@@ -167,7 +171,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
 }
 
 #[test]
-fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
+fn step_of_a_change_of_masters_is_refused_with_the_reason_if_it_is_taken_too_early() {
     let scene = Scene(masters(5));
     for (step, says) in [
         ("close", "begin first"),
@@ -198,7 +202,7 @@ fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
 }
 
 #[test]
-fn masters_change_succeeds_while_one_old_master_is_down_and_fails_without_a_majority() {
+fn change_of_masters_succeeds_while_one_old_master_is_down_and_fails_without_a_majority() {
     let scene = Scene(masters(5));
     scene.0[0].kill().expect("killed");
     until("the change has begun", || {
@@ -336,7 +340,7 @@ impl Scene {
 }
 
 #[test]
-fn once_job_runs_once_although_different_old_masters_failed_at_each_step() {
+fn once_job_runs_only_once_if_a_different_old_master_fails_at_each_step_of_a_change() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.begin();
@@ -364,7 +368,7 @@ fn once_job_runs_once_although_different_old_masters_failed_at_each_step() {
 }
 
 #[test]
-fn lost_quota_stops_masters_open_and_dropped_quota_stays_dropped() {
+fn masters_open_stops_at_a_lost_quota_and_a_dropped_quota_stays_dropped() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.begin();
@@ -390,7 +394,7 @@ fn lost_quota_stops_masters_open_and_dropped_quota_stays_dropped() {
 }
 
 #[test]
-fn quota_survives_a_change_and_the_change_back_while_old_servers_run() {
+fn quota_survives_a_change_of_masters_and_the_change_back_while_old_servers_run() {
     let scene = Scene(masters(5));
     let [_, both, next] = scene.clients();
     both.begin();
@@ -423,7 +427,7 @@ fn quota_survives_a_change_and_the_change_back_while_old_servers_run() {
 /// Regression test: with the documented rights of clients, `status` exited with 69 although all masters had answered,
 /// and `begin` failed after it had marked the next masters.
 #[test]
-fn user_without_the_rights_of_operators_gets_no_step_and_an_incomplete_status() {
+fn user_without_the_rights_of_operators_cannot_take_a_step_and_sees_an_incomplete_status() {
     let scene = Scene(masters(5));
     for server in &scene.0 {
         let mut words = vec![

@@ -8,7 +8,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn status_reports_held_free_and_unknown() {
+fn status_reports_whether_a_lock_is_held_free_or_unknown() {
     let masters = masters(3);
     let free = done(quorate(&masters).args(["status", "--json", "r", "s"]));
     assert_eq!(free.code, Some(0), "{free:?}");
@@ -82,7 +82,7 @@ fn listed_name_with_a_newline_can_be_passed_to_status() {
 }
 
 #[test]
-fn lock_is_not_reported_free_while_most_masters_do_not_vote() {
+fn status_does_not_report_a_lock_as_free_while_most_masters_do_not_vote() {
     let masters = masters(5);
     let value = "0123456789abcdef".repeat(2);
     for master in masters.iter().skip(3) {
@@ -123,7 +123,7 @@ fn lock_is_not_reported_free_while_most_masters_do_not_vote() {
 }
 
 #[test]
-fn key_of_another_type_is_a_fault_of_its_master_and_is_not_deleted() {
+fn key_of_a_wrong_type_is_reported_as_a_fault_of_its_master_and_is_not_deleted() {
     let masters = masters(3);
     masters[0].command(&["LPUSH", "r", "mine"]).expect("alive");
     let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
@@ -141,7 +141,7 @@ fn key_of_another_type_is_a_fault_of_its_master_and_is_not_deleted() {
 }
 
 #[test]
-fn break_requires_yes_and_prints_the_state_from_before_the_break() {
+fn break_requires_the_option_yes_and_prints_the_state_before_the_break() {
     let masters = masters(3);
     let holder = run(&masters, &["--ttl", "3s", "r"], &["sleep", &mark()])
         .spawn()
@@ -210,7 +210,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn permits_and_readers_are_shown_with_notes_and_break_slot_deletes_one_permit() {
+fn status_shows_notes_of_permits_and_readers_and_break_slot_deletes_one_permit() {
     let masters = masters(3);
     let permit = |note: &str| {
         let options = ["--permits", "2", "--note", note, "api"];
@@ -282,7 +282,7 @@ fn permits_and_readers_are_shown_with_notes_and_break_slot_deletes_one_permit() 
 }
 
 #[test]
-fn status_shows_waiters_for_a_permit_even_if_none_is_held() {
+fn status_shows_waiters_for_a_permit_even_if_no_permit_is_held() {
     let masters = masters(3);
     let free = done(quorate(&masters).args(["status", "api"]));
     assert!(!free.out.contains("semaphore"), "{free:?}");
