@@ -82,7 +82,11 @@ impl Coordinator {
         let enough = |answers: &mut ValueAnswers| decided(answers).then(|| answers.clone());
         match limit.wait(fan_out.until(enough)).await {
             Some(answers) => answers,
-            None => fan_out.answers().cut_off(self.now()),
+            None => {
+                // Read the clock before taking the mutex of the answers, because other threads wait for that mutex.
+                let now = self.now();
+                fan_out.answers().cut_off(now)
+            }
         }
     }
 }
