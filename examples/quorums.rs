@@ -87,7 +87,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     let guards = both.acquire(moved.ok_or("no lock moves")?).await?;
     println!(
-        "during the change, a lock that moves is held in {} quorums",
+        "during the change, a lock that moves to another quorum is held in {} quorums",
         guards.len()
     );
     for guard in guards {

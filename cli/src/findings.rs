@@ -65,7 +65,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         ),
         Fault::Denied(_) => (
             "acl",
-            format!("refuses a connection for locks: {why}"),
+            format!("refuses the connection of a client that takes locks: {why}"),
             "grant the rights that the next finding names",
         ),
         Fault::Unsupported(_) => (
@@ -128,7 +128,8 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
             return rules.join("; ");
         }
         match rules.join(" ").trim() {
-            "" => "restore the names of these commands (rename-command)".to_owned(),
+            "" => "the server has renamed these commands (rename-command): restore their names"
+                .to_owned(),
             rules => format!("ACL SETUSER <user> {rules}"),
         }
     };

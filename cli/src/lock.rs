@@ -175,7 +175,7 @@ impl Lock {
         tokio::select! {
             guard = self.acquire() => guard,
             sig = signals.next_that_ends() => {
-                Err(Failure::cut_short(sig, "stopped while waiting for the lock; nothing is held"))
+                Err(Failure::cut_short(sig, "stopped while waiting for the lock; no lock is held"))
             }
         }
     }

@@ -49,7 +49,7 @@ pub enum Error {
     NotRunning,
 
     /// A signal was sent to the server, but the effect was not visible in time.
-    #[error("the server was not {wanted} after {waited:?}")]
+    #[error("the server was not {wanted} {waited:?} after the signal")]
     Unverified {
         /// The expected state: "dead", "stopped" or "running".
         wanted: &'static str,

@@ -235,7 +235,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let measured = tokio::select! {
         measured = all => measured,
         sig = signals.next_that_ends() => {
-            Err(Failure::cut_short(sig, "the measurement was interrupted; its locks are released"))
+            Err(Failure::cut_short(sig, "the measurement was interrupted; the locks of quorate bench are released"))
         }
     };
     progress.finish();

@@ -128,7 +128,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
         let mut signals = Signals::receive().map_err(Failure::internal)?;
         tokio::select! {
             summary = sell_out(&stage, &progress) => summary,
-            sig = signals.next_that_ends() => Err(Failure::cut_short(sig, "the demo was interrupted; its masters are stopped")),
+            sig = signals.next_that_ends() => Err(Failure::cut_short(sig, "the demo was interrupted; the masters of the demo are stopped")),
         }
     })?;
     progress.finish();

@@ -139,7 +139,7 @@ fn run_dies_of_the_signal_that_ends_its_command_or_its_wait() {
             waiter.died_of, number,
             "a waiting run must die of the signal that it receives: {waiter:?}"
         );
-        assert!(waiter.err.contains("nothing is held"), "{waiter:?}");
+        assert!(waiter.err.contains("no lock is held"), "{waiter:?}");
         for master in &masters {
             master.command(&["DEL", "r"]).expect("alive");
         }

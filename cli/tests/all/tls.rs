@@ -56,7 +56,7 @@ fn masters_with_tls_and_client_certificates_hold_locks() {
         Err(Error::Exited { log, .. })
             if log.contains("tls-port") || log.contains("TLS support") =>
         {
-            eprintln!("skipped: this server speaks no TLS");
+            eprintln!("skipped: this server does not support TLS");
             return;
         }
         Err(error) => panic!("{error}"),

@@ -177,7 +177,7 @@ impl Misfit {
             What::Engine(found) => {
                 format!("the table {name} has the engine {found} instead of {engine}")
             }
-            What::Column(why) => format!("in the table {name} {why}"),
+            What::Column(why) => format!("the table {name} is wrong: {why}"),
         }
     }
 }
