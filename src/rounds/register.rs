@@ -80,14 +80,12 @@ impl Coordinator {
         let AskedForValue(fan_out, until) = asked;
         let mut limit = Limit::new(&*self.runtime, *until);
         let enough = |answers: &mut ValueAnswers| decided(answers).then(|| answers.clone());
-        match limit.wait(fan_out.until(enough)).await {
-            Some(answers) => answers,
-            None => {
-                // Read the clock before taking the mutex of the answers, because other threads wait for that mutex.
-                let now = self.now();
-                fan_out.answers().cut_off(now)
-            }
+        if let Some(answers) = limit.wait(fan_out.until(enough)).await {
+            return answers;
         }
+        // Read the clock before taking the mutex of the answers, because other threads wait for that mutex.
+        let now = self.now();
+        fan_out.answers().cut_off(now)
     }
 }
 
