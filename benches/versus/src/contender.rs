@@ -77,6 +77,26 @@ impl Name {
         }
     }
 
+    /// The settings of the implementation: everything besides the number of masters on which a ratio depends.
+    pub(crate) fn setup(self) -> &'static str {
+        match self {
+            Self::Floor => {
+                "redis-rs, 1 multiplexed connection per master, pipeline buffer 8,192, no response timeout; \
+                 SET NX PX and EVALSHA compare-and-delete, each returns at the majority, a task awaits the rest"
+            }
+            Self::FloorAll => "as floor (redis-rs), but a release returns at the last answer",
+            Self::Wire => {
+                "RESP by hand, 1 connection and 1 task per master, all queued requests in one write; \
+                 the commands of floor (redis-rs)"
+            }
+            Self::WireDefault => "as wire floor, with the scripts of quorate default",
+            Self::Rslock => "LockManager::new, no settings",
+            Self::Classic => "fencing(false), Order::Unordered, restart_guard(Off)",
+            Self::Fenced => "Order::Unordered, restart_guard(Off)",
+            Self::Default => "restart_guard(Off)",
+        }
+    }
+
     /// Whether the implementation sends the command SET itself. Other implementations call SET from a script.
     pub(crate) fn sends_set(self) -> bool {
         !matches!(self, Self::Fenced | Self::Default | Self::WireDefault)

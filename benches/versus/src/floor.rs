@@ -57,7 +57,7 @@ impl Floor {
             .set_response_timeout(None)
             // This buffer is larger than the load of any measurement here, so requests never wait for a place in the
             // driver's queue.
-            .set_pipeline_buffer_size(16_384);
+            .set_pipeline_buffer_size(8_192);
         let mut connections = Vec::new();
         let (mut release, mut extend) = (String::new(), String::new());
         for url in urls {

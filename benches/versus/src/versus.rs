@@ -11,7 +11,7 @@ use quorate_testbed::{Masters, Reply, Server};
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
-use crate::contender::{Addresses, Contender, Name};
+use crate::contender::{Addresses, Contender, Name, TTL};
 use crate::goal::{Bound, goal};
 
 /// Arguments of the subcommand `versus`.
@@ -274,6 +274,9 @@ fn with(count: usize, args: &Args) {
          round, median of the rounds [smallest-largest]",
         if count == 1 { "master" } else { "masters" }
     );
+    for name in &names {
+        println!("{:20} ttl {:?}; {}", name.label(), TTL, name.setup());
+    }
     print_alone(&names, &seen);
     print_quantiles(&names, &seen);
     print_among(&names, &seen);
