@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // If another client holds the lock, this is a normal result, not an error.
     match redlock.try_acquire("nightly-report").await? {
         TryAcquire::Acquired(_) => {
-            println!("unexpected: the second attempt got the lock that this example holds")
+            println!("unexpected: the second attempt got the lock that this example holds");
         }
         TryAcquire::Held(refusal) => {
             println!(
