@@ -14,6 +14,8 @@ are kept, so this command can be run at any time, even while locks are held. Tab
 and a table that is missing or has the wrong engine is repaired. If the records had to be created, the server's
 votes count only after max_ttl.
 
+For ZooKeeper, this command also gives the ACL of the path to all znodes below it: run it after setAcl on the path.
+
 Use an account that may create tables (or znodes). The locks can then use an account that may not: the grants that
 it needs are printed.
 
@@ -104,7 +106,21 @@ async fn zookeeper(url: &str) -> Result<String, Failure> {
     } else {
         "was already prepared"
     };
-    Ok(format!("{}: {how}\n", prepared.path))
+    let mut text = format!("{}: {how}\n", prepared.path);
+    if prepared.changed > 0 {
+        text.push_str(&format!(
+            "  {} znodes below the path got its ACL\n",
+            prepared.changed
+        ));
+    }
+    if prepared.refused > 0 {
+        text.push_str(&format!(
+            "  {} znodes below the path kept their ACL, because this account may not change it: run this again as the \
+             account that created them\n",
+            prepared.refused
+        ));
+    }
+    Ok(text)
 }
 
 #[cfg(not(feature = "zookeeper"))]

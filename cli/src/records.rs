@@ -16,7 +16,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
     let (check, advice) = match fault {
         Fault::Denied(_) if zookeeper => (
             "acl",
-            "put a user with access to the path into the URL (zk://user:password@host/path), or change the ACL of the path (setAcl)",
+            "put a user with access to the path into the URL (zk://user:password@host/path), or change the ACL of the path (setAcl) and run `quorate prepare-server URL`",
         ),
         // The kind of server is known only after a successful login. So only rights are missing.
         Fault::Denied(_) if master.server.is_some() => (

@@ -156,7 +156,7 @@ impl State {
                 }
                 version += 1;
                 let state = state.clone();
-                let record = Record { version, state };
+                let record = Record::new(version, state);
                 self.records.insert(name.to_vec(), record);
             }
             versions.push(version);
@@ -293,7 +293,7 @@ async fn error_names_a_record_that_another_program_wrote() {
     let redlock = books.redlock().build().expect("good");
     for name in [&b"text"[..], b"\xff\xfe", b"\x1b[2J"] {
         let (version, state) = (7, b"\x09junk".to_vec());
-        let record = Record { version, state };
+        let record = Record::new(version, state);
         books.state().records.insert(name.to_vec(), record);
         let why = redlock.try_acquire(name).await.unwrap_err().details();
         assert!(why.contains("was not written by quorate"), "{why}");
@@ -309,7 +309,7 @@ async fn lock_whose_record_was_overwritten_does_not_end_the_renewal_of_others() 
     let good = redlock.acquire("good").await.expect("free");
     let junk = b"\x09junk".to_vec();
     let (version, state) = (books.state().last + 1, junk);
-    let record = Record { version, state };
+    let record = Record::new(version, state);
     books.state().records.insert(b"bad".to_vec(), record);
     // The second renewal has been made by now. Without it, only 1.2 s of the lease would be left.
     tokio::time::sleep(ms(2_800)).await;

@@ -352,7 +352,7 @@ fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault>
         if let (Some(name), Some(version), Some(state)) =
             (bytes(&mut row, 1), number(&row, 2), bytes(&mut row, 3))
         {
-            found.push((name, Record { version, state }));
+            found.push((name, Record::new(version, state)));
         }
     }
     Ok((clock, found))

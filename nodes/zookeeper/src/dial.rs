@@ -75,7 +75,7 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
         }),
         // A server that closes the connection at once may do so before the client has written its first request. The
         // client then reports a socket error.
-        Err(error) => Err(match fault::of_request(&error, address) {
+        Err(error) => Err(match fault::of_request(&error, &address.path, address) {
             Fault::Disconnected(why) => Refusal::Silent(why_silent(host, &why).await),
             fault => Refusal::Final(fault),
         }),

@@ -5,15 +5,12 @@ use zookeeper_client::Error;
 
 use crate::address::Address;
 
-/// The fault of a master that corresponds to this error of a request.
-pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
+/// The fault of a master that corresponds to this error of a request. `path` is the znode whose ACL decides about the
+/// request: the znode itself, or the znode above one that is to be created or deleted.
+pub(crate) fn of_request(error: &Error, path: &str, address: &Address) -> Fault {
     match error {
         Error::NoAuth => Fault::Denied(
-            format!(
-                "the ACL of the path {} does not admit the user in the URL",
-                address.path
-            )
-            .into(),
+            format!("the ACL of the znode {path} does not admit the user in the URL").into(),
         ),
         Error::AuthFailed | Error::InvalidAcl => Fault::Denied(error.to_string().into()),
         Error::NoNode => unprepared(address),

@@ -1,7 +1,7 @@
 //! The first requests of a session: they read the ensemble's name, and test the client's rights.
 
 use quorate::node::Fault;
-use zookeeper_client::{Client, CreateMode, Error, MultiWriteResult, MultiWriter, Stat};
+use zookeeper_client::{Acl, Acls, Client, CreateMode, Error, MultiWriteResult, MultiWriter, Stat};
 
 use crate::address::Address;
 use crate::fault;
@@ -13,7 +13,7 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
     let path = layout.identity();
     let (synced, identity) = futures::join!(client.sync(layout.root()), client.get_data(&path));
     let read = synced.and(identity);
-    let (identity, _) = read.map_err(|error| fault::of_request(&error, address))?;
+    let (identity, _) = read.map_err(|error| fault::of_request(&error, &path, address))?;
     let identity = String::from_utf8(identity).ok();
     identity
         .filter(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -22,20 +22,24 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
 
 /// Tests the rights that a lock needs. One transaction creates, writes and removes a znode, so no znode is left.
 /// Returns the date that the ensemble gave to the transaction, in microseconds since 1970. ZooKeeper reports its clock
-/// in no other way.
-pub(crate) async fn date(client: &Client, address: &Address) -> Result<Option<u64>, Fault> {
-    let layout = Layout::new(address);
-    let path = format!("{}/probe-{}", layout.records(), fresh());
-    let fault = |error: &Error| fault::of_request(error, address);
+/// in no other way. `acl` is the ACL of the znode that all records are below.
+pub(crate) async fn date(
+    client: &Client,
+    address: &Address,
+    acl: &[Acl],
+) -> Result<Option<u64>, Fault> {
+    let records = Layout::new(address).records();
+    let path = format!("{records}/probe-{}", fresh());
+    let fault = |error: &Error| fault::of_request(error, &records, address);
     let mut writer = client.new_multi_writer();
-    write(&mut writer, &layout, &path).map_err(|error| fault(&error))?;
+    write(&mut writer, acl, &path).map_err(|error| fault(&error))?;
     let written = writer.commit().await;
     let written = written.map_err(|error| fault(&Error::from(error)))?;
     Ok(date_of_all(&written))
 }
 
-fn write(writer: &mut MultiWriter<'_>, layout: &Layout, path: &str) -> Result<(), Error> {
-    let options = layout.options(CreateMode::Persistent);
+fn write(writer: &mut MultiWriter<'_>, acl: &[Acl], path: &str) -> Result<(), Error> {
+    let options = CreateMode::Persistent.with_acls(Acls::new(acl));
     writer.add_create(path, b"", &options)?;
     // Some servers return no date for a znode that the same transaction created, so the znode is written as well.
     writer.add_set_data(path, b"", None)?;

@@ -8,9 +8,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::acl;
 use crate::address::{Address, with_port};
 use crate::dial::{Dialled, dial};
 use crate::greet::{date, greet};
+use crate::layout::Layout;
 
 /// The number of round trips that are measured.
 const ROUNDS: usize = 3;
@@ -39,10 +41,20 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
         }
         Err(fault) => return with(found, fault),
     }
+    let records = Layout::new(address).records();
+    let read = timeout(
+        address.timeout,
+        acl::read(&dialled.client, &records, address),
+    )
+    .await;
+    let acl = match read.unwrap_or(Err(Fault::Timeout(address.timeout))) {
+        Ok(acl) => acl,
+        Err(fault) => return with(found, fault),
+    };
     found.wake_ups = true;
     for _ in 0..ROUNDS {
         let begun = Instant::now();
-        let written = timeout(address.timeout, date(&dialled.client, address)).await;
+        let written = timeout(address.timeout, date(&dialled.client, address, &acl)).await;
         match written.unwrap_or(Err(Fault::Timeout(address.timeout))) {
             Ok(_) => {
                 let took = begun.elapsed();

@@ -1,10 +1,9 @@
-//! The paths of all znodes, and the access rights that they are created with.
+//! The paths of all znodes.
 
 use std::fmt::Write;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
-use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 use crate::address::Address;
 use crate::step::Life;
@@ -16,14 +15,12 @@ pub(crate) const SERVER: &str = "/quorate-server";
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     root: String,
-    owned: bool,
 }
 
 impl Layout {
     pub(crate) fn new(address: &Address) -> Self {
         Self {
             root: address.path.clone(),
-            owned: address.user.is_some(),
         }
     }
 
@@ -62,15 +59,13 @@ impl Layout {
     pub(crate) fn wake(&self, process: &str) -> String {
         format!("{}/wake/{process}", self.root)
     }
+}
 
-    /// The options for creating znodes of this mode. Only the user of the URL may access them, or everybody if the URL
-    /// has no user.
-    pub(crate) fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
-        mode.with_acls(if self.owned {
-            Acls::creator_all()
-        } else {
-            Acls::anyone_all()
-        })
+/// The path of the znode above the znode at `path`.
+pub(crate) fn above(path: &str) -> &str {
+    match path.rsplit_once('/') {
+        Some(("", _)) | None => "/",
+        Some((above, _)) => above,
     }
 }
 

@@ -24,7 +24,9 @@
 //!
 //! - The default port is 2181. All hosts are members of one ensemble.
 //! - Everything is stored under the path, by default `/quorate`. [`prepare`] creates it.
-//! - With a user, only this user can read and change the znodes (scheme `digest`). Without a user, everybody can.
+//! - The user authenticates with the scheme `digest`. [`prepare`] creates the path for this user alone, or for everybody
+//!   if the URL has no user. All znodes below the path get the ACL of the path, so an administrator can admit more users
+//!   there. [`prepare`] passes a changed ACL on to existing znodes.
 //! - `timeout` bounds one request. `session` is the session timeout: when a process dies, the server keeps its wake-up
 //!   znode for that time, and nothing else depends on the session timeout.
 //!
@@ -48,6 +50,7 @@
 //! | `PATH/identity` | a random name of the ensemble, which shows that two URLs belong to one ensemble |
 //! | `/quorate-server` | the same name, for all paths of the ensemble, if it may be created |
 
+mod acl;
 mod address;
 mod dial;
 mod fault;

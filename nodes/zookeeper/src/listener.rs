@@ -11,8 +11,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use quorate::node::Fault;
 use quorate::node::store::Listener;
-use zookeeper_client::{Client, CreateMode, Error, OneshotWatcher, Stat};
+use zookeeper_client::{Acls, Client, CreateMode, Error, OneshotWatcher, Stat};
 
+use crate::acl;
 use crate::address::Address;
 use crate::dial::{Dialled, Watch};
 use crate::fault;
@@ -56,11 +57,13 @@ impl ZooKeeperListener {
         let client = dialled.client;
         let layout = Layout::new(&address);
         let path = layout.wake(process);
-        let options = layout.options(CreateMode::Ephemeral);
+        let acl = acl::read(&client, &layout.wakes(), &address).await?;
+        let options = CreateMode::Ephemeral.with_acls(Acls::new(&acl));
+        let refused = |error: &Error| fault::of_request(error, &layout.wakes(), &address);
         for _ in 0..TRIES {
             let mut writer = client.new_multi_writer();
             let added = writer.add_create(&path, b"", &options);
-            added.map_err(|error| fault::of_request(&error, &address))?;
+            added.map_err(|error| refused(&error))?;
             match writer.commit().await.map_err(Error::from) {
                 Ok(_) => {
                     return Ok(Self {
@@ -73,9 +76,9 @@ impl ZooKeeperListener {
                 }
                 Err(Error::NodeExists) => match client.delete(&path, None).await {
                     Ok(()) | Err(Error::NoNode) => {}
-                    Err(error) => return Err(fault::of_request(&error, &address)),
+                    Err(error) => return Err(refused(&error)),
                 },
-                Err(error) => return Err(fault::of_request(&error, &address)),
+                Err(error) => return Err(refused(&error)),
             }
         }
         Err(Fault::Server(
@@ -130,7 +133,7 @@ impl ZooKeeperListener {
             Error::NoNode => Fault::Disconnected(
                 "the listener's znode for wake-ups is gone, or belongs to another process".into(),
             ),
-            error => fault::of_request(error, &self.address),
+            error => fault::of_request(error, &self.path, &self.address),
         }
     }
 }

@@ -1,17 +1,22 @@
 //! Creates the znodes that every lock needs.
 
+use futures::future::join_all;
 use quorate::node::Fault;
 use tokio::time::timeout;
-use zookeeper_client::{Acls, Client, CreateMode, Error};
+use zookeeper_client::{Acl, Acls, Client, CreateMode, Error};
 
+use crate::acl;
 use crate::address::{Address, BadUrl};
 use crate::dial::dial;
 use crate::fault;
-use crate::layout::{Layout, SERVER, fresh};
+use crate::layout::{Layout, SERVER, above, fresh};
 
 /// The time limit of the whole preparation, as a multiple of the timeout of one request. With the default timeout of
 /// 500 ms this is 10 s.
 const PATIENCE: u32 = 20;
+
+/// The number of znodes whose children are listed at a time.
+const AT_ONCE: usize = 64;
 
 /// The result of [`prepare`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +28,10 @@ pub struct Prepared {
     pub identity: String,
     /// Whether a znode had to be created.
     pub made: bool,
+    /// The number of existing znodes below the path that had another ACL than the path, and now have the ACL of the path.
+    pub changed: usize,
+    /// The number of znodes below the path whose ACL this user may not change.
+    pub refused: usize,
 }
 
 /// The reason why a ZooKeeper could not be prepared.
@@ -38,7 +47,7 @@ pub enum PrepareError {
 }
 
 /// Creates the znodes that a lock needs, if they are missing. The user of `url` needs the right to create znodes. The
-/// function may be called again.
+/// function may be called again, also to pass a changed ACL of the path on to the znodes below it.
 ///
 /// # Errors
 ///
@@ -56,36 +65,114 @@ pub async fn prepare(url: &str) -> Result<Prepared, PrepareError> {
 async fn make(address: &Address) -> Result<Prepared, Fault> {
     let client = dial(address).await?.client;
     let layout = Layout::new(address);
-    let made = make_all(&client, &layout).await;
-    made.map_err(|error| fault::of_request(&error, address))
+    let root = layout.root();
+    let fault = |path: &str, error: Error| fault::of_request(&error, path, address);
+    let synced = client.sync("/").await;
+    synced.map_err(|error| fault("/", error))?;
+    let mut made = make_root(&client, address).await?;
+    let acl = acl::read(&client, root, address).await?;
+    let options = CreateMode::Persistent.with_acls(Acls::new(&acl));
+    let create = async |path: &str, data: &[u8]| {
+        let created = client.create(path, data, &options).await;
+        is_new(created).map_err(|error| fault(root, error))
+    };
+    for path in [layout.records(), layout.wakes()] {
+        made |= create(&path, b"").await?;
+    }
+    // This znode is created last, so its presence shows that all other znodes exist.
+    let path = layout.identity();
+    let drawn = identity(&client).await;
+    let drawn = drawn.map_err(|error| fault(SERVER, error))?;
+    made |= create(&path, drawn.as_bytes()).await?;
+    let read = client.get_data(&path).await;
+    let (identity, _) = read.map_err(|error| fault(&path, error))?;
+    let passed = if acl::is_complete(&acl) {
+        pass_on(&client, address, &acl).await?
+    } else {
+        Passed::default()
+    };
+    Ok(Prepared {
+        path: root.to_owned(),
+        identity: String::from_utf8_lossy(&identity).into_owned(),
+        made,
+        changed: passed.changed,
+        refused: passed.refused,
+    })
 }
 
-async fn make_all(client: &Client, layout: &Layout) -> Result<Prepared, Error> {
-    let persistent = layout.options(CreateMode::Persistent);
-    client.sync("/").await?;
+/// Creates the path and the znodes above it, as far as they are missing, for the user of the URL alone, or for everybody
+/// if the URL has no user. Returns whether a znode was created.
+async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
+    let fault = |path: &str, error: Error| fault::of_request(&error, path, address);
+    let persistent = CreateMode::Persistent.with_acls(match address.user {
+        Some(_) => Acls::creator_all(),
+        None => Acls::anyone_all(),
+    });
     let mut made = false;
     let mut path = String::new();
-    for part in layout.root().split('/').skip(1) {
+    for part in address.path.split('/').skip(1) {
         path = format!("{path}/{part}");
         // Create a parent only if it is missing: this user may lack the right to create it, but a parent that exists
         // needs no right.
-        if client.check_stat(&path).await?.is_none() {
-            made |= is_new(client.create(&path, b"", &persistent).await)?;
+        let found = client.check_stat(&path).await;
+        if found.map_err(|error| fault(&path, error))?.is_none() {
+            let created = client.create(&path, b"", &persistent).await;
+            made |= is_new(created).map_err(|error| fault(above(&path), error))?;
         }
     }
-    for path in [layout.records(), layout.wakes()] {
-        made |= is_new(client.create(&path, b"", &persistent).await)?;
+    Ok(made)
+}
+
+/// The znodes that got the ACL of the path.
+#[derive(Default)]
+struct Passed {
+    changed: usize,
+    refused: usize,
+}
+
+/// Gives the ACL of the path to all znodes below it that have another one. Znodes that do not admit this user are
+/// counted. Other clients may remove znodes meanwhile.
+async fn pass_on(client: &Client, address: &Address, acl: &[Acl]) -> Result<Passed, Fault> {
+    let mut passed = Passed::default();
+    let mut open = vec![address.path.clone()];
+    while !open.is_empty() {
+        // Many requests are sent before the first result is awaited.
+        let some = open.split_off(open.len().saturating_sub(AT_ONCE));
+        let below = some.iter().map(|path| client.list_children(path));
+        let below = join_all(below.collect::<Vec<_>>()).await;
+        let mut found = Vec::new();
+        for (path, below) in some.iter().zip(below) {
+            match below {
+                Ok(names) => found.extend(names.iter().map(|name| format!("{path}/{name}"))),
+                Err(Error::NoNode) => {}
+                Err(Error::NoAuth) => passed.refused += 1,
+                Err(error) => return Err(fault::of_request(&error, path, address)),
+            }
+        }
+        let asked = found.iter().map(|path| give(client, path, acl));
+        let given = join_all(asked.collect::<Vec<_>>()).await;
+        for (path, given) in found.into_iter().zip(given) {
+            match given {
+                Ok(changed) => {
+                    passed.changed += usize::from(changed);
+                    open.push(path);
+                }
+                Err(Error::NoNode) => {}
+                Err(Error::NoAuth) => passed.refused += 1,
+                Err(error) => return Err(fault::of_request(&error, &path, address)),
+            }
+        }
     }
-    // This znode is created last, so its presence shows that all other znodes exist.
-    let identity = identity(client).await?;
-    let path = layout.identity();
-    made |= is_new(client.create(&path, identity.as_bytes(), &persistent).await)?;
-    let (identity, _) = client.get_data(&path).await?;
-    Ok(Prepared {
-        path: layout.root().to_owned(),
-        identity: String::from_utf8_lossy(&identity).into_owned(),
-        made,
-    })
+    Ok(passed)
+}
+
+/// Gives this ACL to a znode. Returns whether the znode had another one.
+async fn give(client: &Client, path: &str, acl: &[Acl]) -> Result<bool, Error> {
+    let (before, _) = client.get_acl(path).await?;
+    if before == acl {
+        return Ok(false);
+    }
+    client.set_acl(path, acl, None).await.map(|_| true)
 }
 
 fn is_new<T>(made: Result<T, Error>) -> Result<bool, Error> {

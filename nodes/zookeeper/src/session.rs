@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -10,8 +11,12 @@ use quorate::node::Fault;
 use quorate::node::store::{Clocked, Commit, Committed, NamedRecord, Record, Session};
 use rand::RngExt;
 use rand::rngs::StdRng;
-use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, MultiWriter};
+use tokio::time::Instant;
+use zookeeper_client::{
+    Acl, Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, MultiWriter,
+};
 
+use crate::acl;
 use crate::address::Address;
 use crate::dial::{Dialled, Watch};
 use crate::fault;
@@ -30,12 +35,17 @@ const MOST: usize = 16_384;
 /// How often a record is looked up again in a row, if other clients remove and create it meanwhile.
 const TRIES: usize = 5;
 
+/// After this time, the ACL of new records is read again before a record is created: 30 s.
+const ACL_AGE: Duration = Duration::from_secs(30);
+
 /// One session with a ZooKeeper.
 #[derive(Debug)]
 pub struct ZooKeeperSession {
     client: Client,
     address: Arc<Address>,
     layout: Layout,
+    /// The ACL of new records, and when it was read.
+    acl: (Vec<Acl>, Instant),
     /// The names of all records at the time the first page was read.
     names: Vec<String>,
     /// The life in which each record was last seen. Reads try this life first.
@@ -48,10 +58,7 @@ pub struct ZooKeeperSession {
 /// The record that is returned if a foreign znode is found in place of a record. No znode has its version, so every
 /// change of this record fails.
 fn strange() -> Record {
-    Record {
-        version: u64::MAX,
-        state: vec![u8::MAX],
-    }
+    Record::new(u64::MAX, vec![u8::MAX])
 }
 
 /// The outcome of one transaction.
@@ -63,14 +70,40 @@ enum Outcome {
     ReaderGone(usize),
 }
 
+/// A transaction that was sent.
+struct Sent {
+    /// The names of the records, their versions before the transaction, and the operations on each of them.
+    names: Vec<Arc<[u8]>>,
+    before: Vec<u64>,
+    steps: Vec<Vec<Step>>,
+    /// The number of wake-ups, which follow the operations on records.
+    messages: usize,
+}
+
+impl Sent {
+    /// The operation with this number, and the name of its record. `None` if it is a wake-up.
+    fn step(&self, index: usize) -> Option<(&[u8], Step)> {
+        let names = self.names.iter().zip(&self.steps);
+        let mut all =
+            names.flat_map(|(name, steps)| steps.iter().map(move |step| (&name[..], *step)));
+        all.nth(index)
+    }
+}
+
 /// The name of a process, and the words of all wake-ups that one commit sends to this process.
 type Message = (Arc<str>, Vec<u8>);
 
 impl ZooKeeperSession {
-    pub(crate) fn new(dialled: Dialled, address: Arc<Address>, date: Option<u64>) -> Self {
+    pub(crate) fn new(
+        dialled: Dialled,
+        address: Arc<Address>,
+        acl: Vec<Acl>,
+        date: Option<u64>,
+    ) -> Self {
         Self {
             client: dialled.client,
             layout: Layout::new(&address),
+            acl: (acl, Instant::now()),
             address,
             names: Vec::new(),
             lives: HashMap::new(),
@@ -85,8 +118,9 @@ impl ZooKeeperSession {
         }
     }
 
-    fn fault(&self, error: &Error) -> Fault {
-        fault::of_request(error, &self.address)
+    /// The fault for an error of a request that the ACL of `path` decides about.
+    fn fault(&self, error: &Error, path: &str) -> Fault {
+        fault::of_request(error, path, &self.address)
     }
 
     async fn read(&mut self, names: &[Arc<[u8]>]) -> Result<Vec<Record>, Fault> {
@@ -125,11 +159,16 @@ impl ZooKeeperSession {
         if self.lives.len() > MOST {
             self.lives.retain(|name, _| names.contains(name));
         }
-        for (at, said) in unknown.into_iter().zip(said) {
+        for ((at, path), said) in unknown.into_iter().zip(&paths).zip(said) {
             let (lives, foreign) = match said {
                 Ok(lives) => (lives, true),
                 Err(Error::NoNode) => (Vec::new(), false),
-                Err(error) => return Err(self.fault(&error)),
+                Err(error @ Error::NoAuth) => {
+                    open.retain(|one| *one != at);
+                    records[at] = Record::unreadable(self.fault(&error, path));
+                    continue;
+                }
+                Err(error) => return Err(self.fault(&error, path)),
             };
             if let Some(life) = lives.iter().find_map(|life| life_of(life)) {
                 self.lives.insert(names[at].clone(), life);
@@ -160,17 +199,20 @@ impl ZooKeeperSession {
             .collect();
         let said = join_all(asked).await;
         let asked = std::mem::take(open);
-        for ((at, life), said) in asked.into_iter().zip(lives).zip(said) {
+        let asked = asked.into_iter().zip(lives).zip(&paths);
+        for (((at, life), path), said) in asked.zip(said) {
             match said {
                 Ok((state, stat)) => {
-                    let version = version(life, stat.version);
-                    records[at] = Record { version, state };
+                    records[at] = Record::new(version(life, stat.version), state);
                 }
                 Err(Error::NoNode) => {
                     self.lives.remove(&names[at]);
                     open.push(at);
                 }
-                Err(error) => return Err(self.fault(&error)),
+                Err(error @ Error::NoAuth) => {
+                    records[at] = Record::unreadable(self.fault(&error, path));
+                }
+                Err(error) => return Err(self.fault(&error, path)),
             }
         }
         Ok(())
@@ -179,7 +221,7 @@ impl ZooKeeperSession {
     async fn list(&self) -> Result<Vec<String>, Fault> {
         let records = self.layout.records();
         let listed = self.client.list_children(&records).await;
-        let mut names = listed.map_err(|error| self.fault(&error))?;
+        let mut names = listed.map_err(|error| self.fault(&error, &records))?;
         // The list may contain a znode that is not a record, because an inspection writes such a znode.
         names.retain(|name| unhex(name).is_some());
         names.sort_unstable();
@@ -207,7 +249,7 @@ impl ZooKeeperSession {
                         Ok(Outcome::Done(vec![version(life, stat.version)]))
                     }
                     Err(Error::BadVersion | Error::NoNode) => Ok(Outcome::Stale),
-                    Err(error) => Err(self.fault(&error)),
+                    Err(error) => Err(self.fault(&error, &path)),
                 }
             }
             .boxed();
@@ -215,12 +257,21 @@ impl ZooKeeperSession {
         let mut writer = self.client.new_multi_writer();
         let added = self.write(&mut writer, commit, steps, messages);
         if let Err(error) = added {
-            return std::future::ready(Err(self.fault(&error))).boxed();
+            return std::future::ready(Err(self.fault(&error, self.layout.root()))).boxed();
         }
         let sent = writer.commit();
-        let before: Vec<u64> = commit.changes.iter().map(|change| change.version).collect();
-        let (steps, messages) = (steps.to_vec(), messages.len());
-        async move { self.judge(sent.await, &steps, &before, messages) }.boxed()
+        let (names, before) = commit
+            .changes
+            .iter()
+            .map(|change| (change.name.clone(), change.version))
+            .unzip();
+        let sent_steps = Sent {
+            names,
+            before,
+            steps: steps.to_vec(),
+            messages: messages.len(),
+        };
+        async move { self.judge(sent.await, &sent_steps) }.boxed()
     }
 
     fn write(
@@ -249,7 +300,7 @@ impl ZooKeeperSession {
     ) -> Result<(), Error> {
         let record = || self.layout.record(name);
         let of_life = |life| self.layout.of_life(name, life);
-        let options = self.layout.options(CreateMode::Persistent);
+        let options = CreateMode::Persistent.with_acls(Acls::new(&self.acl.0));
         for step in steps {
             match *step {
                 Step::Room => writer.add_create(&record(), b"", &options)?,
@@ -267,43 +318,71 @@ impl ZooKeeperSession {
     fn judge(
         &self,
         said: Result<Vec<MultiWriteResult>, MultiWriteError>,
-        steps: &[Vec<Step>],
-        before: &[u64],
-        messages: usize,
+        sent: &Sent,
     ) -> Result<Outcome, Fault> {
-        let of_records: usize = steps.iter().map(Vec::len).sum();
+        let of_records: usize = sent.steps.iter().map(Vec::len).sum();
         match said {
-            Ok(results) if results.len() == of_records + messages => {
+            Ok(results) if results.len() == of_records + sent.messages => {
                 self.learn_date(date_of_all(&results));
-                Ok(Outcome::Done(versions(&results, steps, before)))
+                Ok(Outcome::Done(versions(&results, &sent.steps, &sent.before)))
             }
             Ok(_) => Err(Fault::Disconnected("an incomplete answer".into())),
             Err(MultiWriteError::OperationFailed { index, source }) => {
-                let created = steps.iter().flatten().nth(index) == Some(&Step::Room);
+                let created = sent.step(index).is_some_and(|(_, step)| step == Step::Room);
                 match source {
                     _ if index >= of_records => Ok(Outcome::ReaderGone(index - of_records)),
                     Error::BadVersion | Error::NodeExists => Ok(Outcome::Stale),
                     // The record does not have the expected version, or the parent znode for a new record does not
                     // exist.
                     Error::NoNode if !created => Ok(Outcome::Stale),
-                    error => Err(self.fault(&error)),
+                    error => Err(self.fault(&error, &self.decided_by(sent, index))),
                 }
             }
-            Err(MultiWriteError::RequestFailed { source }) => Err(self.fault(&source)),
+            Err(MultiWriteError::RequestFailed { source }) => {
+                Err(self.fault(&source, self.layout.root()))
+            }
         }
+    }
+
+    /// The path of the znode whose ACL decides about this operation of a transaction.
+    fn decided_by(&self, sent: &Sent, index: usize) -> String {
+        let record = |name: &[u8]| self.layout.record(name);
+        match sent.step(index) {
+            None | Some((_, Step::Room | Step::Clear)) => self.layout.records(),
+            Some((name, Step::Create(_) | Step::Remove(..))) => record(name),
+            Some((name, Step::Set(life, _) | Step::SetAgain(life) | Step::Check(life, _))) => {
+                self.layout.of_life(name, life)
+            }
+        }
+    }
+
+    /// Reads the ACL of new records again if it is old, so that a change of the ACL reaches sessions that stay open.
+    async fn refresh_acl(&mut self) -> Result<(), Fault> {
+        if self.acl.1.elapsed() < ACL_AGE {
+            return Ok(());
+        }
+        let watch = Watch::on(&self.client)?;
+        let records = self.layout.records();
+        let acl = watch
+            .over(acl::read(&self.client, &records, &self.address))
+            .await?;
+        self.acl = (acl, Instant::now());
+        Ok(())
     }
 
     /// Sends the removal of one record now. The server removes the record only if it has the expected version.
     fn send_removal(&self, name: &[u8], steps: &[Step]) -> BoxFuture<'_, Result<(), Fault>> {
         let mut writer = self.client.new_multi_writer();
         if let Err(error) = self.write_record(&mut writer, name, b"", steps) {
-            return std::future::ready(Err(self.fault(&error))).boxed();
+            return std::future::ready(Err(self.fault(&error, self.layout.root()))).boxed();
         }
         let sent = writer.commit();
         async move {
             match sent.await {
                 Ok(_) | Err(MultiWriteError::OperationFailed { .. }) => Ok(()),
-                Err(MultiWriteError::RequestFailed { source }) => Err(self.fault(&source)),
+                Err(MultiWriteError::RequestFailed { source }) => {
+                    Err(self.fault(&source, self.layout.root()))
+                }
             }
         }
         .boxed()
@@ -355,6 +434,10 @@ impl Session for ZooKeeperSession {
         let life = self.draw.random_range(1..=Life::MAX);
         let planned = commits.iter().map(|commit| plan(commit, life));
         let planned = planned.collect::<Result<Vec<_>, _>>()?;
+        let creates = |step: &Step| matches!(step, Step::Room | Step::Create(_));
+        if planned.iter().flatten().flatten().any(creates) {
+            self.refresh_acl().await?;
+        }
         // All commits are sent before the first result is awaited.
         let sent: Vec<_> = commits
             .iter()

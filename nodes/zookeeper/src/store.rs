@@ -6,10 +6,12 @@ use quorate::Inspection;
 use quorate::node::store::{Greeting, Store, StoreNode, Traits};
 use quorate::node::{Fault, NodeName, ServerRun};
 
+use crate::acl;
 use crate::address::{Address, BadUrl};
 use crate::dial::dial;
 use crate::greet::{date, greet};
 use crate::inspect;
+use crate::layout::Layout;
 use crate::listener::ZooKeeperListener;
 use crate::session::ZooKeeperSession;
 
@@ -60,9 +62,15 @@ impl Store for ZooKeeper {
     async fn connect(&self) -> Result<(Self::Session, Greeting), Fault> {
         let dialled = dial(&self.address).await?;
         let client = &dialled.client;
-        let (identity, date) =
-            futures::try_join!(greet(client, &self.address), date(client, &self.address))?;
-        let session = ZooKeeperSession::new(dialled, self.address.clone(), date);
+        let address = &self.address;
+        let records = Layout::new(address).records();
+        let rights = async {
+            let acl = acl::read(client, &records, address).await?;
+            let date = date(client, address, &acl).await?;
+            Ok((acl, date))
+        };
+        let (identity, (acl, date)) = futures::try_join!(greet(client, address), rights)?;
+        let session = ZooKeeperSession::new(dialled, address.clone(), acl, date);
         // A restart of the ensemble loses nothing, so it does not begin a new run of the server. Only another ensemble
         // has another run.
         let run = ServerRun::new(format!("zk-{identity}"));

@@ -105,7 +105,7 @@ impl Records {
             };
             versions.push(version);
             let state = state.clone();
-            self.put(&change.name, Record { version, state }, writer);
+            self.put(&change.name, Record::new(version, state), writer);
         }
         Committed::Done(versions)
     }

@@ -318,7 +318,7 @@ mod tests {
         let mut cache = RecordCache::default();
         let (known, unknown) = (name(1), name(2));
         let state = StoredItem::write(&lease(1_000));
-        let record = Record { version: 7, state };
+        let record = Record::new(7, state);
         assert!(cache.read(&known, &record, 0));
         rounds(&mut cache, 5);
         cache.read_unrequested(&known, &record, 0);
@@ -327,7 +327,7 @@ mod tests {
         over.sort();
         assert_eq!(over, [(known.clone(), 7), (unknown, 7)]);
         let state = b"\x09junk".to_vec();
-        let foreign = Record { version: 8, state };
+        let foreign = Record::new(8, state);
         assert!(
             !cache.read(&known, &foreign, 0),
             "a record that quorate did not write must be refused"

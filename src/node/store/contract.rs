@@ -207,6 +207,28 @@ pub struct Record {
     pub version: u64,
     /// The content of the record.
     pub state: Vec<u8>,
+    /// Why this client may not read the record, although the store works. Only requests for this record fail.
+    pub fault: Option<Fault>,
+}
+
+impl Record {
+    /// Creates a record with this version and this content.
+    pub fn new(version: u64, state: Vec<u8>) -> Self {
+        Self {
+            version,
+            state,
+            fault: None,
+        }
+    }
+
+    /// Creates a record that exists, but that this client may not read.
+    pub fn unreadable(fault: Fault) -> Self {
+        Self {
+            version: u64::MAX,
+            state: vec![u8::MAX],
+            fault: Some(fault),
+        }
+    }
 }
 
 /// A record with its name.

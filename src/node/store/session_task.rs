@@ -544,9 +544,13 @@ impl<S: Store> SessionTask<S> {
         for (name, record) in names.iter().zip(&what) {
             if !self.cache.read(name, record, seen + slack) {
                 let shown = name.escape_ascii();
-                let why =
-                    format!("the record of {shown} was not written by quorate and is not changed");
-                self.answer_all_of(name, &Fault::Server(why.into()));
+                let fault = record.fault.clone().unwrap_or_else(|| {
+                    let why = format!(
+                        "the record of {shown} was not written by quorate and is not changed"
+                    );
+                    Fault::Server(why.into())
+                });
+                self.answer_all_of(name, &fault);
             }
         }
         Ok(())
@@ -739,7 +743,12 @@ impl<S: Store> SessionTask<S> {
         let answered = self.learn_time(online, clock, asked);
         let (now, slack) = self.time.now(answered).unwrap_or_default();
         let mut master = Master::default();
-        for (_, record) in &what {
+        for (name, record) in &what {
+            if record.fault.is_some() {
+                // The record may contain a held lock, so its name is listed. A look at the lock then reports the fault.
+                master.put_text(now, name, b"", None);
+                continue;
+            }
             let stored = StoredItem::read(&record.state, &[], now + slack).unwrap_or_default();
             for stored in stored {
                 if stored.item.id.kind == Kind::Text {

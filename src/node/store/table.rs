@@ -100,10 +100,7 @@ impl State {
             };
             self.last += 1;
             versions.push(self.last);
-            let record = Record {
-                version: self.last,
-                state: state.clone(),
-            };
+            let record = Record::new(self.last, state.clone());
             self.records.insert(change.name.to_vec(), record);
         }
         for wake in &commit.wakes {

@@ -83,7 +83,7 @@ async fn names_and_states_of_records_may_contain_any_bytes() {
         let said = session.commit(&[of(change)]).await.unwrap();
         let version = version(&said.what[0]);
         let said = session.load(&[key]).await.unwrap();
-        assert_eq!(said.what, [Record { version, state }]);
+        assert_eq!(said.what, [Record::new(version, state)]);
     }
     let mut long = change("x", 0, "s");
     long.name = [7; 2101][..].into();

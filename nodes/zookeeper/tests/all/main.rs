@@ -1,5 +1,6 @@
 //! All tests of the ZooKeeper master, linked into one program.
 
+mod acl;
 mod faults;
 mod lock;
 mod store;
