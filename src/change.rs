@@ -292,7 +292,7 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Opens next masters that could not be reached during `open`. A majority of the next masters must be open already.
+    /// Opens those of the next masters that could not be reached during `open`. A majority of the next masters must be open already.
     ///
     /// # Errors
     ///

@@ -56,8 +56,7 @@ fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
         output::table(&["RESOURCE", "TTL LEFT", "WAITING", "HOLDER"], &rows)
     };
     if !is_complete(listing) {
-        text +=
-            "the list is incomplete: there may be more locks (list fewer with --starting-with)\n";
+        text += "the list is incomplete: there may be more locks (narrow the list with --starting-with)\n";
     }
     for (master, fault) in &listing.faults {
         text += &format!(

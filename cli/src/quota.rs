@@ -21,8 +21,8 @@ taken than were created, whatever clocks, crashes and late messages do, even if 
 another with a take in between. If a majority loses its data before the next take, the quota is lost and nothing
 can be taken: drop it, and create it again with the number left according to your own records.
 
-If take exits with 69 and says that the change may have been written or not, you got no unit, and one unit may be
-wasted.
+If take exits with 69 and says that the change may have been written or not, you got no unit, but one unit may count
+as handed out.
 
 If you have a database, one statement there is simpler and better:
 UPDATE prizes SET stock = stock - 1 WHERE stock > 0.
@@ -64,7 +64,7 @@ pub(crate) const CODES: [Meaning; 8] = [
     ),
     (
         "128+n",
-        "signal n ended quorate quota: you got no unit, and units may be wasted",
+        "signal n ended quorate quota: you got no unit, but units may count as handed out",
     ),
 ];
 

@@ -38,7 +38,7 @@ impl LockGuard {
         self.kept.get().ended()
     }
 
-    /// Waits until the lock is lost, at most for `within`. Returns `None` if the lock is still held at the end of that
+    /// Waits for at most `within` until the lock is lost. Returns `None` if the lock is still held at the end of that
     /// time.
     ///
     /// # Errors

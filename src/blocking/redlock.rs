@@ -84,8 +84,8 @@ impl Redlock {
     }
 
     /// A handle for threads of `tokio::task::spawn_blocking`. Calls through this handle do not check whether the
-    /// current thread may wait, so use it on no other thread of a Tokio runtime. There a call blocks the tasks of the
-    /// thread, and waits forever if it needs one of these tasks.
+    /// current thread may wait, so do not use it on other threads of a Tokio runtime. On a worker thread, a call blocks
+    /// the other tasks of the thread, and waits forever if it needs one of them.
     ///
     /// ```
     /// # #[cfg(feature = "testing")]

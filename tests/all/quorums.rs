@@ -114,7 +114,7 @@ fn bytes(server: &Server) -> i64 {
 
 /// Prints the figures of docs/quorum-size.md. Versions of the server differ, so a figure may be wrong by half.
 #[tokio::test]
-async fn memory_of_a_lock_a_waiter_and_an_idle_counter_on_a_master_is_as_the_page_states() {
+async fn memory_per_lock_waiter_and_idle_counter_is_as_quorum_size_md_states() {
     let masters = masters(1);
     let urls = masters.iter().map(Server::url);
     let redlock = settings(urls).build().expect("good settings");

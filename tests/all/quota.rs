@@ -90,7 +90,7 @@ async fn quota_is_created_only_once_and_only_if_no_master_stores_it() {
 }
 
 #[tokio::test]
-async fn masters_losing_data_one_after_another_lose_no_quota() {
+async fn quota_survives_when_masters_lose_their_data_one_after_another() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     for (taken, node) in nodes.iter().chain(&nodes).enumerate() {

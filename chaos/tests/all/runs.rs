@@ -22,7 +22,10 @@ fn mixed_faults_for_forty_seconds_break_no_promise() {
         page.contains("\"verdict\":\"valid\""),
         "the page has its data"
     );
-    assert!(!page.contains("http"), "the page must need no network");
+    assert!(
+        !page.contains("http"),
+        "the report must not load anything from the network"
+    );
     look_at(&run.out.join("timeline.html"), 500);
     let again = chaos(&format!("recheck {}", run.out.display()));
     assert!(again.status.success(), "{}", text(&again));

@@ -51,7 +51,8 @@ impl Ordinary {
         Ok(this)
     }
 
-    /// The path of the set-uid program. With `--reuid=0 COMMAND` it also makes root the real user of the command.
+    /// The path of a program that its set-uid bit lets run as root. With `--reuid=0 COMMAND` it runs the command with
+    /// root as the effective and the real user.
     fn root(&self) -> String {
         self.dir.path().join("become").display().to_string()
     }

@@ -30,8 +30,8 @@ pub struct MySqlSession {
 
 /// The statement whose result shows whether a commit was applied, and the new versions of the commit's records.
 enum Proof {
-    /// The commit was applied if the statement with this number changed a row. The second number is the record's new
-    /// version.
+    /// The commit was applied if a certain statement changed a row. The first number is the index of this statement,
+    /// the second is the new version of the record.
     ByChange(usize, u64),
     /// The commit was applied if the first column of the row that the statement with this number returned is true. The
     /// list has the new versions of the records.

@@ -1,4 +1,4 @@
-//! Checks values under locks as masters store them (docs/protocol.md, "Values under a lock"). A read leaves the
+//! Checks the values under locks that the masters store (docs/protocol.md, "Values under a lock"). A read leaves the
 //! reader's fencing token on the master. The master refuses a write with a smaller token. Tokens do not fall while a
 //! server runs, and a value that is written under one token is the same on every master.
 

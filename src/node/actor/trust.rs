@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_of_another_server_run_is_not_ended_by_its_client_id() {
+    fn connection_to_a_restarted_server_is_not_closed_by_a_client_id_from_before_the_restart() {
         let seen = Acquaintance::default();
         assert_eq!(seen.replace("run 1", 5), None);
         assert_eq!(seen.replace("run 1", 9), Some(5));

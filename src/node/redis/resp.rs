@@ -127,7 +127,7 @@ enum Stop {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The number of bytes that are left of the limit [`LINES`] for this reply.
+    /// The number of bytes that the lines of this reply may still have. The limit for all of them is [`LINES`].
     lines: usize,
 }
 

@@ -171,11 +171,11 @@ pub trait Session: Send + 'static {
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The date, in microseconds since 1970, of this session's last change that the server has answered. Fencing
+    /// The date of the last change of this session to which the server has replied, in microseconds since 1970. Fencing
     /// numbers are derived from the date.
     ///
-    /// It is for stores that date their changes by a clock that is not fit to measure leases. A session returns a date
-    /// from its beginning on, or never. Without a date the fencing counter of a lock is kept forever. The date is
+    /// Only stores whose clock cannot measure leases, but can date changes, need to return a date. A session that ever
+    /// returns a date must return one from its beginning. Without a date the fencing counter of a lock is kept forever. The date is
     /// ignored for stores that return [`Clocked::clock`].
     fn date(&self) -> Option<u64> {
         None

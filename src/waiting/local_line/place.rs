@@ -63,7 +63,8 @@ impl Keys {
 }
 
 impl LocalLines {
-    /// Chooses and reserves the slot that the waiter at `place` asks for: see [`OwnLocks::ask`].
+    /// Chooses a slot of the semaphore that is not reserved by this process, and reserves it for the waiter at `place`;
+    /// see [`OwnLocks::ask`].
     pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
         let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
         self.own.ask(permit, elsewhere, passes)

@@ -19,7 +19,7 @@ use crate::versus::runtime;
 /// Arguments of the subcommand `kinds`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The number of rounds of single cycles; the parts with concurrent tasks make a fifth as many rounds
+    /// Rounds of the measurement with one client; measurements with concurrent tasks run a fifth as many rounds
     #[arg(long, default_value_t = 25)]
     rounds: usize,
     /// The parts of the table that are measured [default: all]

@@ -60,7 +60,7 @@ impl Prepared {
     }
 }
 
-/// Defines a test with a ZooKeeper of its own: one server, or the options that follow the name.
+/// Defines a test that starts a ZooKeeper. Without options it has one server; options follow the test's name.
 macro_rules! test {
     ($name:ident, $server:ident => $body:block) => {
         test!($name, ZooKeeperOptions::new(), $server => $body);
