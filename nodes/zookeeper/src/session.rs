@@ -464,8 +464,7 @@ impl Session for ZooKeeperSession {
         let watch = Watch::on(&self.client)?;
         let records = watch.over(self.read(&named)).await?;
         let named = named.iter().map(|name| name.to_vec());
-        let there = |(_, record): &NamedRecord| record.version > 0;
-        Ok(without_clock(named.zip(records).filter(there).collect()))
+        Ok(without_clock(named.zip(records).collect()))
     }
 
     fn date(&self) -> Option<u64> {

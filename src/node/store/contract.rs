@@ -164,7 +164,8 @@ pub trait Session: Send + 'static {
         commits: &[Commit],
     ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
-    /// Reads at most `count` records in a stable order, beginning with the record at position `from`.
+    /// Reads at most `count` records in a stable order, beginning with the record at position `from`. Fewer than `count`
+    /// mean that there are no more. A record that was removed since the first page may be among them, with version 0.
     fn page(
         &mut self,
         from: u64,
@@ -175,8 +176,8 @@ pub trait Session: Send + 'static {
     /// numbers are derived from the date.
     ///
     /// Only stores whose clock cannot measure leases, but can date changes, need to return a date. A session that ever
-    /// returns a date must return one from its beginning. Without a date the fencing counter of a lock is kept forever. The date is
-    /// ignored for stores that return [`Clocked::clock`].
+    /// returns a date must return one from its beginning. Without a date the fencing counter of a lock is kept forever.
+    /// The date is ignored for stores that return [`Clocked::clock`].
     fn date(&self) -> Option<u64> {
         None
     }

@@ -394,7 +394,7 @@ impl<S: Store> SessionTask<S> {
         let Some((seen, slack)) = self.time.now(answered) else {
             return Ok(());
         };
-        for (name, record) in what {
+        for (name, record) in what.into_iter().filter(|(_, record)| record.version > 0) {
             self.cache
                 .read_unrequested(&name.into(), &record, seen + slack);
         }

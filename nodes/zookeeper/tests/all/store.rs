@@ -393,3 +393,16 @@ test!(session_reports_the_date_of_its_last_change_also_before_the_first_change, 
     let names: Vec<_> = session.page(0, 100).await.unwrap().what.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, [b"a".to_vec(), b"b".to_vec()]);
 });
+
+test!(page_with_a_record_that_was_removed_meanwhile_is_not_taken_for_the_last_page, server => {
+    let (mut session, mut other) = (session(&server).await, session(&server).await);
+    let mut versions = Vec::new();
+    for of in ["a", "b", "c"] {
+        versions.push(put(&mut other, of, 0, b"1").await);
+    }
+    assert_eq!(session.page(0, 1).await.unwrap().what[0].0, b"a");
+    other.remove(&[(name("b"), versions[1])]).await.unwrap();
+    let second = session.page(1, 1).await.unwrap().what;
+    assert_eq!((second.len(), second[0].1.version), (1, 0));
+    assert_eq!(session.page(2, 1).await.unwrap().what[0].0, b"c");
+});
