@@ -111,9 +111,12 @@ impl Check for Calls {
         self.judged += 1;
         // The client measures its timeout on its own clock, which may be up to 1 % slow.
         let by_itself = wait + wait / 100;
-        // A call that waits for the first connections may end later. All other calls must end as if there were
-        // connections.
-        let connected = first_request.map_or(0, |first| first + (CONNECT_STEPS - 1) * CONNECT);
+        // A call that waits for the first connections may end later. If the process was paused while it connected, it
+        // goes on connecting after the pause. All other calls must end as if there were connections.
+        let resumed = at.awake_since[*client];
+        let connected = first_request.map_or(0, |first| {
+            first.max(resumed) + (CONNECT_STEPS - 1) * CONNECT
+        });
         let late = at.now.saturating_sub((began + by_itself).max(connected));
         if self.worst.as_ref().is_none_or(|worst| worst.late < late) {
             self.worst = Some(Lateness {

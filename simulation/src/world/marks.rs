@@ -455,30 +455,36 @@ impl World {
         // The clock on which `max_ttl` is measured may run up to 1 % fast or slow, as in all checkers.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
+        self.reopened[master].get_or_insert(until);
         self.at(until, Event::Unguarded);
     }
 
     /// Drops the promises if too many masters have lost their generation markers.
     ///
     /// Masters must keep their markers, or get them back before they vote again. If a majority admits clients again
-    /// that it had refused before, nothing is promised any more.
+    /// that it had refused before, nothing is promised any more. A client of step 0 reads the marker only when it
+    /// connects. If it connected before the marker was restored, the master still votes for it afterwards.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;
         };
         let now = self.now;
-        let fallen = |master: &usize| self.fallen[*master].is_some_and(|(_, until)| until <= now);
-        let fallen: u16 = (0..self.masters.len())
-            .filter(fallen)
-            .fold(0, |all, one| all | 1 << one);
-        if fallen == 0 {
+        let voting = |until: Option<u64>| until.is_some_and(|until| until <= now);
+        let mask = |bits: &mut dyn Iterator<Item = bool>| -> u16 {
+            bits.enumerate()
+                .fold(0, |all, (at, bit)| all | u16::from(bit) << at)
+        };
+        let fallen =
+            mask(&mut (self.fallen.iter()).map(|fallen| voting(fallen.map(|(_, until)| until))));
+        let reopened = mask(&mut self.reopened.iter().map(|until| voting(*until)));
+        if reopened == 0 {
             return;
         }
+        let unchecked = |step: u8| if step == 0 { reopened } else { 0 };
         let admitting = |step: u8| {
             let admits = |master: &usize| admits(self.mark_number(*master), step);
-            (0..self.masters.len())
-                .filter(admits)
-                .fold(0, |all, one| all | 1 << one)
+            let admitted = (0..self.masters.len()).filter(admits);
+            admitted.fold(unchecked(step), |all, one| all | 1 << one)
         };
         let steps = 0..=2 * plan.changes();
         let open: Vec<(u8, u16)> = steps
@@ -486,7 +492,8 @@ impl World {
             .filter(|(step, masters)| is_majority(*masters, plan.named(*step).sets()))
             .collect();
         let apart = |(one, by): &(u8, u16)| {
-            let other = |(other, to): &(u8, u16)| *other >= one + 2 && (by | to) & fallen != 0;
+            let doubtful = fallen | unchecked(*one);
+            let other = |(other, to): &(u8, u16)| *other >= one + 2 && (by | to) & doubtful != 0;
             open.iter().any(other)
         };
         if open.iter().any(apart) {

@@ -392,6 +392,9 @@ pub(crate) struct World {
     /// For each master that came back with an older generation marker: the generation number before the restart, and
     /// the true time until which the restart guard keeps the master from voting.
     fallen: Vec<Option<(u64, u64)>>,
+    /// For each master that ever came back with an older generation marker: the true time until which the restart guard
+    /// kept the master from voting after the first such restart.
+    reopened: Vec<Option<u64>>,
     /// For seeded bugs. `died`: the time at which a master died that is then replaced without an operator. `counted`:
     /// the fencing counters that `open` read too early. `is_dropping`: whether an operator is removing a lost value. It
     /// takes the lock of that value, even if it copies values without a lock.
@@ -455,6 +458,7 @@ impl World {
                 .is_none_or(|plan| plan.operators == 0),
             looks: vec![Looks::default()],
             fallen: vec![None; scenario.masters.len()],
+            reopened: vec![None; scenario.masters.len()],
             died: None,
             counted: vec![None; scenario.masters.len()],
             is_dropping: false,
@@ -673,6 +677,9 @@ impl World {
         }
         for fallen in self.fallen.iter_mut().flatten() {
             fallen.1 = now;
+        }
+        for until in self.reopened.iter_mut().flatten() {
+            *until = now.min(*until);
         }
         self.judge_marks();
         self.happened(Happening::Unused);
