@@ -141,7 +141,8 @@ impl World {
                 "\r\n\0\0",
                 "+PONG\r\n",
                 ":-7\r\n",
-                "*2\r\n:1\r\n-ERR x\r\n",
+                // An array of a number and an error would be a valid reply to two acquires in one call.
+                "*2\r\n+x\r\n-ERR x\r\n",
                 "_junk\r\n",
             ];
             out.insert_str(0, odd[conn % odd.len()]);
