@@ -24,6 +24,8 @@ local time = call('TIME')
 local lowest = string.format('%.0f', time[1] * 1000000 + time[2] - 1000000)
 local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
 local usual, find = #lowest == 16 and #highest == 16, string.find
+-- The beginning of the period of 1,000 s to which `highest` belongs (fence/raise.lua).
+local began = string.sub(highest, 1, 7) .. '000000000'
 
 -- Handles one lock as a single request would. `taken` is the last lock that this function took. If an error follows
 -- after a lock was taken, the script returns the error and not 0 for it, because the client must not repeat a request
@@ -48,11 +50,16 @@ local function attempt(key, ARGV)
   --+ line/refused.lua
 end
 
--- Raises the counter of the lock `key`, which has just been taken, from `was` to the proposal `text`. The proposal is
--- at most a second ahead of this master's time, so the counter is kept for exactly one day (fence/lives.lua).
+-- Raises the counter of the lock `key`, which has just been taken, from `was` to the proposal `text`, as fence/raise.lua
+-- does. The proposal is at most a second ahead of this master's time, so nothing is added to FENCE_TTL.
 local function number(key, fence, was, text)
   if was then
-    local set = redis.pcall('SET', fence, text, 'PX', FENCE_TTL)
+    local set
+    if was >= began then
+      set = redis.pcall('SET', fence, text, 'KEEPTTL')
+    else
+      set = redis.pcall('SET', fence, text, 'PX', FENCE_TTL)
+    end
     return set.err and set or -1
   end
   local set = redis.pcall('SET', fence, text, 'PX', FENCE_TTL, 'NX')

@@ -347,6 +347,13 @@ fn value(key: &[u8]) -> Vec<u8> {
     [b"quorate:value:", key].concat()
 }
 
+/// Sets a fencing counter with the expiry that a script would set. A grant may keep this expiry.
+fn put_counter(arm: &Arm, key: &[u8], number: u64) {
+    let ahead = Duration::from_micros(number.saturating_sub(now()));
+    let ttl = secs(86_400 + 1_001) + ahead;
+    arm.put(&fence(key), number.to_string().as_bytes(), Some(ttl));
+}
+
 fn shifted(by: i64) -> u64 {
     now().saturating_add_signed(by)
 }
@@ -361,7 +368,6 @@ enum Act {
 /// Turns an operation into a request, which is then sent to both masters.
 fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
     let ttls = times.ttls;
-    let text = |number: u64| number.to_string().into_bytes();
     match deed.clone() {
         Deed::Acquire(who, ttl, shift) => Act::Ask(asking::acquire(
             &who.claim(times),
@@ -390,18 +396,14 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
             Act::Do(Box::new(move |arm| arm.put_foreign(&fence(KEYS[key]))))
         }
         Deed::Counter(key, shift) => {
-            let value = text(shifted(shift));
-            Act::Do(Box::new(move |arm| {
-                arm.put(&fence(KEYS[key]), &value, Some(ttls[2]));
-            }))
+            let number = shifted(shift);
+            Act::Do(Box::new(move |arm| put_counter(arm, KEYS[key], number)))
         }
         Deed::Delete(key) => Act::Do(Box::new(move |arm| arm.delete(KEYS[key]))),
         Deed::DeleteCounter(key) => Act::Do(Box::new(move |arm| arm.delete(&fence(KEYS[key])))),
         Deed::CounterAhead(key) => {
-            let value = text(now() + MONTH.as_micros() as u64);
-            Act::Do(Box::new(move |arm| {
-                arm.put(&fence(KEYS[key]), &value, Some(ttls[2]));
-            }))
+            let ahead = now() + MONTH.as_micros() as u64;
+            Act::Do(Box::new(move |arm| put_counter(arm, KEYS[key], ahead)))
         }
         Deed::DeleteTicket(key) => Act::Do(Box::new(move |arm| arm.delete_ticket(KEYS[key]))),
         Deed::ForeignMark(key) => Act::Do(Box::new(move |arm| {

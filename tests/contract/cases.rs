@@ -33,6 +33,7 @@ macro_rules! all_cases {
                 a_withdrawn_confirmation_changes_nothing;
             counter:
                 counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number
+                counter_expires_at_least_a_day_after_each_grant
                 counter_raised_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number
                 counter_far_beyond_every_clock_is_kept_and_can_be_read;
             release:

@@ -65,7 +65,7 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
     ] {
         arm.clear();
         let key = claim.key();
-        arm.put(&fence(key), ahead.to_string().as_bytes(), Some(LONG));
+        arm.put(&fence(key), ahead.to_string().as_bytes(), Some(DAY + AHEAD));
         let counter = arm.granted(acquire(&claim, LONG, now())).await;
         assert_eq!(counter, ahead + 1, "{way}");
         assert_kept(arm, key, way);
@@ -86,6 +86,30 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
             .await
             .unwrap_or_else(|fault| panic!("{way}: {fault}"));
         assert_kept(arm, KEY, way);
+    }
+}
+
+/// The first grant with a number of a new period renews the expiry of the counter. Later grants of this period may keep
+/// the expiry (`src/scripts/fence/raise.lua`). The locks are asked for together, which is one command on Redis.
+pub(crate) async fn counter_expires_at_least_a_day_after_each_grant(arm: &Arm) {
+    let period = 1_000_000_000;
+    let claims = [b"k0", b"k1", b"k2", b"k3"].map(|key| claim(key, 1));
+    for (before, left) in [(0, DAY + secs(1_001)), (1, secs(3_600)), (period, LONG)] {
+        arm.clear();
+        let was = now() / period * period - before;
+        for claim in &claims {
+            arm.put(&fence(claim.key()), was.to_string().as_bytes(), Some(left));
+        }
+        arm.granted(acquire(&claims[0], LONG, now())).await;
+        let granted = |at: usize| arm.granted(acquire(&claims[at], LONG, now()));
+        tokio::join!(granted(1), granted(2), granted(3));
+        for claim in &claims {
+            let counter = arm.counter(claim.key()).unwrap_or_default();
+            assert!(counter > was, "the counter is {counter} and was {was}");
+            let left = arm.ttl(&fence(claim.key()));
+            let enough = left.is_none_or(|left| left + secs(60) > DAY);
+            assert!(enough, "{counter} expires in {left:?}, and was {was}");
+        }
     }
 }
 

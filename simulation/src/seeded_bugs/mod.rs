@@ -227,13 +227,15 @@ pub enum Flaw {
     CarryWithoutLock,
     /// Masters keep each fencing counter for only a day, even a counter that is ahead of the clock.
     CounterForADay,
+    /// A grant never renews the expiry of a fencing counter, not even with the first number of a period.
+    CounterKeepsExpiry,
 }
 
 impl Flaw {
     /// Every seeded bug that randomly drawn scenarios can reveal. `Sound` is missing, because it has no flaw.
     /// `ConfirmAnyKey` is missing, because only hand-written scenarios lose one of several resources during a
     /// confirmation.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 58] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -291,6 +293,7 @@ impl Flaw {
         Self::MasterPicksSlot,
         Self::NoSemaphoreLine,
         Self::CounterForADay,
+        Self::CounterKeepsExpiry,
     ];
 
     /// The seeded bugs in stores. Only scenarios with stores show them.
@@ -384,6 +387,7 @@ impl Flaw {
             Self::MasterPicksSlot => "master-picks-slot",
             Self::NoSemaphoreLine => "no-semaphore-line",
             Self::CounterForADay => "counter-for-a-day",
+            Self::CounterKeepsExpiry => "counter-keeps-expiry",
             of_changes if of_changes.is_of_changes() => of_changes.name_at_changes(),
             of_stores => of_stores.name_at_stores(),
         }

@@ -2,6 +2,7 @@
 //! and a server process around it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, ServerRun};
@@ -187,6 +188,19 @@ impl SimMaster {
                         self.memory
                             .put_text(now_us, item.claim.key(), &value, Some(item.ttl));
                     }
+                }
+                answer
+            }
+            (Some(Flaw::CounterKeepsExpiry), Request::Acquire { claim, .. }) => {
+                let before = self.memory.peek(now_us, claim.key()).counter_expires;
+                let answer = self.memory.apply(now_us, request);
+                let after = self.memory.peek(now_us, claim.key());
+                if let (Some(expires), Some(counter)) = (before, after.counter) {
+                    let left = Duration::from_micros(expires.saturating_sub(now_us));
+                    let key = [b"quorate:fence:", claim.key()].concat();
+                    let number = counter.to_string();
+                    self.memory
+                        .put_text(now_us, &key, number.as_bytes(), Some(left));
                 }
                 answer
             }

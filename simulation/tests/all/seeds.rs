@@ -69,7 +69,7 @@ fn simulation_run_with_a_trace_equals_the_run_without() {
 }
 
 /// For each seeded bug, the number of seeds within which it must be caught.
-const SEEDED_BUGS: [(Flaw, u64); 57] = [
+const SEEDED_BUGS: [(Flaw, u64); 58] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -127,6 +127,7 @@ const SEEDED_BUGS: [(Flaw, u64); 57] = [
     (Flaw::MasterPicksSlot, 200),
     (Flaw::NoSemaphoreLine, 200),
     (Flaw::CounterForADay, 500),
+    (Flaw::CounterKeepsExpiry, 500),
 ];
 
 #[test]

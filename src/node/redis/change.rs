@@ -4,6 +4,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::conversation::Conversation;
+use super::encode::millis;
+use super::loaded::FENCE_TTL;
 use super::needs::{Names, needs};
 use super::refusal::{down, server_fault};
 use super::resp::{Command, Value};
@@ -311,7 +313,7 @@ impl Talk {
             for (key, _) in page {
                 command.arg(key);
             }
-            command.number(86_400_000);
+            command.number(millis(FENCE_TTL));
             for (_, number) in page {
                 command.number(*number);
             }

@@ -11,9 +11,10 @@ use crate::node::note::{NOTE_LIVES, NOTE_SHOWN};
 use crate::node::{Fault, Request};
 use crate::protocol::marker::Configuration;
 
-/// The expiry of a fencing counter after the last grant of its lock: one day, so that old counters do not accumulate.
-/// If the counter is ahead of the master's clock, the difference is added (`scripts/fence/lives.lua`).
-const FENCE_TTL: Duration = Duration::from_secs(86_400);
+/// The expiry of a fencing counter when a script sets it: one day, so that old counters do not accumulate, plus the
+/// 1,000 s in which grants do not renew the expiry (`scripts/fence/raise.lua`), plus the second by which a number may be
+/// ahead of the master's clock. If the counter is further ahead, the difference is added (`scripts/fence/lives.lua`).
+pub(super) const FENCE_TTL: Duration = Duration::from_secs(86_400 + 1_000 + 1);
 
 /// The SHA1 names by which this connection calls the scripts; empty for a script that is not loaded.
 #[derive(Clone, Default)]
