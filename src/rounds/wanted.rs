@@ -118,3 +118,22 @@ impl Wanted {
         claim.with_shape(&self.shape)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_exclusive_key_is_requested_as_a_plain_lock() {
+        let part = |key: &[u8], mode| Part {
+            key: key.into(),
+            mode,
+        };
+        let alone = Wanted::group(vec![part(b"a", Mode::Exclusive)]);
+        assert!(alone.shape.is_plain());
+        let two = [b"a", b"b"].map(|key| part(key, Mode::Exclusive));
+        assert!(!Wanted::group(two.into()).shape.is_plain());
+        let shared = Wanted::group(vec![part(b"a", Mode::Class(Class::Shared))]);
+        assert!(!shared.shape.is_plain());
+    }
+}

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::listener::Listener;
 use crate::support::stubborn::Treatment::{Fails, Honest, Late};
 use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{
@@ -92,6 +93,31 @@ async fn extension_that_finds_a_loss_reports_it_even_if_its_future_is_dropped() 
     );
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::TakenAway));
+}
+
+/// Tests an extension whose future is dropped, and that finds a loss only after the holder has released the lock.
+#[tokio::test]
+async fn extension_that_finds_a_loss_after_the_release_does_not_report_a_loss() {
+    let listener = Listener::default();
+    let _listening = listener.listen();
+    let (nodes, redlock) = three(secs(30));
+    let guard = leased(&redlock).await;
+    for node in &nodes {
+        node.clone().holding("job");
+        node.change(|request| match request {
+            Request::Extend { .. } => Late(ms(100)),
+            _ => Honest,
+        });
+    }
+    let brief = tokio::time::timeout(ms(20), guard.extend(secs(30))).await;
+    assert!(
+        brief.is_err(),
+        "the extension must be dropped before the masters answer"
+    );
+    guard.release().await;
+    tokio::time::sleep(ms(300)).await;
+    let heard = listener.heard();
+    assert!(!heard.contains("lock lost"), "{heard}");
 }
 
 #[tokio::test]

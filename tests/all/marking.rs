@@ -260,3 +260,17 @@ async fn marked_masters_can_be_changed_like_unmarked_ones() {
     }
     assert_eq!(numbers(&servers), ["8"; 5]);
 }
+
+/// Tests two operators at the same time: one writes the first markers, and its message arrives after another operator
+/// has raised the marker.
+#[tokio::test]
+async fn late_first_marker_does_not_lower_a_raised_marker() {
+    let servers = masters(1);
+    let (raised, print) = ("3 0123456789abcdef", "fedcba9876543210");
+    ask_server(&servers[0], &["SET", MARK, raised]);
+    let script = include_str!("../../src/scripts/masters/raise.lua");
+    let said = ask_server(&servers[0], &["EVAL", script, "1", MARK, "0", print, "0"]);
+    assert_eq!(said.text().as_deref(), Some(raised));
+    let mark = ask_server(&servers[0], &["GET", MARK]);
+    assert_eq!(mark.text().as_deref(), Some(raised));
+}

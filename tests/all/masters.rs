@@ -167,6 +167,11 @@ async fn clients_of_old_and_next_masters_exclude_each_other_and_tokens_rise_duri
     last = rising(last, &[&old, &both, &old]).await;
     change.close().await.expect("closed");
     assert!(is_refused(&old).await && is_refused(&next).await);
+    assert!(
+        matches!(change.open_again().await, Err(ChangeError::Missing(_))),
+        "masters must not be opened again before step `open`"
+    );
+    assert!(is_refused(&next).await);
     assert!(number(&both).await > last);
     closed_and_waited(&change).await;
     // A client of both sets holds the lock, and a client of the next masters asks for it.
