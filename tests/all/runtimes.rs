@@ -5,7 +5,9 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 
-use quorate::{Redlock, Wait};
+use quorate::node::store::{Greeting, Store, StoreNode, Table, Traits};
+use quorate::node::{Fault, NodeName};
+use quorate::{Inspection, Redlock, StatusVerdict, Wait};
 
 use crate::support::{PATIENCE, holders, masters, ms, secs, settings};
 
@@ -106,4 +108,69 @@ fn lock_is_acquired_and_renewed_without_a_tokio_runtime() {
         );
         thread::sleep(ms(5));
     }
+}
+
+/// A runtime that was seen before, and has been shut down, must not be used for the timers of a later caller.
+#[test]
+fn every_verb_works_without_a_tokio_runtime_after_a_tokio_runtime_was_used() {
+    let masters = masters(3);
+    let urls: Vec<_> = masters.iter().map(quorate_testbed::Server::url).collect();
+    let redlock = settings(urls).build().expect("good settings");
+    let guard = runtime().block_on(redlock.acquire("job")).expect("free");
+    block_on(async {
+        let refused = redlock.lock("job").wait(Wait::For(ms(300))).await;
+        assert!(refused.is_err() && guard.is_valid());
+        let status = redlock.status("job").await.expect("a good name");
+        assert!(matches!(status.verdict(), StatusVerdict::Held(_)));
+        for master in redlock.inspect().await {
+            assert_eq!(master.fault, None);
+        }
+        guard.release().await;
+        drop(redlock.acquire("job").await.expect("free"));
+        redlock.flush().await;
+    });
+}
+
+/// A store in memory that needs timers of tokio, as stores with connections do.
+struct Timed(Table);
+
+impl Store for Timed {
+    type Session = Table;
+    type Listener = <Table as Store>::Listener;
+
+    fn name(&self) -> &NodeName {
+        self.0.name()
+    }
+
+    fn traits(&self) -> Traits {
+        self.0.traits()
+    }
+
+    async fn connect(&self) -> Result<(Table, Greeting), Fault> {
+        tokio::time::sleep(ms(1)).await;
+        self.0.connect().await
+    }
+
+    async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
+        tokio::time::sleep(ms(1)).await;
+        self.0.listen(process).await
+    }
+
+    async fn inspect(&self) -> Inspection {
+        tokio::time::sleep(ms(1)).await;
+        self.0.inspect().await
+    }
+}
+
+#[test]
+fn stores_are_locked_and_inspected_without_a_tokio_runtime() {
+    let store = StoreNode::new(Timed(Table::new("table", true)));
+    let redlock = Redlock::builder()
+        .node(store)
+        .build()
+        .expect("good settings");
+    block_on(async {
+        drop(redlock.acquire("job").await.expect("free"));
+        assert_eq!(redlock.inspect().await[0].fault, None);
+    });
 }

@@ -13,7 +13,7 @@ use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
-use crate::runtime::BoxFuture;
+use crate::runtime::{self, BoxFuture};
 
 /// A master made of a [`Store`]. Each resource has one record, which this client reads, decides on, and changes by
 /// compare-and-set.
@@ -104,7 +104,7 @@ impl<S: Store> Node for StoreNode<S> {
 
     fn inspect(&self, _: &Scope) -> BoxFuture<Inspection> {
         let shared = self.shared.clone();
-        Box::pin(look(shared))
+        Box::pin(runtime::in_runtime(look(shared)))
     }
 }
 
