@@ -98,6 +98,7 @@ mod clock;
 mod config;
 mod error;
 mod hold;
+mod hosting;
 mod keys;
 mod kinds;
 mod limit;

@@ -6,15 +6,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::Duration;
 
 use rand::TryRng;
 use rand::rngs::SysRng;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 
 use crate::clock;
+use crate::hosting::{self, background, handle};
 use crate::protocol::instant::Instant;
 
 /// A boxed future.
@@ -50,27 +50,6 @@ pub trait Runtime: Send + Sync + 'static {
 /// suspend, a deadline is noticed within this time.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// The tokio runtime of the caller; for a caller without one, the background runtime. `None` if the background runtime
-/// could not be started.
-pub(crate) fn handle() -> Option<Handle> {
-    Handle::try_current().ok().or_else(background)
-}
-
-/// A runtime on a thread of its own, which lives as long as the process. It is started when it is needed for the first
-/// time: by a caller without a tokio runtime, or to take over work whose runtime was shut down. `None` if the operating
-/// system refuses the thread or its descriptors.
-pub(crate) fn background() -> Option<Handle> {
-    static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
-    let start = || {
-        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
-        let handle = runtime.handle().clone();
-        let run = move || runtime.block_on(std::future::pending::<()>());
-        let thread = std::thread::Builder::new().name("quorate-background".to_owned());
-        thread.spawn(run).ok().map(|_| handle)
-    };
-    BACKGROUND.get_or_init(start).clone()
-}
-
 /// A future that can be polled by any executor, although it uses timers or sockets of tokio: for a caller without a tokio
 /// runtime, they belong to the background runtime.
 pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
@@ -88,6 +67,8 @@ pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Tokio {
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
+    /// Whether a task may be taken over from a caller's runtime that runs nothing.
+    moves: bool,
 }
 
 impl Default for Tokio {
@@ -95,17 +76,20 @@ impl Default for Tokio {
         Self {
             now: Instant::now,
             wall_micros: clock::wall_micros,
+            moves: true,
         }
     }
 }
 
 impl Tokio {
-    /// Uses tokio's own clock, which tests can pause and advance.
+    /// Uses tokio's own clock, which tests can pause and advance. All tasks stay in the caller's runtime, because the
+    /// clocks of other runtimes differ from a paused clock.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn paced() -> Self {
         Self {
             now: clock::paced::now,
             wall_micros: clock::paced::wall_micros,
+            moves: false,
         }
     }
 }
@@ -139,6 +123,9 @@ impl Runtime for Tokio {
     }
 
     fn spawn(&self, task: BoxFuture<()>) -> bool {
+        if self.moves {
+            return hosting::spawn(task);
+        }
         // If the runtime is being shut down, the task is dropped at once.
         handle().map(|handle| handle.spawn(task)).is_some()
     }

@@ -13,6 +13,7 @@ use tokio::runtime::{Builder, EnterGuard, Handle};
 use tokio::sync::oneshot;
 
 use crate::error::{BuildError, CannotBlock};
+use crate::hosting::Driven;
 use crate::redlock::Redlock;
 
 /// How long the background thread may take to send the last releases before it ends, in addition to the node timeout.
@@ -52,12 +53,14 @@ impl Home {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(started.send(Err(error))),
             };
+            let driven = Driven::new(runtime.handle());
             let _ = started.send(Ok(runtime.handle().clone()));
             runtime.block_on(async move {
                 let _ = stopped.await;
                 let patience = redlock.core.coordinator.patience.answer + PARTING;
                 let _ = tokio::time::timeout(patience, redlock.flush()).await;
             });
+            drop(driven);
             // Dropping the runtime without this call would wait until pending name lookups have ended.
             runtime.shutdown_background();
         };

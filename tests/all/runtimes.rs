@@ -174,3 +174,34 @@ fn stores_are_locked_and_inspected_without_a_tokio_runtime() {
         assert_eq!(redlock.inspect().await[0].fault, None);
     });
 }
+
+/// The runtime of the connections, sessions and renewals is kept, but no caller waits in it any more.
+#[test]
+fn redlock_works_while_the_runtime_of_its_tasks_runs_none_of_them() {
+    let masters = masters(3);
+    let urls: Vec<_> = masters.iter().map(quorate_testbed::Server::url).collect();
+    let store = StoreNode::new(Timed(Table::new("table", true)));
+    let settings = [settings(urls), Redlock::builder().node(store)];
+    thread::scope(|scope| {
+        for settings in settings {
+            scope.spawn(move || {
+                let redlock = settings.wait(Wait::For(PATIENCE)).build();
+                let redlock = redlock.expect("good settings");
+                let idle = runtime();
+                let lock = redlock.lock("job").ttl(secs(4)).acquire();
+                let guard = idle.block_on(lock).expect("free");
+                for name in ["a", "b"] {
+                    let other = runtime().block_on(redlock.acquire(name));
+                    drop(other.expect("free"));
+                }
+                drop(block_on(redlock.acquire("c")).expect("free"));
+                thread::sleep(secs(5));
+                assert!(guard.is_valid(), "the lock must be renewed");
+                drop(guard);
+                // The same process must get the lock again, which needs the answers to the releases.
+                drop(block_on(redlock.acquire("job")).expect("free"));
+                drop(idle);
+            });
+        }
+    });
+}

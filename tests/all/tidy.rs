@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&[&str]; 13] = [
     &["protocol"],
     &[
-        "clock", "runtime", "repeats", "retry", "settings", "resource", "outcome", "limit", "keys",
-        "metrics", "sync",
+        "clock", "hosting", "runtime", "repeats", "retry", "settings", "resource", "outcome",
+        "limit", "keys", "metrics", "sync",
     ],
     &["node"],
     &["report"],

@@ -13,10 +13,10 @@ use super::link::{Link, Stage};
 use super::refusal::down;
 use super::shared::Shared;
 use super::socket::Socket;
+use crate::hosting;
 use crate::node::Fault;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
-use crate::runtime;
 
 /// The number of reads from a socket after which the task yields. Without this limit, a master that sends endlessly
 /// would block the thread of the task.
@@ -105,7 +105,7 @@ impl Actor {
         let Some(pending) = self.link.hand_over() else {
             return;
         };
-        if let Some(background) = runtime::background() {
+        if let Some(background) = hosting::background() {
             background.spawn(run(self.shared.clone(), pending));
         } else {
             let fault = Fault::Down("no tokio runtime is running".into());

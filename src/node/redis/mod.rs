@@ -48,6 +48,7 @@ use super::actor::mailbox::Queued;
 use super::actor::pending_releases::PendingReleases;
 use super::change::{ChangeOrder, ChangeSeen};
 use super::{Fault, Node, NodeName, Reply, Request, Subscriber};
+use crate::hosting;
 use crate::node::Scope;
 use crate::node::inspection::Inspection;
 use crate::runtime::{self, BoxFuture};
@@ -75,12 +76,12 @@ impl Node for RedisNode {
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
             // No actor reads the mailbox: none was started yet, or the actor ended with its runtime. Start one.
-            Ok(true) => match runtime::handle() {
-                Some(runtime) => {
-                    runtime.spawn(actor::run(self.shared.clone(), PendingReleases::new()));
+            Ok(true) => {
+                let run = actor::run(self.shared.clone(), PendingReleases::new());
+                if !hosting::spawn(Box::pin(run)) {
+                    mailbox.fail(&Fault::Down("no tokio runtime is running".into()));
                 }
-                None => mailbox.fail(&Fault::Down("no tokio runtime is running".into())),
-            },
+            }
             Err(queued) => queued.answer(Err(Fault::Overloaded)),
         }
     }

@@ -1,0 +1,294 @@
+//! Where the library's tasks run: in the tokio runtime of the caller, or in a background runtime.
+//!
+//! A runtime with one thread makes progress only while a caller waits in its `block_on` and no task blocks the thread.
+//! If such a runtime runs nothing for a while, its tasks are taken away and dropped, as when the runtime is shut down.
+//! Each task of the library that is dropped early starts another task in the background runtime, which continues.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::runtime::{Builder, Handle, Id, RuntimeFlavor};
+
+/// The time between two checks whether a runtime with one thread runs its tasks: 250 ms.
+const PERIOD: Duration = Duration::from_millis(250);
+
+/// How long such a runtime may run nothing before the background runtime takes over its tasks: 750 ms. A thread of a busy
+/// machine gets some CPU time earlier, and a request waits for a connection for longer (three times 500 ms by default).
+const PATIENCE: Duration = Duration::from_millis(750);
+
+static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
+
+/// The tokio runtime of the caller; for a caller without one, the background runtime. `None` if the background runtime
+/// could not be started.
+pub(crate) fn handle() -> Option<Handle> {
+    Handle::try_current().ok().or_else(background)
+}
+
+/// A runtime on a thread of its own, which lives as long as the process. It is started when it is needed for the first
+/// time: by a caller without a tokio runtime or with a runtime that has one thread, or to take over work whose runtime
+/// was shut down. `None` if the operating system refuses the thread or its descriptors.
+pub(crate) fn background() -> Option<Handle> {
+    let start = || {
+        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+        let handle = runtime.handle().clone();
+        let driven = Driven::new(&handle);
+        let run = move || {
+            let _driven = driven;
+            runtime.block_on(std::future::pending::<()>());
+        };
+        let thread = std::thread::Builder::new().name("quorate-background".to_owned());
+        thread.spawn(run).ok().map(|_| handle)
+    };
+    BACKGROUND.get_or_init(start).clone()
+}
+
+/// The runtimes with one thread that waits in `block_on` until they are shut down.
+static DRIVEN: Mutex<Vec<Id>> = Mutex::new(Vec::new());
+
+/// While this value exists, a runtime of the library with one thread is not watched.
+pub(crate) struct Driven(Id);
+
+impl Driven {
+    pub(crate) fn new(runtime: &Handle) -> Self {
+        let mut driven = DRIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+        driven.push(runtime.id());
+        Self(runtime.id())
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        let mut driven = DRIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+        driven.retain(|id| *id != self.0);
+    }
+}
+
+fn is_driven(runtime: &Handle) -> bool {
+    let driven = DRIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    driven.contains(&runtime.id())
+}
+
+/// Spawns a task that is continued by another task if it is dropped early. Returns `false` if there is no runtime.
+pub(crate) fn spawn(task: BoxFuture<'static, ()>) -> bool {
+    let Some(host) = handle() else {
+        return false;
+    };
+    let may_stop = host.runtime_flavor() == RuntimeFlavor::CurrentThread && !is_driven(&host);
+    let watcher = may_stop.then(background).flatten();
+    // If the runtime is being shut down, the task is dropped at once.
+    if let Some(watcher) = watcher {
+        let hosted = Arc::new(Hosted(Mutex::new(Some(task))));
+        watch(&watcher, &host, &hosted);
+        host.spawn(Run(hosted));
+    } else {
+        host.spawn(task);
+    }
+    true
+}
+
+/// A task that can be taken away from its runtime.
+struct Hosted(Mutex<Option<BoxFuture<'static, ()>>>);
+
+impl Hosted {
+    fn task(&self) -> MutexGuard<'_, Option<BoxFuture<'static, ()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the task has neither ended nor been taken away.
+    fn is_live(&self) -> bool {
+        match self.0.try_lock() {
+            Ok(task) => task.is_some(),
+            Err(TryLockError::Poisoned(task)) => task.into_inner().is_some(),
+            // The task is being polled.
+            Err(TryLockError::WouldBlock) => true,
+        }
+    }
+
+    /// Takes the task away, unless it is being polled: then its thread is blocked in the task itself.
+    fn take(&self) -> Option<BoxFuture<'static, ()>> {
+        match self.0.try_lock() {
+            Ok(mut task) => task.take(),
+            Err(TryLockError::Poisoned(task)) => task.into_inner().take(),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// Runs a task in its runtime, until the task ends or is taken away.
+struct Run(Arc<Hosted>);
+
+impl Future for Run {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut task = self.0.task();
+        let Some(running) = task.as_mut() else {
+            return Poll::Ready(());
+        };
+        let polled = running.as_mut().poll(cx);
+        let ended = task.take_if(|_| polled.is_ready());
+        drop(task);
+        drop(ended);
+        polled
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let left = self.0.task().take();
+        drop(left);
+    }
+}
+
+/// The watched runtimes and their tasks.
+static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+
+struct Watched {
+    runtime: Id,
+    tasks: Vec<Weak<Hosted>>,
+}
+
+/// Adds a task to those of its runtime, and starts to watch the runtime if it has had none.
+fn watch(watcher: &Handle, host: &Handle, task: &Arc<Hosted>) {
+    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = watched.iter_mut().find(|one| one.runtime == host.id());
+    if let Some(known) = known {
+        known.tasks.push(Arc::downgrade(task));
+        return;
+    }
+    watched.push(Watched {
+        runtime: host.id(),
+        tasks: vec![Arc::downgrade(task)],
+    });
+    watcher.spawn(watch_over(host.clone()));
+}
+
+/// The tasks of a runtime. If there are none, the runtime is no longer watched.
+fn tasks_of(host: &Handle) -> Vec<Arc<Hosted>> {
+    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(at) = watched.iter().position(|one| one.runtime == host.id()) else {
+        return Vec::new();
+    };
+    let tasks = &mut watched[at].tasks;
+    tasks.retain(|task| task.upgrade().is_some_and(|task| task.is_live()));
+    let live: Vec<_> = tasks.iter().filter_map(Weak::upgrade).collect();
+    if live.is_empty() {
+        watched.swap_remove(at);
+    }
+    live
+}
+
+/// Checks again and again whether the runtime runs its tasks, until it has none of the library.
+async fn watch_over(host: Handle) {
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        let tasks = tasks_of(&host);
+        if tasks.is_empty() {
+            return;
+        }
+        drop(tasks);
+        // Tests that pause the clock of their runtime need all tasks there, because other runtimes have other clocks.
+        if is_paused(&host) {
+            continue;
+        }
+        let mut runs = host.spawn(async {});
+        let ran = tokio::time::timeout(PATIENCE, &mut runs).await;
+        if ran.is_err() && !is_paused(&host) {
+            runs.abort();
+            for task in tasks_of(&host) {
+                drop(task.take());
+            }
+        }
+    }
+}
+
+/// Whether the clock of the runtime is paused, or differs from the system's clock because it was paused before.
+fn is_paused(host: &Handle) -> bool {
+    let _entered = host.enter();
+    let before = std::time::Instant::now();
+    let shown = tokio::time::Instant::now().into_std();
+    shown < before || shown > std::time::Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Receiver, Sender};
+
+    use tokio::runtime::Runtime;
+
+    use super::*;
+
+    /// Reports the name of the thread that drops it.
+    struct Reports(Sender<Option<String>>);
+
+    impl Drop for Reports {
+        fn drop(&mut self) {
+            let name = std::thread::current().name().map(str::to_owned);
+            let _ = self.0.send(name);
+        }
+    }
+
+    /// Spawns a task that never ends. The result receives the thread that drops it.
+    fn endless(runtime: &Runtime) -> Receiver<Option<String>> {
+        let (sender, receiver) = mpsc::channel();
+        let reports = Reports(sender);
+        let _entered = runtime.enter();
+        assert!(spawn(Box::pin(async move {
+            let _reports = reports;
+            std::future::pending::<()>().await;
+        })));
+        receiver
+    }
+
+    fn builder() -> Builder {
+        let mut builder = Builder::new_current_thread();
+        builder.enable_all();
+        builder
+    }
+
+    #[test]
+    fn task_is_taken_away_from_a_runtime_that_runs_nothing_unless_its_clock_is_paused() {
+        let idle = builder().build().expect("a runtime");
+        let paused = builder().start_paused(true).build().expect("a runtime");
+        let (of_paused, of_idle) = (endless(&paused), endless(&idle));
+        let dropped_by = of_idle.recv_timeout(Duration::from_secs(30));
+        assert_eq!(dropped_by, Ok(Some("quorate-background".to_owned())));
+        std::thread::sleep(2 * (PERIOD + PATIENCE));
+        let kept = of_paused.try_recv();
+        assert!(kept.is_err(), "{kept:?}");
+    }
+
+    #[test]
+    fn task_is_not_taken_away_from_a_runtime_that_runs() {
+        // A busy machine may stop the thread of the runtime for longer than `PATIENCE`, but not every time.
+        let kept = (0..5).any(|_| {
+            let runtime = builder().build().expect("a runtime");
+            let dropped = endless(&runtime);
+            runtime.block_on(async { tokio::time::sleep(2 * (PERIOD + PATIENCE)).await });
+            dropped.try_recv().is_err()
+        });
+        assert!(kept);
+    }
+
+    #[test]
+    fn task_of_a_runtime_that_is_shut_down_is_dropped_with_it_and_no_longer_watched() {
+        let runtime = builder().build().expect("a runtime");
+        let id = runtime.handle().id();
+        let dropped = endless(&runtime);
+        drop(runtime);
+        assert!(dropped.try_recv().is_ok());
+        let is_watched = || {
+            let watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+            watched.iter().any(|one| one.runtime == id)
+        };
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        while is_watched() {
+            assert!(std::time::Instant::now() < until, "still watched");
+            std::thread::sleep(PERIOD / 10);
+        }
+    }
+}
