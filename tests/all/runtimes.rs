@@ -175,6 +175,30 @@ fn stores_are_locked_and_inspected_without_a_tokio_runtime() {
     });
 }
 
+/// Guards that are dropped after their runtime has stopped running tasks leave their releases to the background thread.
+#[test]
+fn release_at_a_store_is_sent_after_the_runtime_of_its_session_was_shut_down() {
+    let table = Table::new("table", true);
+    let redlock = || {
+        let store = StoreNode::new(Timed(table.clone()));
+        let settings = Redlock::builder()
+            .node(store)
+            .ttl(secs(60))
+            .max_ttl(secs(60));
+        settings
+            .wait(Wait::For(PATIENCE))
+            .build()
+            .expect("good settings")
+    };
+    let (here, there) = (redlock(), redlock());
+    let first = runtime();
+    let guard = first.block_on(here.acquire("job")).expect("free");
+    drop(guard);
+    drop(first);
+    let second = runtime().block_on(there.acquire("job"));
+    assert!(second.is_ok(), "{second:?}");
+}
+
 /// The runtime of the connections, sessions and renewals is kept, but no caller waits in it any more.
 #[test]
 fn redlock_works_while_the_runtime_of_its_tasks_runs_none_of_them() {

@@ -13,6 +13,7 @@ use crate::limit::Limit;
 use crate::node::actor::back_off::BackOff;
 use crate::node::{Fault, Request, Subscriber};
 use crate::repeats::warn_seldom;
+use crate::runtime::BoxFuture;
 use futures::future::{Either, select};
 
 /// How long to listen after a waiter's last request: 60 s. No heartbeat keeps a waiter's place for longer.
@@ -55,28 +56,39 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     }
 }
 
-/// Marks the listening task as ended when this guard is dropped, also when the runtime is shut down. A task that ended
-/// because there was nothing to listen for is marked already, and another task may be listening by then.
-struct Ended<S: Store> {
+/// The owner of the listening task. It is dropped early if the runtime is shut down while the task runs, or before the
+/// task was polled. Another runtime then continues to listen; without one, the next waiter starts a new task.
+struct Listens<S: Store> {
     shared: Arc<Shared<S>>,
-    said: bool,
+    /// Whether there was nothing left to listen for. The task is then marked as ended already, and another task may be
+    /// listening by now.
+    done: bool,
 }
 
-impl<S: Store> Drop for Ended<S> {
+impl<S: Store> Drop for Listens<S> {
     fn drop(&mut self) {
-        if !self.said {
+        if self.done {
+            return;
+        }
+        let shared = self.shared.clone();
+        let task = move || -> BoxFuture<()> { Box::pin(listening_task(shared)) };
+        let runtime = &self.shared.context().runtime;
+        if std::thread::panicking() || !runtime.take_over(Box::new(task)) {
             self.shared.listening.state().runs = false;
         }
     }
 }
 
-async fn listening_task<S: Store>(shared: Arc<Shared<S>>) {
-    let mut ended = Ended {
+fn listening_task<S: Store>(shared: Arc<Shared<S>>) -> impl Future<Output = ()> + Send + 'static {
+    // Create the owner here and not at the first poll: a runtime that is shutting down drops the task without polling it.
+    let mut listens = Listens {
         shared,
-        said: false,
+        done: false,
     };
-    listen_on(&ended.shared).await;
-    ended.said = true;
+    async move {
+        listen_on(&listens.shared).await;
+        listens.done = true;
+    }
 }
 
 /// Listens until there is nothing left to listen for.
@@ -179,6 +191,7 @@ pub(super) fn deliver(subscriber: &Subscriber, word: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::contract::{Commit, Session, Wake};
     use super::super::table::Table;
     use super::*;
     use crate::node::{Claim, Fairness, Ticket, Token, WakeSink};
@@ -232,6 +245,47 @@ mod tests {
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
         assert!(shared.listening.state().runs);
+    }
+
+    /// Passes on that it was woken.
+    struct Wakes(std::sync::mpsc::SyncSender<()>);
+
+    impl WakeSink for Wakes {
+        fn woken(&self, _: usize, _: &[u8]) {
+            let _ = self.0.try_send(());
+        }
+    }
+
+    #[test]
+    fn listening_continues_after_its_runtime_was_shut_down() {
+        let table = Table::new("table", true);
+        let shared = Arc::new(Shared::new(table.clone()));
+        let (wakes, woken) = std::sync::mpsc::sync_channel(1);
+        let set = shared.subscriber.set(Subscriber {
+            process: "0123456789abcdef".into(),
+            node: 0,
+            sink: Arc::new(Wakes(wakes)),
+        });
+        set.expect("the first one");
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.expect("a runtime");
+        let key: Arc<[u8]> = b"boss"[..].into();
+        runtime.block_on(async { listen(&shared, &Request::Watch { key, on: true }) });
+        drop(runtime);
+        let other = tokio::runtime::Builder::new_current_thread().build();
+        let wake = Wake {
+            process: "0123456789abcdef".into(),
+            word: [&[FREE], &b"a"[..]].concat(),
+        };
+        let commit = Commit {
+            wakes: vec![wake],
+            ..Commit::default()
+        };
+        let committed = other
+            .expect("a runtime")
+            .block_on(table.clone().commit(&[commit]));
+        committed.expect("the table answers");
+        assert_eq!(woken.recv_timeout(Duration::from_secs(30)), Ok(()));
     }
 
     #[tokio::test]
