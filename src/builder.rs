@@ -139,8 +139,10 @@ impl RedlockBuilder {
     /// Adds one master of another kind: a database, a coordination service, or your own implementation. Kinds may be
     /// mixed. The masters keep the order in which they were added.
     ///
-    /// The implementation may declare a node timeout of its own ([`Node::abilities`]). If such a master may lose data,
-    /// its implementation also applies the restart guard.
+    /// The implementation may declare a node timeout of its own ([`Node::abilities`]). If the master may lose data in a
+    /// restart, the implementation itself must apply the restart guard: until `max_ttl` after the restart, it must
+    /// answer requests for votes and for the state of locks with `Fault::Quarantined`. A `StoreNode` does so for every
+    /// store.
     #[cfg(any(test, feature = "node"))]
     #[cfg_attr(docsrs, doc(cfg(feature = "node")))]
     pub fn node(mut self, node: impl Node) -> Self {

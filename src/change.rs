@@ -18,7 +18,7 @@ use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::redlock::Redlock;
 
-/// How far a fencing counter may be behind its master's clock and still be copied to the next masters: this time plus
+/// A fencing counter is copied to the next masters unless it is behind its master's clock by more than this time plus
 /// the wait before `open`. An older counter need not be copied, because every token that the next masters grant is
 /// larger. A new counter starts from the master's clock, and the masters' clocks differ by less than the longest ttl.
 const CARRIED: Duration = Duration::from_secs(10);

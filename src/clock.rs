@@ -12,9 +12,9 @@ impl Instant {
     }
 }
 
-/// Converts by the time that is left until this instant, or has passed since. The clock of std stops while the machine
-/// is suspended. So if the machine is suspended after the conversion, a converted deadline is too late by the length of
-/// the suspend.
+/// Converts to the instant of std that is as far from the present time as this instant. The clock of std stops while
+/// the machine is suspended. So if the machine is suspended after the conversion, a converted deadline is reached too
+/// late, by the length of the suspension.
 impl From<Instant> for std::time::Instant {
     fn from(at: Instant) -> Self {
         let (now, std) = (Instant::now(), Self::now());
@@ -27,7 +27,7 @@ impl From<Instant> for std::time::Instant {
     }
 }
 
-/// Converts by the time that is left or has passed at the moment of the conversion.
+/// Converts to the [`Instant`] that is as far from the present time as the instant of std.
 impl From<std::time::Instant> for Instant {
     fn from(at: std::time::Instant) -> Self {
         let (now, std) = (Self::now(), std::time::Instant::now());
@@ -51,7 +51,7 @@ impl From<tokio::time::Instant> for Instant {
 }
 
 /// `CLOCK_BOOTTIME` advances while this machine is suspended, as the TTL on the masters does. The clocks of tokio and
-/// std stop during a suspend.
+/// std stop during a suspension.
 #[cfg(target_os = "linux")]
 fn monotonic() -> Instant {
     use rustix::time::{ClockId, clock_gettime};
@@ -96,7 +96,7 @@ pub(crate) mod paced {
         let readings = (0..16).map(|_| reading());
         let (_, ours, tokio) = readings
             .min_by_key(|(took, ..)| *took)
-            .expect("sixteen readings were taken");
+            .expect("sixteen readings must have been taken");
         Origin {
             tokio,
             ours,

@@ -10,7 +10,8 @@ use crate::protocol::quorum::Quorum;
 use crate::report::{NodeReport, OneLine, failed_with};
 use crate::resource::InvalidResource;
 
-/// A setting of the builder is invalid, or contradicts another setting. No master has been contacted.
+/// Why a [`Redlock`](crate::Redlock) was not built, or why the options of a lock were refused: usually, because a
+/// setting is invalid or contradicts another setting. No master has been contacted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -98,7 +99,7 @@ pub enum BuildError {
 #[non_exhaustive]
 pub struct CannotBlock;
 
-/// The lock was not acquired, and nothing is held. Keys that this acquire may have set on some masters are released in
+/// Why a lock was not acquired. Nothing is held. Keys that this acquire may have set on some masters are released in
 /// the background. A key that cannot be released expires after its ttl.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -108,7 +109,7 @@ pub enum AcquireError {
     HeldByOther(Missed),
     /// An owner's further hold could not join the holds that this owner already has: no majority of the masters shows
     /// the same fencing token for these holds. This happens when a hold has just crashed, or when masters failed while
-    /// their tokens differed. The situation ends by itself, at the latest when the earlier hold has expired.
+    /// their tokens differed. This state ends by itself, at the latest when the hold that crashed has expired.
     NotJoinable(Missed),
     /// Outage: less than a majority of the configured masters could vote. If waiting cannot help
     /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.
@@ -318,7 +319,7 @@ impl From<BuildError> for AcquireError {
     }
 }
 
-/// The lock was not extended.
+/// Why a lock was not extended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
@@ -352,7 +353,7 @@ impl ExtendError {
     }
 }
 
-/// The body of a [`scope`](crate::Redlock::scope) did not run, or did not end while the lock was held.
+/// Why the body of a [`scope`](crate::Redlock::scope) did not run, or did not end while the lock was held.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScopeError<T = ()> {

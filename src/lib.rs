@@ -52,7 +52,7 @@
 //! WSL, or take the lock in a container.
 //!
 //! On Linux, leases are measured with a clock that also advances while the machine is suspended. On other systems the
-//! clock may stop during a suspend. A holder then believes for too long that it holds the lock, as a paused process
+//! clock may stop during a suspension. A holder then believes for too long that it holds the lock, as a paused process
 //! does.
 //!
 //! # Tracing

@@ -101,7 +101,7 @@ impl Options {
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), BuildError> {
         if ttl > self.max_ttl {
             let why = format!(
-                "is above max_ttl ({}): lower it, or raise max_ttl on every client",
+                "is above max_ttl ({}): lower the ttl, or raise max_ttl on every client",
                 text(self.max_ttl)
             );
             return Err(bad("ttl", ttl, why));
@@ -109,14 +109,14 @@ impl Options {
         let drift = self.drift.of(ttl);
         if ttl <= drift {
             let why = format!(
-                "is not longer than the clock drift of {}, which is subtracted from it: raise it",
+                "is not longer than the clock drift of {}, which is subtracted from the ttl: raise the ttl",
                 text(drift)
             );
             return Err(bad("ttl", ttl, why));
         }
         if self.node_timeout > ttl / 4 {
             let why = format!(
-                "is too short for a node_timeout of {}: raise it to {} or lower node_timeout",
+                "is too short for a node_timeout of {}: raise the ttl to {} or lower node_timeout",
                 text(self.node_timeout),
                 text(self.node_timeout.saturating_mul(4))
             );
@@ -124,7 +124,7 @@ impl Options {
         }
         if ttl <= drift + 2 * self.node_timeout {
             let why = format!(
-                "leaves no validity after two requests to the masters ({} each) and a clock drift of {}: raise it",
+                "leaves no validity after two requests to the masters ({} each) and a clock drift of {}: raise the ttl",
                 text(self.node_timeout),
                 text(drift)
             );

@@ -41,9 +41,9 @@ use crate::waiting::local_line::LocalLines;
 /// The connections and the renewal task run in the tokio runtime of the caller that needed them first. Several runtimes
 /// can share one `Redlock`, for example a `static` one in tests that have a runtime each. When a runtime is shut down,
 /// a background thread takes over what it leaves: renewals of locks that are still held, releases, and the requests of
-/// other runtimes. A request that was already sent through the runtime that was shut down fails with "its connection was
-/// shut down"; an acquire that waits asks again. Without a tokio runtime, any executor can poll the futures, and the
-/// background thread does the rest. It is started when it is first needed, and ends with the process.
+/// other runtimes. A request that was already sent through the runtime that was shut down fails with "its connection
+/// was shut down"; an acquire that waits asks again. Without a tokio runtime, any executor can poll the futures, and
+/// the background thread does the rest. It is started when it is first needed, and ends with the process.
 ///
 /// # Panics
 ///

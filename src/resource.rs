@@ -14,7 +14,7 @@ pub const MAX_PERMITS: usize = 64;
 /// The longest owner id, in bytes.
 pub const MAX_OWNER_LEN: usize = 64;
 
-/// A resource, permit or owner id is invalid. Nothing was sent.
+/// Why the name of a resource, a number of permits, a slot or the id of an owner is invalid. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidResource {

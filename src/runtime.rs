@@ -27,7 +27,8 @@ pub type MakeTask = Box<dyn FnOnce() -> BoxFuture<()> + Send + 'static>;
 ///
 /// Only simulations implement this trait. The default is tokio and the operating system.
 pub trait Runtime: Send + Sync + 'static {
-    /// The present time on the monotonic clock that measures leases; it should also advance during a suspend.
+    /// The present time on the monotonic clock that measures leases; the implementation should let it advance while the
+    /// machine is suspended, too.
     fn now(&self) -> Instant;
     /// The wall clock in microseconds since 1970, for example for fencing tokens and notes. Leases are measured with
     /// [`now`](Self::now).
@@ -36,8 +37,8 @@ pub trait Runtime: Send + Sync + 'static {
     fn sleep_until(&self, at: Instant) -> BoxFuture<()>;
     /// Spawns a task; returns `false` if there is no executor to run it on.
     fn spawn(&self, task: BoxFuture<()>) -> bool;
-    /// Spawns the task that `make` returns. It continues the work of a task whose executor was shut down. Returns `false`
-    /// if there is no other executor; by default there is none.
+    /// Spawns the task that `make` returns. It continues the work of a task whose executor was shut down. Returns
+    /// `false` if there is no other executor; by default there is none.
     fn take_over(&self, make: MakeTask) -> bool {
         drop(make);
         false
@@ -46,12 +47,12 @@ pub trait Runtime: Send + Sync + 'static {
     fn random(&self, bytes: &mut [u8]);
 }
 
-/// The longest single sleep. tokio's timers stop while the machine is suspended, so a long sleep is split: after a
-/// suspend, a deadline is noticed within this time.
+/// The longest single sleep. tokio's timers stop while the machine is suspended, so a long sleep is split: a deadline
+/// that passed during a suspension is noticed within this time.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// A future that can be polled by any executor, although it uses timers or sockets of tokio: for a caller without a tokio
-/// runtime, they belong to the background runtime.
+/// A future that can be polled by any executor, although it uses timers or sockets of tokio: for a caller without a
+/// tokio runtime, these timers and sockets belong to the background runtime.
 pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|cx| {

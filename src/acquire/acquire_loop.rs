@@ -148,8 +148,8 @@ impl<'a> AcquireLoop<'a> {
         self.attempt(fairness, tries.attempts).await
     }
 
-    /// Handles a failed attempt, which began at `began`. Returns when it is time for the next attempt, or with the error
-    /// of this acquire.
+    /// Handles a failed attempt, which began at `began`. Returns when it is time for the next attempt, or with the
+    /// error of this acquire.
     async fn wait_for_next(
         &mut self,
         tries: &mut Tries<'a>,
@@ -271,7 +271,7 @@ impl<'a> AcquireLoop<'a> {
         })
     }
 
-    /// A place whose waiter may ask the masters.
+    /// Returns `place`, whose waiter is at the front of its local queue and so may ask the masters.
     fn at_front(&self, mut place: Place) -> Place {
         // A waiter directly behind a reader may ask the masters as soon as that reader asks. Waiters ask in order of
         // arrival, so adjacent readers enter together.

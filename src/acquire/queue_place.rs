@@ -183,7 +183,11 @@ mod tests {
         // All pauses of the retry settings have been used. So the pause is a part of the time for which the same holder
         // has been seen.
         assert_eq!(look(b"a", ms(2_100)), ms(105));
-        assert_eq!(look(b"b", ms(9_000)), STAGGER, "the holder has changed");
+        assert_eq!(
+            look(b"b", ms(9_000)),
+            STAGGER,
+            "a new holder must start the pauses again"
+        );
         assert_eq!(look(b"b", ms(9_000)), ms(50));
     }
 }

@@ -121,14 +121,14 @@ impl RedlockBuilder {
         } else if heartbeat > self.settings.ttl() {
             let ttl = text(self.settings.ttl());
             format!(
-                "is above the ttl ({ttl}): lower it, or a crashed waiter would block the queue for longer than a \
-                 crashed holder"
+                "is above the ttl ({ttl}): lower the heartbeat, or a crashed waiter would block the queue for longer \
+                 than a crashed holder"
             )
         } else if heartbeat > wait {
             let wait = text(wait);
             format!(
-                "is above the wait ({wait}): lower it, or a crashed waiter would block the queue for longer than \
-                     later waiters wait"
+                "is above the wait ({wait}): lower the heartbeat, or a crashed waiter would block the queue for \
+                 longer than later waiters wait"
             )
         } else {
             return Ok(heartbeat);

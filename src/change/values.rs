@@ -16,7 +16,7 @@ use crate::settings::Wait;
 use crate::values::register::{Carried, Register};
 
 /// A value (quota or once-per-period record) that a step of a replacement has copied to the next masters, or removed
-/// from them. Such a step is [`MastersChange::open`](crate::MastersChange::open).
+/// from them. One of these steps is [`MastersChange::open`](crate::MastersChange::open).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CarriedValue {
@@ -120,8 +120,8 @@ impl Carrier<'_> {
     }
 
     /// Checks that no next master is open. If a next master is open, another operator has already copied the values,
-    /// and the old masters may no longer have the latest values. It is enough to ask a majority of the next masters:
-    /// clients write only to the next masters only after a majority of these has opened.
+    /// and the old masters may no longer have the latest values. It is enough to ask a majority of the next masters: a
+    /// client writes to the next masters alone only after a majority of the next masters has opened.
     async fn look(self) -> Result<(), Carried> {
         match self.redlock.survey().await {
             Ok(survey) if survey.is_any_open() => Err(Carried::Nowhere),

@@ -139,7 +139,7 @@ macro_rules! settings {
                 const FLAG: [u8; stringify!($name).len()] = dashed(stringify!($name));
                 match std::str::from_utf8(&FLAG) {
                     Ok(flag) => flag,
-                    Err(_) => panic!("a name is text"),
+                    Err(_) => panic!("the name of a setting must be text"),
                 }
             },
             variable: $variable,

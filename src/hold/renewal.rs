@@ -57,8 +57,8 @@ pub(crate) fn watch(
     true
 }
 
-/// The owner of the renewal task. It is dropped early if the runtime is shut down while the task runs, or before the task
-/// was polled. The task is then continued by another runtime; without one, the next lock starts a new task.
+/// The owner of the renewal task. It is dropped early if the runtime is shut down while the task runs, or before the
+/// task was polled. The task is then continued by another runtime; without one, the next lock starts a new task.
 struct Ends {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
@@ -132,10 +132,11 @@ async fn run(mut ends: Ends) {
     }
 }
 
-/// Ends expired locks, sends renewals of the other locks to every node in at most two batches, and returns at once.
+/// Ends the expired locks among those that are due. Sends the renewals of the other locks to every node, in at most two
+/// batches, and does not wait for the replies.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
-    // Groups (several keys, readers, owners) are renewed by another script, which costs more. So plain locks have a
-    // batch of their own.
+    // The script that renews groups (several keys, readers, owners) costs more than the script that renews plain locks.
+    // So plain locks are sent in a batch of their own, with the cheaper script.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();

@@ -150,9 +150,9 @@ pub(super) struct Schedule {
     noted_at: Instant,
     pub(super) running: bool,
     pub(super) wakes_at: Instant,
-    /// The number of batches of renewals that lack the replies of a majority. `sent_at` is when the last batch was
-    /// sent.
+    /// The number of batches of renewals that lack the replies of a majority.
     pub(super) open: usize,
+    /// When the last batch of renewals was sent.
     pub(super) sent_at: Instant,
     /// Whether a batch of renewals is due but delayed, because too many batches are open.
     pub(super) held_back: bool,
@@ -214,7 +214,7 @@ impl Entries {
         true
     }
 
-    /// The first due time in `times` that is not outdated, with its lock. Drops the outdated times before it.
+    /// The first due time in `times` that is not outdated, with its lock. Drops the outdated times that are earlier.
     fn first(&mut self, times: &mut Times) -> Option<(Instant, u64, &Arc<Held>)> {
         while let Some(&Reverse((due, id))) = times.peek() {
             if self.due(due, id).is_some() {

@@ -169,7 +169,7 @@ mod tests {
     #[tokio::test]
     async fn owner_forgets_released_holds_with_the_next_acquire() {
         let redlock = Redlock::builder().in_memory(1).build().expect("good");
-        let owner = redlock.owner("worker").expect("a good id");
+        let owner = redlock.owner("worker").expect("the id must be valid");
         for resource in ["a", "b", "c"] {
             let guard = owner.acquire(resource).await.expect("free");
             assert_eq!(owner.holds().len(), 1, "{resource}");

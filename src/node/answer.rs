@@ -138,7 +138,7 @@ pub enum Answer {
     /// The lock is not held by this claim on this master.
     NotOurs,
     /// The same owner has other holds on this master, with a fencing number that this hold must use too. The requested
-    /// number is another one.
+    /// number differs from it.
     NotAlone,
     /// The lock was released; `true` if the key existed and was held by this claim.
     Released(bool),

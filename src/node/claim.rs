@@ -64,7 +64,7 @@ impl Claim {
         }
     }
 
-    /// Returns this claim with another shape: a plain lock, a group of keys, or a slot of a semaphore.
+    /// Returns this claim with this `shape`: a plain lock, a group of keys, or a slot of a semaphore.
     #[must_use]
     pub(crate) fn with_shape(mut self, shape: &Shape) -> Self {
         self.shape = (!shape.is_plain()).then(|| Box::new(shape.clone()));
@@ -147,7 +147,7 @@ impl Claim {
         alone.into_iter().chain(parts)
     }
 
-    /// Returns this claim with another fairness: in the order of the queue, or unordered.
+    /// Returns this claim with this `fairness`: whether the claim waits for its turn in the queue of the lock.
     #[must_use]
     pub fn with_fairness(mut self, fairness: Fairness) -> Self {
         self.fairness = fairness;

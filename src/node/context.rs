@@ -8,8 +8,8 @@ use crate::runtime::Runtime;
 use crate::settings::RestartGuard;
 
 /// The largest number of steps in which a connection to a master is made. For Redis these are opening the connection,
-/// and the two messages of the handshake. Each step may take one connect timeout. A server that has answered one step is
-/// up, even if a busy machine makes every step slow (`slow_handshake_that_makes_progress_is_not_given_up`).
+/// and the two messages of the handshake. Each step may take one connect timeout. A server that has answered one step
+/// is up, even if a busy machine makes every step slow (`slow_handshake_that_makes_progress_is_not_given_up`).
 pub(crate) const CONNECT_STEPS: u32 = 3;
 
 /// The settings that all masters of one `Redlock` share.
@@ -20,7 +20,8 @@ pub struct Context {
     pub runtime: Arc<dyn Runtime>,
     /// The longest TTL that any client of these masters uses.
     pub max_ttl: Duration,
-    /// The time limit for one step of connecting to a master: for stores, the whole attempt.
+    /// The time limit for one step of connecting to a master. For a store: the time limit for the whole attempt to
+    /// connect.
     pub connect_timeout: Duration,
     /// The setting of the restart guard, which withholds the votes of masters that restarted recently.
     pub restart_guard: RestartGuard,

@@ -14,14 +14,14 @@ use super::wake::Subscriber;
 
 /// One independent master.
 ///
-/// The contract, checked by one test suite for every implementation:
+/// An implementation must keep the following contract, which one test suite checks for every implementation:
 ///
-/// - Requests to one handle take effect in the order in which they were sent.
-/// - Every request is answered once, within the node's own timeout. If the master does not answer in time, the answer
-///   is a [`Fault`](super::Fault).
-/// - [`send`](Self::send) never blocks.
-/// - If [`Fault::left_nothing`](super::Fault::left_nothing) is true for a fault, the request changed nothing on the
-///   master.
+/// - Requests to one handle must take effect in the order in which they were sent.
+/// - Every request must be answered exactly once, within the node's own timeout. If the master does not answer in time,
+///   the node must answer with a [`Fault`](super::Fault).
+/// - [`send`](Self::send) must never block.
+/// - If [`Fault::left_nothing`](super::Fault::left_nothing) is true for a fault, the request must have changed nothing
+///   on the master.
 pub trait Node: Send + Sync + 'static {
     /// The master's name in reports and errors.
     fn name(&self) -> &NodeName;
@@ -31,22 +31,25 @@ pub trait Node: Send + Sync + 'static {
         Abilities::default()
     }
 
-    /// Receives the settings of the `Redlock` that the node belongs to. Called once, before any other method.
+    /// Receives the settings of the `Redlock` that the node belongs to. The library calls this method once, before any
+    /// other method.
     fn settle(&self, context: &Context) {
         let _ = context;
     }
 
-    /// Queues `request`. The answer is passed to `reply`, either before this method returns or later.
+    /// Queues `request`. The implementation must pass the answer to `reply`, either before this method returns or
+    /// later.
     fn send(&self, request: Request, reply: Reply);
 
-    /// Starts to pass the wake-ups of the subscriber's process to the subscriber. Called at most once, before the first
-    /// request. If an implementation does not support wake-ups, waiters poll by timer.
+    /// Starts to pass wake-ups to the subscriber: those that the master sends to the subscriber's process. The library
+    /// calls this method at most once, before the first request. If an implementation does not support wake-ups,
+    /// waiters poll by timer.
     fn subscribe(&self, subscriber: Subscriber) {
         drop(subscriber);
     }
 
-    /// The remaining time in which the votes of this master do not count, because it may have forgotten locks. Votes
-    /// that it gave earlier do not count either. `None` (the default) if its votes count.
+    /// The remaining time in which the votes of this master do not count, because the master may have forgotten locks.
+    /// Its earlier votes do not count either. `None` (the default) if its votes count.
     fn doubted_for(&self) -> Option<Duration> {
         None
     }

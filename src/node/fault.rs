@@ -19,7 +19,8 @@ pub enum Fault {
     /// The restart guard withholds requests: the master restarted recently and may have forgotten a lock. Its votes do
     /// not count for the given time. The request was not sent.
     Quarantined(Duration),
-    /// The caller gave up before the request was sent.
+    /// Before the request was sent, it was withdrawn, or it became void (see
+    /// [`Request::is_void`](super::Request::is_void)).
     Withdrawn,
     /// The request was sent, but no answer came within the node timeout, which is the given time. It is unknown whether
     /// the request took effect.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 /// A point in time on a monotonic clock that also advances while the machine is suspended.
 ///
-/// On Linux this is `CLOCK_BOOTTIME`. [`std::time::Instant`] stops during a suspend: a lease measured with it would
-/// still seem valid after the resume, although it has already expired on the masters.
+/// On Linux this is `CLOCK_BOOTTIME`. [`std::time::Instant`] stops while the machine is suspended: after the
+/// suspension, a lease measured with `std::time::Instant` would still seem valid, although it has already expired on
+/// the masters.
 ///
 /// ```
 /// use std::time::Duration;

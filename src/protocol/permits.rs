@@ -26,9 +26,9 @@ pub(crate) enum NextSlot {
 }
 
 /// Returns the first slot from `start` on that a majority shows as free. If there is none, returns the first slot that
-/// may be free on a majority. A master that granted the requested slot did not report its other slots, so any of them
-/// may be free there. Without this second rule, a client could ask for the same slot forever: one of two masters
-/// refuses that slot, a third master is down, and another slot is free on both.
+/// may be free on a majority. A master that granted the requested slot did not report its other slots, so any of those
+/// may be free on that master. Without this second rule, a client could ask for the same slot forever: one of two
+/// masters refuses that slot, a third master is down, and another slot is free on both.
 ///
 /// The client chooses the slot, and asks every master for the same slot. If each master chose a slot, the votes would
 /// be split as long as a minority is down.
@@ -73,7 +73,9 @@ mod tests {
         match next_slot(Quorum::of(3), seen, 4, start) {
             NextSlot::Ask(slot) => Some(slot),
             NextSlot::Held => None,
-            NextSlot::Open => panic!("all masters have answered"),
+            NextSlot::Open => {
+                panic!("the choice must be certain, because all masters have answered")
+            }
         }
     }
 
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(
             next(&[0b0011, 0b0011], 0, 0, 2),
             Some(0),
-            "the search wraps around"
+            "the search must wrap around"
         );
     }
 }

@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(
             MasterSet::one(64),
             MasterSet::default(),
-            "there is no 65th master"
+            "a set must not contain a 65th master"
         );
         assert_eq!(MasterSet::first(64), MasterSet(u64::MAX));
     }

@@ -30,8 +30,8 @@ pub(crate) enum Reading {
     Found(usize),
     /// There is no value: the masters that may still have one are no majority.
     Missing,
-    /// Some masters have a value. But too many have none, or have a copy from before a restart, to decide which value was
-    /// the last.
+    /// Some masters have a value. But too many have none, or have a copy from before a restart, to decide which value
+    /// was the last.
     Lost,
     /// A majority reports that the reader does not hold the lock any more.
     NotOurs,
@@ -169,8 +169,8 @@ pub(crate) enum Carrying {
 
 /// Decides what to do with a value while masters are replaced, once every master has answered or failed.
 ///
-/// Only old masters that show a value count, because an acknowledged value is on a majority of them. A master without a
-/// value may have lost it, and a master with a copy from before a restart may have had a later value.
+/// Only old masters that show a value count, because an acknowledged value is on a majority of the old masters. A
+/// master without a value may have lost it, and a master with a copy from before a restart may have had a later value.
 pub(crate) fn carry(quorum: Quorum, votes: &[ReadVote]) -> Carrying {
     let old = quorum.old_only();
     let such = |is: fn(ReadVote) -> bool| those(votes, |_, vote| is(vote));

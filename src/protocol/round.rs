@@ -13,7 +13,8 @@ pub(crate) enum Vote {
     Refused,
     /// The master failed. `sent` is true if it may still execute the request.
     Fault { sent: bool },
-    /// The request was not sent, because the round had been given up. This is neither a vote nor a fault of the master.
+    /// The request was not sent, because its round had been abandoned. This is neither a vote nor a fault of the
+    /// master.
     Withdrawn,
 }
 

@@ -113,8 +113,8 @@ const DROPPED: &str =
 /// made it: it can be cloned, stored, and moved into a spawned task.
 ///
 /// A request that is dropped without being awaited, acquired or cloned has locked nothing. This is usually a mistake
-/// (`let _guard = redlock.lock("job");`), so the drop is reported as a warning of [`tracing`]. A debug build of a program
-/// that does not collect warnings reports it on standard error.
+/// (`let _guard = redlock.lock("job");`), so the drop is reported as a warning of [`tracing`]. A debug build of a
+/// program that does not collect warnings reports it on standard error.
 ///
 /// ```no_run
 /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {

@@ -40,10 +40,11 @@ pub(crate) struct Refusals {
     pub(crate) ticket: u64,
     /// The largest number of waiters ahead of this one on any master; `None` if no master reported a queue.
     pub(crate) ahead: Option<u64>,
+    /// The value of the lock key on a refusing master; `None` if no refusing master showed one.
     pub(crate) holder: Option<Vec<u8>>,
     /// For each refusing master: its index, and its free slots of the semaphore as a bit mask.
     free_slots: Vec<(usize, u64)>,
-    /// The note of the lock's holder; `holder` is the value of that lock.
+    /// The note of the lock's holder.
     note: Option<Note>,
     /// For each refusing master: the time until the lock may be free there (`None` if unknown), and the master's index.
     free_in: Vec<(Option<Duration>, usize)>,

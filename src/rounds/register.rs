@@ -264,9 +264,9 @@ impl ValueAnswers {
         written.map(|(node, _)| node).collect()
     }
 
-    /// Whether a write that followed this `read` has copied the value to enough masters of both sets: see Whether a
-    /// copied value has arrived on enough masters of both sets: see `register::carried`. `open` are the next masters
-    /// (those that replace the old masters) that `open` has already opened to clients.
+    /// Whether a write that followed this `read` has copied the value to a majority of the old masters and to a
+    /// majority of the next masters: see `register::carried`. `open` are the next masters (those that replace the old
+    /// masters) that `open` has already opened to clients.
     pub(crate) fn has_carried(&self, read: &Self, open: MasterSet) -> bool {
         let written = self.written_as_read(read);
         register::carried(self.quorum, &read.all_votes(), written, open)

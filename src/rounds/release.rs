@@ -37,7 +37,7 @@ impl Coordinator {
         }
     }
 
-    /// Removes a queue entry from every master.
+    /// Removes from every master the queue entry of the waiter that this claim represents.
     pub(crate) fn leave(&self, claim: &Arc<Claim>) -> Undoing {
         let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
         let fan_out = FanOut::new(self.runtime.clone(), answers);

@@ -7,7 +7,7 @@ use crate::error::{AcquireError, with_replies};
 use crate::outcome::LossCause;
 use crate::report::{NodeOutcome, NodeReport};
 
-/// A value under a lock ([`Quota`](crate::Quota), [`Once`](crate::Once)) was not read, or not written.
+/// Why a value under a lock ([`Quota`](crate::Quota), [`Once`](crate::Once)) was not read, or not written.
 ///
 /// The stored value has not changed, with two exceptions: [`Unknown`](Self::Unknown), and a removal that is
 /// [`Incomplete`](Self::Incomplete).

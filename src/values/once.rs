@@ -503,7 +503,7 @@ mod tests {
                 assert_eq!(outcome, Ok(OnceOutcome::Done(())));
                 continue;
             }
-            let error = outcome.expect_err("a day ahead");
+            let error = outcome.expect_err("the call must fail, because the clock is a day ahead");
             let ours = matches!(
                 error,
                 ValueError::Ahead {
@@ -529,7 +529,8 @@ mod tests {
         turn.record().await.expect("all there");
         let mut waits = Box::pin(once.at_most_once(async |_| ()));
         let soon = tokio::time::timeout(Duration::from_millis(20), waits.as_mut());
-        soon.await.expect_err("the lock is held");
+        soon.await
+            .expect_err("the call must fail, because the lock is held");
         seconds.store(20, Ordering::Relaxed);
         guard.release().await;
         assert!(matches!(waits.await, Ok(OnceOutcome::AlreadyDone { .. })));

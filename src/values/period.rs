@@ -79,7 +79,9 @@ mod tests {
             (7 * hour, 24 * hour, Some(6 * hour), Some(24 * hour)),
         ] {
             let periods = Periods::Every(Duration::from_millis(length));
-            let period = periods.at(now).expect("a good length");
+            let period = periods
+                .at(now)
+                .expect("the length of the period must be valid");
             assert_eq!(period.next_if_done(last), next, "{now} {length} {last:?}");
         }
     }
@@ -89,7 +91,7 @@ mod tests {
         let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
         let period = Periods::One(at(1_000)..at(4_000));
         for now in [0, 1_000, 2_000, 9_000] {
-            let period = period.at(now).expect("a good period");
+            let period = period.at(now).expect("the period must be valid");
             assert_eq!(period.start, 1_000);
             assert_eq!(period.next_if_done(Some(999)), None);
             assert_eq!(period.next_if_done(Some(1_000)), Some(4_000));

@@ -120,7 +120,8 @@ impl Quota {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the units may count as taken although nobody has them. They are never handed out twice.
+    /// If the future is dropped, the units may count as taken although nobody has them. They are never handed out
+    /// twice.
     pub async fn take(&self, pieces: u64) -> Result<Take, ValueError> {
         if pieces == 0 {
             return Err(ValueError::Invalid("0 units: take at least 1 unit"));

@@ -233,7 +233,7 @@ impl Known<'_> {
     }
 }
 
-/// A write whose requests are queued.
+/// A write whose requests have been queued for the masters, but whose result is not known yet.
 pub(crate) struct BegunWrite {
     held: Arc<Held>,
     core: Arc<Core>,

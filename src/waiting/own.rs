@@ -124,8 +124,8 @@ enum Hope {
     Free,
 }
 
-/// The reservation of a slot that a task of this process asks for. Dropping this value ends the reservation, once the
-/// task holds the slot or has given up.
+/// The reservation of a slot that a task of this process asks for. The task drops this value, which ends the
+/// reservation, once it holds the slot or no longer waits for it.
 pub(crate) struct Asked {
     own: Arc<OwnLocks>,
     key: Arc<[u8]>,
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(
             (one.permit.slot(), one.alone),
             (3, true),
-            "slot 3 was given up"
+            "slot 3 must be asked for again, because no other task asks for it any more"
         );
     }
 

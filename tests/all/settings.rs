@@ -114,12 +114,12 @@ fn too_many_masters_are_refused() {
 
 #[test]
 fn too_short_or_too_long_ttl_is_refused() {
-    assert_duration(good().ttl(Duration::ZERO), "ttl", &["0s", "raise it"]);
-    assert_duration(good().ttl(ms(2)), "ttl", &["2ms", "drift", "raise it"]);
+    assert_duration(good().ttl(Duration::ZERO), "ttl", &["0s", "raise the ttl"]);
+    assert_duration(good().ttl(ms(2)), "ttl", &["2ms", "drift", "raise the ttl"]);
     assert_duration(
         good().ttl(secs(31)),
         "ttl",
-        &["31s", "max_ttl (30s)", "lower it"],
+        &["31s", "max_ttl (30s)", "lower the ttl"],
     );
     assert_duration(good().ttl(Duration::MAX), "ttl", &["max_ttl (30s)"]);
     let slow = good().ttl(secs(1)).node_timeout(ms(300));
@@ -128,7 +128,7 @@ fn too_short_or_too_long_ttl_is_refused() {
         factor: 0.7,
         floor: ms(1),
     });
-    assert_duration(drifting, "ttl", &["two requests", "raise it"]);
+    assert_duration(drifting, "ttl", &["two requests", "raise the ttl"]);
 }
 
 #[test]
@@ -202,7 +202,10 @@ fn build_needs_no_async_runtime_and_sends_nothing() {
 }
 
 async fn invalid(redlock: &Redlock, resource: &[u8]) -> InvalidResource {
-    let error = redlock.acquire(resource).await.expect_err("a bad name");
+    let error = redlock
+        .acquire(resource)
+        .await
+        .expect_err("the acquire must fail, because the name is invalid");
     assert!(error.reports().is_empty(), "no request may be sent");
     assert_eq!(error.to_string().lines().count(), 1);
     match (error, redlock.status(resource).await) {
@@ -261,7 +264,10 @@ async fn invalid_ttl_of_an_extension_is_refused_and_the_lock_stays() {
     let redlock = good().build().expect("good settings");
     let guard = redlock.acquire("job").await.expect("free");
     for ttl in [Duration::ZERO, secs(31), Duration::MAX] {
-        let error = guard.extend(ttl).await.expect_err("a bad ttl");
+        let error = guard
+            .extend(ttl)
+            .await
+            .expect_err("the extension must fail, because the ttl is invalid");
         assert!(matches!(error, ExtendError::InvalidTtl(_)), "{error:?}");
         assert_says(&error, &["ttl"]);
     }

@@ -15,7 +15,8 @@ pub(crate) struct Markers {
     /// The old masters that do not also belong to the next masters.
     old: Vec<NodeName>,
     seen: Mutex<Seen>,
-    /// The number of masters that show a marker. If it is 0, as for masters that were never replaced, nothing else is read.
+    /// The number of masters that show a marker. If it is 0, as for masters that were never replaced, nothing else is
+    /// read.
     marked: AtomicUsize,
 }
 
@@ -25,8 +26,8 @@ pub(in crate::node) enum Missed {
     /// No marker was lost, as far as this client has seen.
     Nothing,
     /// A marker was lost, but its number is unknown, because only a minority of the masters shows a marker. The lost
-    /// number may be larger than the shown numbers. A master that got a marker with a lower number would admit clients
-    /// that were already shut out.
+    /// number may be larger than the shown numbers. If the master got a marker with a lower number, it would admit
+    /// clients that have already been shut out.
     Unknown,
     /// This marker was lost. A majority of the masters shows markers, and this marker has the largest number among
     /// them.
@@ -87,9 +88,9 @@ impl Markers {
         self.seen().missed(self.masters)
     }
 
-    /// Whether votes that the master `name` gave earlier no longer count: it showed no marker, but another master has
-    /// one. So it may have forgotten a lock that is still valid. It may have given these votes before this client saw
-    /// the other master's marker.
+    /// Whether earlier votes of the master `name` no longer count, because this master showed no marker although
+    /// another master has one. So the master `name` may have forgotten a lock that is still valid. Its votes may have
+    /// been counted before this client saw the marker of the other master.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;

@@ -22,8 +22,9 @@ const LONGEST_RESPITE: Duration = Duration::from_secs(2);
 /// The pending releases of one master.
 pub(in crate::node) struct PendingReleases {
     queue: VecDeque<Release>,
-    /// The length of the pause after the next refused release. The end of the present pause is in `respite_ends`.
+    /// The length of the pause after the next refused release.
     respite: Duration,
+    /// The end of the present pause, in which no pending release is sent; `None` if there is no pause.
     respite_ends: Option<Instant>,
 }
 
@@ -199,7 +200,7 @@ mod tests {
             assert_eq!(
                 pending_releases.wake_at(),
                 Some(at(50)),
-                "the pause continues"
+                "the pause must continue"
             );
         }
         let again = pending_releases.take(10, at(50)).next().expect("due");
@@ -212,7 +213,7 @@ mod tests {
         pending_releases.delivered();
         assert!(
             taken(&mut pending_releases, 10, at(1_000)).is_empty(),
-            "the key has expired"
+            "a release must not be sent after its key has expired"
         );
         assert!(pending_releases.is_empty());
     }
@@ -233,7 +234,9 @@ mod tests {
         // The release is retried for as long as the master refuses it, and the pauses have an upper limit.
         for tried in 0..20 {
             pending_releases.postpone(&release("first"), Duration::from_secs(900), at(tried));
-            let due = pending_releases.wake_at().expect("the release is pending");
+            let due = pending_releases
+                .wake_at()
+                .expect("there must be a wake-up time, because a release is pending");
             assert_eq!(taken(&mut pending_releases, 1, due).len(), 1);
             assert!(due <= at(tried) + LONGEST_RESPITE);
         }

@@ -44,8 +44,8 @@ struct Seen {
     first_run: Option<String>,
     /// The run id of the server on the last connection, and the client id that the server gave that connection.
     last: Option<(String, i64)>,
-    /// The run id that was seen last. The restart guard withholds the master's votes until the given time, because the
-    /// run before was another one.
+    /// The run id that was seen last. The restart guard withholds the master's votes until the given time, because an
+    /// earlier connection showed another run id.
     run: Option<(String, Instant)>,
 }
 
@@ -141,9 +141,13 @@ mod tests {
         assert_eq!(
             roster.enter("run 3", &a),
             Ok(()),
-            "the first server restarted"
+            "a master whose server has restarted must be accepted"
         );
-        assert_eq!(roster.enter("run 1", &b), Ok(()), "the old run is free");
+        assert_eq!(
+            roster.enter("run 1", &b),
+            Ok(()),
+            "a server run that no master uses any more must be accepted"
+        );
     }
 
     #[test]

@@ -20,7 +20,8 @@ pub(in crate::node) struct Window {
     limit: Duration,
     /// The shortest time from a request to its answer so far, as an estimate of the round trip.
     least: Duration,
-    /// The time at which the width was last reduced. A slow answer reduces it again only if its request was sent later.
+    /// The time at which the width was last reduced. A slow answer reduces the width again only if its request was sent
+    /// after this time.
     narrowed: Option<Instant>,
 }
 

@@ -505,7 +505,8 @@ impl Master {
         }
     }
 
-    /// Wakes the first waiter of the queue if it is not a reader. Otherwise wakes all readers before the first writer.
+    /// Wakes the first waiter of the queue if it is not a reader. Otherwise wakes all readers in front of the first
+    /// writer.
     pub(super) fn wake_next(&mut self, key: &[u8]) {
         let Some(line) = self.lines.get(key) else {
             return;

@@ -100,7 +100,8 @@ impl Actor {
         }
     }
 
-    /// Starts an actor that continues for this one, unless the master's handle was dropped and nothing is left to deliver.
+    /// Starts an actor that continues for this one, unless the master's handle was dropped and nothing is left to
+    /// deliver.
     fn hand_over(&mut self) {
         let Some(pending) = self.link.hand_over() else {
             return;
@@ -241,8 +242,9 @@ impl Actor {
                 return Next::Wait;
             };
             // Also check the clock, because tokio's timer does not fire for a task that has used up its budget by
-            // reading. A connection attempt is given up only when the timer fires: tokio then has looked for input.
-            // Otherwise a process that gets no CPU time would give up a connection whose answer has arrived.
+            // reading. A connection attempt is abandoned only when the timer fires, because by then tokio has looked
+            // for input. Otherwise a process that gets too little CPU time would abandon a connection whose answer has
+            // already arrived.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;

@@ -12,7 +12,8 @@ pub(crate) struct Address {
     name: NodeName,
 }
 
-/// Why a URL could not be parsed. `shown` is the URL without credentials; `None` if they cannot be told apart.
+/// Why a URL could not be parsed. `shown` is the URL without credentials; `None` if the credentials cannot be told
+/// apart from the rest.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadAddress {
     pub(crate) shown: Option<String>,
@@ -22,7 +23,7 @@ pub(crate) struct BadAddress {
 const SCHEMES: &str =
     "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]";
 
-/// How the schemes of URLs begin that name masters of other kinds.
+/// The beginnings of the URL schemes for masters of other kinds.
 const OTHER_KINDS: [&str; 4] = ["mysql", "mariadb", "zk", "zookeeper"];
 
 /// The parameters that the URL of a Unix socket may have. Other URLs have none.
@@ -167,7 +168,7 @@ fn name(address: &ConnectionAddr) -> Option<String> {
     })
 }
 
-/// The URL without user name and password; `None` if they cannot be told apart in this text.
+/// The URL without user name and password; `None` if these cannot be told apart from the rest of the text.
 fn shown(url: &str) -> Option<String> {
     match url.split_once("://") {
         Some((scheme, rest)) => {
@@ -287,7 +288,7 @@ mod tests {
         ] {
             let bad = Address::parse(url)
                 .err()
-                .unwrap_or_else(|| panic!("{url:?} was accepted"));
+                .unwrap_or_else(|| panic!("{url:?} must be refused"));
             assert!(bad.why.contains("redis://host:port"), "{url:?}: {bad:?}");
             assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
         }
@@ -333,7 +334,7 @@ mod tests {
             "zk://user:s3cret@host/path",
         ] {
             let bad = Address::parse(url).err();
-            let bad = bad.unwrap_or_else(|| panic!("{url:?} was accepted"));
+            let bad = bad.unwrap_or_else(|| panic!("{url:?} must be refused"));
             assert!(
                 bad.why.contains("quorate-mysql and quorate-zookeeper"),
                 "{url:?}: {bad:?}"
@@ -354,7 +355,7 @@ mod tests {
         use super::*;
 
         fn of(url: &str) -> Result<Address, BadAddress> {
-            let client = redis::Client::open(url).expect("a good URL");
+            let client = redis::Client::open(url).expect("the URL must be valid");
             Address::of(client.get_connection_info())
         }
 
@@ -379,7 +380,7 @@ mod tests {
                 insecure,
                 tls_params: None,
             };
-            Address::of(&info.expect("a good URL").set_addr(address))
+            Address::of(&info.expect("the URL must be valid").set_addr(address))
         }
 
         #[cfg(feature = "tls-rustls")]

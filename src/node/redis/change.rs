@@ -191,7 +191,7 @@ impl Talk {
     /// Changes nothing.
     async fn missing_rights(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
         let needs = needs(std::iter::once(Purpose::Changing));
-        // No command of these needs contains any of these names.
+        // The commands that operators need contain none of these names, so the names stay empty.
         let names = Names {
             lock: String::new(),
             channel: String::new(),

@@ -23,10 +23,10 @@ const STAGGER: Duration = Duration::from_millis(100);
 /// The largest number of addresses that are tried for one host name.
 const MOST_ADDRESSES: usize = 8;
 
-/// The shortest time without an acknowledgement after which the kernel ends a connection (1 s). Otherwise this time
-/// equals the connect timeout.
+/// The kernel ends a connection after the connect timeout without an acknowledgement, but not earlier than this (1 s).
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// The longest time without an acknowledgement after which the kernel ends a connection (60 s).
+/// The kernel ends a connection without an acknowledgement at the latest after this time (60 s), even if the connect
+/// timeout is longer.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Connects to the master. Dropping the future ends the attempt, except for a name lookup. The lookup continues, and
@@ -186,7 +186,9 @@ mod tests {
             let stream = stream.expect("in time").expect("connected");
             assert_eq!(stream.peer_addr().ok(), Some(there.0), "{addresses:?}");
         }
-        let refused = first_of(vec![gone]).await.expect_err("no server listens");
+        let refused = first_of(vec![gone])
+            .await
+            .expect_err("the connect must fail, because no server listens");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 

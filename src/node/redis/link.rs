@@ -153,7 +153,7 @@ impl Link {
         &mut self.output
     }
 
-    /// Handles that the driver begins to open the connection, which may be long after the link was created.
+    /// Called when the driver begins to open the connection, which may be long after the link was created.
     pub(super) fn dialing(&mut self, now: Instant) {
         if let State::Dialing { until } = self.state {
             let until = self.extend_patience(until, now);
@@ -161,7 +161,7 @@ impl Link {
         }
     }
 
-    /// Handles that the connection was established.
+    /// Called when the connection has been established.
     pub(super) fn dialed(&mut self, now: Instant) {
         let State::Dialing { until } = self.state else {
             return;

@@ -100,7 +100,7 @@ mod tests {
         lookup
             .addresses(Slow(asked.clone()))
             .await
-            .expect("a new lookup is made");
+            .expect("a new lookup must be made");
         assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
 }

@@ -69,7 +69,7 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
         "MISCONF" => Fault::Misconf,
         "BUSY" => Fault::Busy,
         "NOAUTH" | "WRONGPASS" | "NOPERM" => Fault::Denied(brief(raised.text)),
-        // Only SELECT is answered so: the server does not have the database of the URL.
+        // Only the command SELECT gets this error: the server does not have the database that the URL names.
         "ERR" if NO_DATABASE.iter().any(|why| rest.starts_with(why)) => Fault::Unsupported(brief(
             &format!("the database in the URL cannot be used: {rest}"),
         )),

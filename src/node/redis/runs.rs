@@ -295,7 +295,7 @@ mod tests {
         for (letter, most) in [('a', MOST_ACQUIRES), ('r', MOST_RELEASES)] {
             let mut words = String::new();
             for n in 0..=2 * most {
-                write!(words, "{letter}{n} ").expect("a string takes everything");
+                write!(words, "{letter}{n} ").expect("writing to a string cannot fail");
             }
             let all = words.split_whitespace().enumerate().map(asked);
             let along: Vec<usize> = arranged(all).iter().map(|placed| placed.along).collect();

@@ -164,8 +164,9 @@ pub trait Session: Send + 'static {
         commits: &[Commit],
     ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
-    /// Reads at most `count` records in a stable order, beginning with the record at position `from`. Fewer than `count`
-    /// mean that there are no more. A record that was removed since the first page may be among them, with version 0.
+    /// Reads at most `count` records in a stable order, beginning with the record at position `from`. Fewer than
+    /// `count` mean that there are no more. A record that was removed since the first page may be among them, with
+    /// version 0.
     fn page(
         &mut self,
         from: u64,
@@ -251,8 +252,9 @@ pub struct Commit {
 /// A change of one of the session's wait locks.
 ///
 /// A wait lock is a named lock that the server itself manages, and that ends with its session. While a client is queued
-/// in a record, or holds a lock, its session keeps a wait lock of this name. The listener of the next waiter blocks on
-/// that wait lock instead of polling. A wait lock is only a hint: it can be missing, and the session can lose it.
+/// in a record, or holds a lock, its session keeps a wait lock that is named after the waiter or the lock value. The
+/// listener of the next waiter blocks on that wait lock instead of polling. A wait lock is only a hint: it can be
+/// missing, and the session can lose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitLock {
     /// Keep the wait lock of this name. The name consists of at most 48 hexadecimal digits and colons.

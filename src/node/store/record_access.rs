@@ -45,11 +45,11 @@ impl<S: Store> RecordAccess<S> {
                 .store
                 .connect()
                 .await
-                .expect("the store accepts connections");
+                .expect("the store must accept the connection");
             session
                 .page(0, 10_000)
                 .await
-                .expect("the store answers")
+                .expect("the store must answer")
                 .what
         });
         let mut count = 0;
@@ -66,11 +66,11 @@ impl<S: Store> RecordAccess<S> {
                 .store
                 .connect()
                 .await
-                .expect("the store accepts connections");
+                .expect("the store must accept the connection");
             let all = session
                 .page(0, 10_000)
                 .await
-                .expect("the store answers")
+                .expect("the store must answer")
                 .what;
             for (name, Record { version, .. }) in all {
                 let changes = vec![Change {
@@ -82,7 +82,10 @@ impl<S: Store> RecordAccess<S> {
                     changes,
                     ..Commit::default()
                 };
-                session.commit(&[commit]).await.expect("the store answers");
+                session
+                    .commit(&[commit])
+                    .await
+                    .expect("the store must answer");
             }
         });
     }
@@ -104,11 +107,11 @@ impl<S: Store> RecordAccess<S> {
             .store
             .connect()
             .await
-            .expect("the store accepts connections");
+            .expect("the store must accept the connection");
         loop {
             let asked = Instant::now();
             let said = session.load(std::slice::from_ref(&name)).await;
-            let said = said.expect("the store answers");
+            let said = said.expect("the store must answer");
             let (done, commit) = {
                 let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
                 let (cache, time) = &mut *known;
@@ -150,7 +153,7 @@ impl<S: Store> RecordAccess<S> {
                     &session
                         .commit(&[commit])
                         .await
-                        .expect("the store answers")
+                        .expect("the store must answer")
                         .what[..],
                     [Committed::Done(_)]
                 )

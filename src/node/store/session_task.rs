@@ -1,9 +1,10 @@
-//! The task that serves one session of a store, and opens another session when that one is lost.
+//! The task that serves the requests to a store over one session, and opens a new session when the session is lost.
 //!
 //! Every request is answered, whatever the store does. A request that was sent is answered within the store's timeout,
-//! a request that waits for a session within the connect timeout, and a request in a burst within [`BURST_TIMEOUTS`]. A
-//! session that does not answer in time is dropped, and its unanswered requests are made harmless: the next change of
-//! each record involved gives that record another version.
+//! a request that waits for a session within the connect timeout, and a request that waits behind too many others (a
+//! burst) within [`BURST_TIMEOUTS`] times the store's timeout. A session that does not answer in time is dropped, and
+//! its unanswered requests are made harmless: the next change of each record involved gives that record another
+//! version.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -48,8 +49,8 @@ const IDLE: Duration = Duration::from_secs(2);
 
 /// Runs the task until the store's handle was dropped and nothing is left to deliver.
 ///
-/// If the tokio runtime is shut down earlier, another task continues in the background runtime. `pending` are the releases
-/// that an earlier task left.
+/// If the tokio runtime is shut down earlier, another task continues in the background runtime. `pending` are the
+/// releases that an earlier task left.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
@@ -78,9 +79,10 @@ struct SessionTask<S: Store> {
     /// again differs from the earlier one.
     stamp: u64,
     back_off: BackOff,
-    /// The time until which requests wait for a session instead of being refused. `patient_at` is when such a wait last
-    /// began.
+    /// The time until which requests wait for a session instead of being refused; `None` if requests do not wait for a
+    /// session.
     patience: Option<Instant>,
+    /// The time at which requests last began to wait for a session.
     patient_at: Instant,
     /// Why there is no session at the moment.
     fault: Fault,
@@ -684,7 +686,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Stores for whom a waiter of this process waits, for a listener that polls.
+    /// Stores which client is directly ahead of a waiter of this process, for a listener that polls.
     fn note_waiter(&self, request: &Request, answer: &Result<Answer, Fault>) {
         let (claim, waits) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
@@ -771,7 +773,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Gives up the session: answers the jobs in progress with `fault`, and remembers which changes may still take
+    /// Abandons the session: answers the jobs in progress with `fault`, and remembers which changes may still take
     /// effect.
     fn abandon(&mut self, fault: &Fault) {
         let risky = std::mem::take(&mut self.risky);

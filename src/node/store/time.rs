@@ -8,9 +8,10 @@ use crate::node::memory::Dates;
 /// By how much the rates of two clocks may differ, in parts per thousand. This equals the default drift of a lease.
 const RATE: u64 = 10;
 
-/// How long a date from the store is used: 12 hours, in microseconds. That is half of the time for which a fencing
-/// counter is kept. The store's clock may be corrected in between. Even a client that still uses a date from before the
-/// correction finds every counter that was written since.
+/// How long a date (the wall-clock time that the store gave to a change) is used: 12 hours, in microseconds. That is
+/// half of the time for which a fencing counter is kept. The store's clock may be corrected in between. Even a client
+/// that still uses a date from before the correction then finds every counter that was written since, so the next
+/// number is larger.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
@@ -157,7 +158,9 @@ mod tests {
         );
         // The server's clock was read at some moment between 100 and 400.
         time.learn(Some(9_000_000), at(100), at(400));
-        let (least, slack) = time.now(at(1_000)).expect("known after a reading");
+        let (least, slack) = time
+            .now(at(1_000))
+            .expect("the time must be known after the clock was read");
         assert!(least <= 9_000_600 && least + slack >= 9_000_900);
         assert!(slack < 400);
         let (least, slack) = time.now(at(5_000_000)).expect("looked");
@@ -185,7 +188,9 @@ mod tests {
     fn impossible_server_time_does_not_overflow() {
         let mut time = StoreTime::new(5_000_000, at(0));
         time.learn(Some(u64::MAX), at(100), at(400));
-        let (least, slack) = time.now(at(1_000)).expect("known after a reading");
+        let (least, slack) = time
+            .now(at(1_000))
+            .expect("the time must be known after the clock was read");
         assert!(
             least
                 .checked_add(slack)

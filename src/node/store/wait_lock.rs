@@ -153,7 +153,11 @@ mod tests {
         assert_eq!(ahead(&first, &stored), Some("0123456789abcdef:1".into()));
         let stored = after(&[&[acquire(&unqueued)], &waiting[..]].concat());
         assert_eq!(ahead(&first, &stored), Some("01".repeat(16)));
-        assert_eq!(ahead(&unqueued, &stored), None, "it is not queued");
+        assert_eq!(
+            ahead(&unqueued, &stored),
+            None,
+            "nobody is ahead of a claim that is not queued"
+        );
     }
 
     #[test]

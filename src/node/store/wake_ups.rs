@@ -212,7 +212,7 @@ mod tests {
             node,
             sink,
         });
-        set.expect("the first one");
+        set.expect("the node must not have had a subscriber before");
         shared
     }
 
@@ -302,7 +302,10 @@ mod tests {
             let table = if wakes { table } else { table.without_wakes() };
             let shared = Arc::new(Shared::new(table));
             if subscribed {
-                shared.subscriber.set(subscriber()).expect("the first one");
+                shared
+                    .subscriber
+                    .set(subscriber())
+                    .expect("the node must not have had a subscriber before");
             }
             listen(&shared, &request);
             let listens = shared.listening.goes_on(shared.context().runtime.now());

@@ -26,7 +26,7 @@ impl LocalLine {
         }
     }
 
-    /// Inserts a waiter before all waiters that arrived later. A holder keeps its place at the front.
+    /// Inserts a waiter in front of all waiters that arrived later. A holder keeps its place at the front.
     pub(super) fn insert(&mut self, turn: &Arc<Turn>) {
         let behind = self.behind.get_or_insert_default();
         match &mut self.front {
@@ -79,8 +79,8 @@ pub(super) struct Turn {
     pub(super) woken: AtomicU64,
     /// Notified when the waiter becomes the first in its queue, or when a master wakes the waiter.
     pub(super) called: Notify,
-    /// Why the lock is not available, as the last attempt of this waiter, or of the first waiter before it, has shown.
-    /// `None` if no such attempt was made.
+    /// Why the lock is not available, as the last attempt of this waiter, or of an earlier first waiter of its queue,
+    /// has shown. `None` if no such attempt was made.
     pub(super) last_finding: Mutex<Option<LastFinding>>,
     /// The slots of a semaphore that other processes held at the waiter's last attempt, as bits.
     pub(super) elsewhere: AtomicU64,

@@ -169,8 +169,8 @@ impl Place {
         self.stands = Stands::Aside;
     }
 
-    /// Returns to the queue, before all waiters that arrived later. If the first waiter of the queue arrived later, it
-    /// now waits behind this waiter.
+    /// Returns to the queue, in front of all waiters that arrived later. If the first waiter of the queue arrived
+    /// later, it now waits behind this waiter.
     pub(crate) fn step_back(&mut self) {
         if self.stands != Stands::Aside {
             return;

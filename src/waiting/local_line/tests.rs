@@ -251,7 +251,10 @@ fn reader_that_left_the_local_queue_lets_others_in_and_is_woken() {
     assert!(reader.is_queued());
     reader.leave_queues();
     assert!(!reader.is_queued() && reader.is_front());
-    assert!(writer.is_front(), "no waiter is before it");
+    assert!(
+        writer.is_front(),
+        "the writer must be at the front of the queue"
+    );
     assert_eq!(lines.beside().len(), 1);
     lines.woken(3, b"job");
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
@@ -267,7 +270,10 @@ fn reader_that_left_the_local_queue_lets_others_in_and_is_woken() {
     assert_eq!(owner.turn.woken.load(Ordering::Relaxed), 1 << 1);
     drop(owner);
     assert!(lines.beside().is_empty());
-    assert!(writer.is_front(), "the queue is unchanged");
+    assert!(
+        writer.is_front(),
+        "the writer must stay at the front of the queue"
+    );
 }
 
 fn api() -> (Wanted, Permit) {
@@ -288,7 +294,7 @@ fn waiter_that_got_no_slot_returns_to_its_place_before_later_waiters() {
     }
     assert!(
         fourth.is_front(),
-        "the fourth waiter must be at the front when no waiter is queued before it"
+        "the fourth waiter must be at the front when no waiter is queued in front of it"
     );
     assert!(
         !fourth.is_first(),

@@ -402,8 +402,10 @@ fn pending_releases_never_starve_requests() {
         let first = written
             .find(&*hex(1))
             .expect("the releases must be sent as well");
-        let second = written.find(&*hex(2)).expect("the acquire");
-        assert!(first < second, "pending releases go first");
+        let second = written
+            .find(&*hex(2))
+            .expect("the acquire must be sent as well");
+        assert!(first < second, "pending releases must be sent first");
         bench
             .link
             .cut(Fault::Down("connection closed".into()), at(now));
@@ -429,7 +431,7 @@ fn stalled_master_is_sent_nothing_until_it_answers() {
     assert_eq!(bench.told.kinds(), ["stalled"]);
     bench.say(b":5\r\n", 70);
     bench.ask(3, acquire(3));
-    assert!(bench.link.take(at(71)), "requests are sent again");
+    assert!(bench.link.take(at(71)), "the link must send requests again");
     bench.pass(72, 121);
     assert_eq!(bench.told.kinds(), ["timeout"]);
     bench.pass(122, 620);
@@ -442,7 +444,7 @@ fn stalled_master_is_sent_nothing_until_it_answers() {
     assert_ne!(
         bench.link.stage(),
         Stage::Talk,
-        "the stalled connection must be given up"
+        "the stalled connection must be abandoned"
     );
 }
 
@@ -591,7 +593,7 @@ fn silent_connection_is_pinged_and_closed_without_an_answer() {
     assert_ne!(
         bench.link.stage(),
         Stage::Talk,
-        "a connection whose PING is not answered must be given up"
+        "a connection whose PING is not answered must be abandoned"
     );
 }
 
@@ -818,7 +820,7 @@ fn link_returns_its_next_wake_up_time() {
     assert_eq!(
         bench.link.wake_at(),
         Some(at(70 + 500)),
-        "the link must wake up when it gives up the stalled connection"
+        "the link must wake up in time to abandon the stalled connection"
     );
     bench.link.tick(at(569));
     assert_eq!(bench.link.stage(), Stage::Talk);
@@ -916,7 +918,7 @@ fn outstanding_requests_never_exceed_the_window() {
 fn stalled_connection_is_replaced_after_half_a_second_or_four_node_timeouts() {
     let mut slow = options(Roster::default());
     Arc::get_mut(&mut slow)
-        .expect("the options are not shared yet")
+        .expect("the options must not be shared yet")
         .node_timeout = ms(200);
     let mut bench = Bench::at("redis://master", slow);
     bench.greet(0);
@@ -1053,7 +1055,8 @@ fn closed_master_is_sent_only_releases() {
 fn many(written: &str) -> Vec<usize> {
     let commands = written.split("EVALSHA\r\n").skip(1);
     let keys = commands.map(|rest| rest.split("\r\n").nth(3)?.parse().ok());
-    keys.map(|keys| keys.expect("a number of keys")).collect()
+    keys.map(|keys| keys.expect("the number of keys must be parsed"))
+        .collect()
 }
 
 /// A bench whose master has loaded the scripts that execute many requests in one call.
@@ -1089,7 +1092,11 @@ fn requests_are_sent_one_by_one_if_the_batch_scripts_cannot_be_loaded() {
     bench.ask(3, release(3));
     bench.ask(4, release(4));
     bench.link.take(at(2));
-    assert_eq!(many(&bench.written()), [1, 1], "each is sent by itself");
+    assert_eq!(
+        many(&bench.written()),
+        [1, 1],
+        "each release must be sent by itself"
+    );
 }
 
 /// Queues this number of releases, which are sent in one call.
@@ -1147,7 +1154,11 @@ fn error_of_a_combined_call_reaches_each_request() {
     bench.say(b"-BUSY a script\r\n", 3);
     assert_eq!(bench.told.kinds(), ["busy", "busy"]);
     bench.link.take(at(400));
-    assert_eq!(many(&bench.written()), [2], "the releases are pending");
+    assert_eq!(
+        many(&bench.written()),
+        [2],
+        "the pending releases must be sent in one command"
+    );
 }
 
 #[test]

@@ -7,8 +7,8 @@ use crate::node::redis::change::{CARRY, RAISE};
 use crate::node::redis::script::Script;
 use crate::node::redis::source::with_parts;
 
-/// The purposes for which the line `ACL SETUSER quorate` on the page `docs/operations.md` grants rights: all that are on by
-/// default, and those that operators need.
+/// The purposes for which the line `ACL SETUSER quorate` on the page `docs/operations.md` grants rights: all that are
+/// on by default, and those that operators need.
 const DEFAULTS: [Purpose; 14] = [
     Purpose::Locking,
     Purpose::RestartGuard,

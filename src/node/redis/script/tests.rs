@@ -11,8 +11,12 @@ fn header_of_every_script_names_its_keys_and_arguments_in_order() {
     for script in Script::ALL {
         let row = script.row();
         let header = header(row.source);
-        let (_, said) = header.split_once("KEYS: ").expect("KEYS in the header");
-        let (keys, said) = said.split_once(" ARGV: ").expect("ARGV in the header");
+        let (_, said) = header
+            .split_once("KEYS: ")
+            .expect("the header of the script must name KEYS");
+        let (keys, said) = said
+            .split_once(" ARGV: ")
+            .expect("the header of the script must name ARGV");
         let (Keys::One(name) | Keys::Many(name)) = row.keys;
         assert!(keys.starts_with(name), "{script:?}: {name} in {keys:?}");
         let mut rest = said.split("Reply").next().unwrap_or_default();
