@@ -55,7 +55,7 @@ async fn mariadb() -> MariaDb {
              expires DATETIME(6) NOT NULL) ENGINE=InnoDB;\
              CREATE TABLE first LIKE locks",
         )
-        .expect("the tables of the seed");
+        .expect("the tables of the other designs must be created");
     server
 }
 

@@ -63,7 +63,7 @@ pub struct MySqlListener {
     pacer: Pacer,
     /// The wake-ups that this process needed at the last statement, and since when it has needed them.
     awaited: (Pace, Instant),
-    /// The waiter and the wait lock that no session kept when the listener last asked for it.
+    /// A waiter and the wait lock that it waits for, if no session kept this wait lock when the listener last asked.
     unkept: Option<Pace>,
 }
 

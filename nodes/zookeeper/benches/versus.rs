@@ -16,9 +16,11 @@ use quorate_testbed::ZooKeeper;
 /// The number of cycles (lock and unlock) that one client makes per round of the comparison. As many cycles run first,
 /// to warm up.
 const CYCLES: usize = 400;
-/// `CLIENTS` clients acquire the same lock, each of them `TURNS` times.
+/// The number of clients that acquire the same lock in turn.
 const CLIENTS: usize = 10;
+/// How often each of the clients acquires the lock.
 const TURNS: usize = 20;
+/// The number of rounds of the comparison. In each round, every implementation has one turn.
 const ROUNDS: usize = 3;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

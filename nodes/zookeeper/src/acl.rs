@@ -1,5 +1,5 @@
-//! The access rights (ACL) of new znodes: each znode gets the ACL of the znode above it. So all users that the ACL of the
-//! path admits can use all records, whichever of them created a record.
+//! The access rights (ACL) of new znodes: each znode gets the ACL of the znode above it. So all users that the ACL of
+//! the path admits can use all records, whichever of them created a record.
 
 use quorate::node::Fault;
 use zookeeper_client::{Acl, AuthId, Client};

@@ -24,9 +24,9 @@
 //!
 //! - The default port is 2181. All hosts are members of one ensemble.
 //! - Everything is stored under the path, by default `/quorate`. [`prepare`] creates it.
-//! - The user authenticates with the scheme `digest`. [`prepare`] creates the path for this user alone, or for everybody
-//!   if the URL has no user. All znodes below the path get the ACL of the path, so an administrator can admit more users
-//!   there. [`prepare`] passes a changed ACL on to existing znodes.
+//! - The user authenticates with the scheme `digest`. [`prepare`] creates the path for this user alone, or for
+//!   everybody if the URL has no user. All znodes below the path get the ACL of the path, so an administrator can admit
+//!   more users there. [`prepare`] passes a changed ACL on to existing znodes.
 //! - `timeout` bounds one request. `session` is the session timeout: when a process dies, the server keeps its wake-up
 //!   znode for that time, and nothing else depends on the session timeout.
 //!

@@ -28,7 +28,8 @@ pub struct Prepared {
     pub identity: String,
     /// Whether a znode had to be created.
     pub made: bool,
-    /// The number of existing znodes below the path that had another ACL than the path, and now have the ACL of the path.
+    /// The number of existing znodes below the path that had another ACL than the path, and now have the ACL of the
+    /// path.
     pub changed: usize,
     /// The number of znodes below the path whose ACL this user may not change.
     pub refused: usize,
@@ -100,8 +101,8 @@ async fn make(address: &Address) -> Result<Prepared, Fault> {
     })
 }
 
-/// Creates the path and the znodes above it, as far as they are missing, for the user of the URL alone, or for everybody
-/// if the URL has no user. Returns whether a znode was created.
+/// Creates the path and the znodes above it, as far as they are missing, for the user of the URL alone, or for
+/// everybody if the URL has no user. Returns whether a znode was created.
 async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     let fault = |path: &str, error: Error| fault::of_request(&error, path, address);
     let persistent = CreateMode::Persistent.with_acls(match address.user {

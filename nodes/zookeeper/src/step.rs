@@ -110,7 +110,7 @@ mod tests {
             let known = of_znode(version(LIFE, znode));
             assert!(matches!(known, Known::At(LIFE, at) if at == znode));
         }
-        assert_ne!(version(1, 0), 0, "0 is no record");
+        assert_ne!(version(1, 0), 0, "0 is reserved: it stands for no record");
         assert_eq!(
             version(LIFE, i32::MIN),
             version(LIFE, i32::MAX) + 1,
@@ -144,6 +144,10 @@ mod tests {
             (write(never), look(never), removal(never)),
             (None, None, None)
         );
-        assert_eq!(removal(0), None, "there is none");
+        assert_eq!(
+            removal(0),
+            None,
+            "a record that does not exist must not be removed"
+        );
     }
 }

@@ -23,7 +23,7 @@ async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile
             return None;
         }
     };
-    let offset = shim.offset_file().expect("an offset file");
+    let offset = shim.offset_file().expect("the offset file must be created");
     offset.set(HOUR, Skew::Behind).expect("set");
     let options = MariaDbOptions::new().flush(flush).clock(&shim, &offset);
     let (server, store) = server(options).await?;
@@ -43,18 +43,24 @@ async fn uptime_of_a_server_is_kept_when_its_clock_is_corrected() {
     };
     let second = Duration::from_secs(1);
     assert!(uptime(&store).await <= began.elapsed() + second);
-    offset.clear().expect("an hour forward");
+    offset
+        .clear()
+        .expect("the clock must be set to the true time");
     let forward = uptime(&store).await;
     assert!(forward <= began.elapsed() + second, "{forward:?}");
     tokio::time::sleep(3 * second).await;
-    offset.set(2 * HOUR, Skew::Behind).expect("two hours back");
+    offset
+        .set(2 * HOUR, Skew::Behind)
+        .expect("the clock must be set two hours behind");
     let back = uptime(&store).await;
     assert!(back <= began.elapsed() + second, "{back:?}");
     assert!(
         back >= 3 * second,
         "the uptime must not begin again when the clock is set back: {back:?}"
     );
-    offset.set(24 * HOUR, Skew::Ahead).expect("a day forward");
+    offset
+        .set(24 * HOUR, Skew::Ahead)
+        .expect("the clock must be set a day ahead");
     let found = store.inspect().await.uptime.expect("seen");
     assert!(found <= began.elapsed() + second, "{found:?}");
 }
@@ -78,7 +84,9 @@ async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
     let lock = holder.lock("a").renewal(false).acquire().await;
     let lock = lock.expect("the lock");
     server.restart().expect("back");
-    offset.clear().expect("an hour forward");
+    offset
+        .clear()
+        .expect("the clock must be set to the true time");
     let other = redlock(RestartGuard::On).try_acquire("a").await;
     assert!(lock.is_valid(), "the machine is too slow for this test");
     let said = match other {

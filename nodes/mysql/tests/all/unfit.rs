@@ -242,7 +242,10 @@ async fn server_without_free_connections_is_reported_as_down_with_the_setting_to
             Ok((session, _)) => kept.push(session),
             Err(fault) => break fault,
         }
-        assert!(kept.len() <= 11, "no limit");
+        assert!(
+            kept.len() <= 11,
+            "the server must refuse more connections than its limit"
+        );
     };
     assert_eq!(fault.kind(), "down", "{fault}");
     let text = fault.to_string();
@@ -278,13 +281,13 @@ async fn refused_login_is_reported_without_the_password() {
     assert_eq!(
         fault_of(&url).await.kind(),
         "denied",
-        "the user has no rights"
+        "a user without rights must be refused"
     );
     let wrong = url.replace(SECRET, "hunter2wrong");
     assert_eq!(
         fault_of(&wrong).await.kind(),
         "denied",
-        "the password is wrong"
+        "a wrong password must be refused"
     );
     let refused = prepare(&wrong).await.unwrap_err().to_string();
     assert!(
@@ -516,7 +519,7 @@ async fn table_with_a_wrong_storage_engine_is_refused_and_converted_by_prepare()
     }
     let (mut session, _) = store.connect().await.unwrap();
     let kept = session.load(&[common::name("a")]).await.unwrap();
-    assert_eq!(kept.what[0].state, b"s", "records are kept");
+    assert_eq!(kept.what[0].state, b"s", "the record must be kept");
 }
 
 #[tokio::test]
@@ -648,7 +651,8 @@ async fn listener_receives_wake_ups_under_any_sql_mode() {
         session.commit(&[commit]).await.unwrap();
         let next = quorate::node::store::Listener::next(&mut listener);
         let heard = tokio::time::timeout(Duration::from_secs(10), next).await;
-        let heard = heard.unwrap_or_else(|_| panic!("{mode}: heard nothing"));
+        let heard =
+            heard.unwrap_or_else(|_| panic!("{mode}: the listener must receive the wake-up"));
         assert_eq!(heard, Ok(vec![mode.as_bytes().to_vec()]), "{mode}");
     }
 }

@@ -116,7 +116,7 @@ test!(unreadable_record_fails_alone, server => {
     let mut other = server.store().connect().await.unwrap().0;
     for session in [&mut session, &mut other] {
         let loaded = session.load(&names).await.unwrap().what;
-        let fault = loaded[0].fault.clone().expect("the record cannot be read");
+        let fault = loaded[0].fault.clone().expect("an unreadable record must have a fault");
         assert!(matches!(&fault, Fault::Denied(why) if why.contains(path)), "{fault}");
         assert_eq!((&loaded[1].state[..], &loaded[1].fault), (&b"2"[..], &None));
         assert_eq!(loaded[2].version, 0);
@@ -141,7 +141,7 @@ test!(lock_whose_record_is_unreadable_is_refused_and_other_locks_are_listed_and_
     let (bad, free) = futures::join!(second.try_acquire("bad"), second.try_acquire("free"));
     let why = bad.unwrap_err().details();
     assert!(why.contains(path), "{why}");
-    free.unwrap().acquired().expect("no other client holds it").release().await;
+    free.unwrap().acquired().expect("the lock must be acquired, because no other client holds it").release().await;
     let listed = second.list("").await;
     assert!(listed.complete && listed.majority_answered, "{listed:?}");
     let [bad, good] = &listed.locks[..] else { panic!("{listed:?}") };
@@ -170,5 +170,5 @@ test!(password_is_changed_while_locks_are_used, server => {
     let refused = ZooKeeper::open(&before).unwrap().connect().await.map(|_| ()).unwrap_err();
     assert!(matches!(refused, Fault::Denied(_)), "{refused}");
     let kept = running.load(&[name("a")]).await.unwrap().what.remove(0);
-    assert!(kept.fault.is_some(), "the old password still reads records");
+    assert!(kept.fault.is_some(), "the old password must not read records any more");
 });

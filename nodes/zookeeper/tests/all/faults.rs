@@ -185,7 +185,7 @@ test!(
         let mut version = 0;
         for _ in 0..12 {
             let connected = tokio::time::timeout(Duration::from_secs(2), store.connect()).await;
-            let (mut session, _) = connected.expect("within its timeout").unwrap();
+            let (mut session, _) = connected.expect("connecting must end within its timeout").unwrap();
             version = put(&mut session, "a", version, b"x").await;
         }
         server.zookeeper.cont(follower).unwrap();

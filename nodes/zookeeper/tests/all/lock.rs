@@ -58,8 +58,8 @@ async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     }
 }
 
-/// Lets ten clients acquire a lock four times each. Checks that no two clients hold it at once, that the tokens rise,
-/// and that all 40 holds are counted.
+/// Lets each of the ten clients acquire and release the lock `prize` four times, all clients at the same time. Checks
+/// that no two clients hold the lock at once, and that the fencing tokens rise. Returns how long the 40 holds took.
 async fn forty(clients: Vec<Redlock>) -> Duration {
     let inside = Arc::new(AtomicBool::new(false));
     let last = Arc::new(AtomicU64::new(0));
