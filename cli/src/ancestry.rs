@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn parent_process_counts_as_an_ancestor_and_child_process_does_not() {
-        let ours = Ancestry::of_this_process().expect("a system that tells");
+        let ours =
+            Ancestry::of_this_process().expect("the ancestors of this process must be readable");
         assert_eq!(ours.line[0].pid, std::process::id());
         assert_eq!(ours.line[1].pid, std::os::unix::process::parent_id());
         assert!(!ours.is_without(&ours.name().expect("itself")));

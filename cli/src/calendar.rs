@@ -1,5 +1,5 @@
-//! Computes the period of `quorate once` to which a moment belongs: a day, week or month of a calendar in a time zone, or
-//! a period of a fixed length.
+//! Computes the period of `quorate once` to which a moment belongs: a day, week or month of a calendar in a time zone,
+//! or a period of a fixed length.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};

@@ -152,7 +152,8 @@ impl<'de> Visitor<'de> for Keys {
     }
 }
 
-/// A key that the file may contain. An unknown key is an error that points to its position in the file.
+/// One key of the file. Deserializing it fails if the file may not contain this key, so that the error points to the
+/// key's position in the file.
 struct Key(String);
 
 impl<'de> Deserialize<'de> for Key {

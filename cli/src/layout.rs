@@ -20,8 +20,9 @@ const HARD: char = '\u{a0}';
 /// A paragraph, or a heading with its lines: the text between two empty lines of a help page.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// The text of a paragraph, or the heading of `lines`.
+    /// The text of a paragraph, or the heading in front of the indented lines.
     pub(crate) head: String,
+    /// The indented lines below the heading; empty for a paragraph.
     pub(crate) lines: Vec<Line>,
 }
 

@@ -156,8 +156,8 @@ impl Lock {
     }
 
     /// How long to wait for the lock. If an ancestor process already holds this read lock, the wait is at most one ttl.
-    /// In that time a queued writer may give up, or an outage may end. A longer outage would also end the ancestor's
-    /// lock.
+    /// In that time a queued writer may stop waiting, or an outage may end. A longer outage would also end the
+    /// ancestor's lock.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),

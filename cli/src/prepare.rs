@@ -1,4 +1,5 @@
-//! `quorate prepare-server`: creates the tables or the path that a MySQL or ZooKeeper server needs before it can be a master.
+//! `quorate prepare-server`: creates the tables or the path that a MySQL or ZooKeeper server needs before it can be a
+//! master.
 
 use clap::Args;
 

@@ -18,7 +18,8 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "put a user with access to the path into the URL (zk://user:password@host/path), or change the ACL of the path (setAcl) and run `quorate prepare-server URL`",
         ),
-        // The kind of server is known only after a successful login. So only rights are missing.
+        // An inspection knows the kind of server only after a successful login. So the login was successful here, and
+        // only rights are missing.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
             "run `quorate prepare-server URL` with an administrator account: it prints the grants that are needed",

@@ -59,8 +59,8 @@ pub(crate) fn check(
         )
     } else {
         format!(
-            "{word} could be an option of quorate or of {program}: write {right} to pass it to the command, \
-             or put it before the name of the lock"
+            "{word} could be an option of quorate or of {program}: write {right} to pass {word} to the command, \
+             or put {word} before the name of the lock"
         )
     })
 }

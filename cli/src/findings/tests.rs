@@ -84,7 +84,7 @@ fn missing_generation_markers_cause_only_a_note_if_the_restart_guard_is_on() {
     assert_eq!(
         ill(|f| f.marked = None),
         [],
-        "no finding if the user may not read the generation marker"
+        "a generation marker that the user may not read must not cause a finding"
     );
     let unmarked = || {
         let mut masters = vec![healthy(1), healthy(2), healthy(3)];

@@ -20,8 +20,8 @@ pub(super) struct Interrupts {
 }
 
 impl Interrupts {
-    /// The signal to forward to the command for a SIGINT that arrives at `now`: SIGINT for the first Ctrl-C, SIGTERM for
-    /// the second one, and SIGKILL for the third one.
+    /// The signal to forward to the command for a SIGINT that arrives at `now`: SIGINT for the first Ctrl-C, SIGTERM
+    /// for the second one, and SIGKILL for the third one.
     pub(super) fn forwarded(&mut self, now: Instant) -> Signal {
         let since = self.last.map(|last| now.saturating_duration_since(last));
         if since.is_some_and(|since| since < SAME) {

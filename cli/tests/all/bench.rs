@@ -31,7 +31,9 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
         assert!(rounds["share"].as_f64() >= Some(0.0), "{row}");
     }
     let noise = &result["noise"];
-    let others = noise["others"].as_f64().expect("seen with --spawn");
+    let others = noise["others"]
+        .as_f64()
+        .expect("the share of other processes must be known with --spawn");
     assert!((0.0..=1.0).contains(&others), "{noise}");
     assert_eq!(
         noise["noisy"] == true,

@@ -164,7 +164,9 @@ fn documented() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let line = page.lines().find(|line| line.starts_with("ACL SETUSER "));
-    let words = line.expect("the page prints it").split_whitespace();
+    let words = line
+        .expect("the page must print the command")
+        .split_whitespace();
     words.map(str::to_owned).collect()
 }
 
@@ -242,7 +244,7 @@ type Manner = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
 
 /// Starts a scripted server on a free port, and returns its URL. It runs until the test program ends.
 fn scripted(manner: Manner) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there must be a free port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {

@@ -203,7 +203,9 @@ fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancesto
         }
         // An entry of `QUORATE_HELD` that names no holder process, or a malformed one, must block the inner run as
         // well.
-        let (hold, _) = held.split_once('@').expect("its holder is named");
+        let (hold, _) = held
+            .split_once('@')
+            .expect("the entry must name the process of its holder");
         for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
             let inner = done(run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));
             assert_eq!(inner.code, Some(75), "{held}: {inner:?}");

@@ -68,7 +68,7 @@ impl Lines {
             status = self.child.try_wait().expect("a child");
             status.is_some()
         });
-        status.expect("it has ended")
+        status.expect("the process must have ended")
     }
 }
 

@@ -404,7 +404,7 @@ fn cron_section_of_the_operations_page_begins_with_quorate_once() {
     let line = cron
         .lines()
         .find_map(|line| line.strip_prefix("5 3 * * *  "));
-    let line = line.expect("a line of a crontab");
+    let line = line.expect("the page must have a line of a crontab");
     let (line, _) = line.split_once("  #").expect("a comment");
     let limited = line.contains(" --wait ");
     assert!(

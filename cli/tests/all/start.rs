@@ -268,7 +268,7 @@ fn run_as_pid_1_exits_with_128_plus_n_on_a_signal() {
         .expect("starts");
     until_held(&masters, "quorate:queue:r");
     let children = format!("/proc/{0}/task/{0}/children", child.id());
-    let first = std::fs::read_to_string(children).expect("proc tells children");
+    let first = std::fs::read_to_string(children).expect("/proc must list the children");
     let first = Pid::from_raw(first.trim().parse().expect("one child"));
     kill(first, Signal::SIGTERM).expect("alive");
     let Done { code, err, .. } = end(child);

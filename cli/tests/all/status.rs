@@ -154,7 +154,7 @@ fn break_requires_the_option_yes_and_prints_the_state_before_the_break() {
         "{unasked:?}"
     );
     let exists = masters[0].command(&["EXISTS", "r"]).expect("alive");
-    assert_eq!(exists.int(), Some(1), "nothing was touched");
+    assert_eq!(exists.int(), Some(1), "the key must still exist");
 
     let broken = done(quorate(&masters).args(["break", "r", "--yes", "--json"]));
     assert_eq!(broken.code, Some(0), "{broken:?}");
@@ -250,7 +250,7 @@ fn status_shows_notes_of_permits_and_readers_and_break_slot_deletes_one_permit()
     let text = done(quorate(&masters).args(["status", "api", "doc"])).out;
     let parts = "api: plain lock free; 2 permits held (|2 held, 0 waiting|doc: held by readers (|one|two|here|there";
     for part in parts.split('|') {
-        assert!(text.contains(part), "no {part:?}: {text}");
+        assert!(text.contains(part), "{part:?} must be in {text}");
     }
     let list = done(quorate(&masters).args(["status"])).out;
     for part in [
@@ -259,7 +259,7 @@ fn status_shows_notes_of_permits_and_readers_and_break_slot_deletes_one_permit()
         "here",
         "there",
     ] {
-        assert!(list.contains(part), "no {part:?}: {list}");
+        assert!(list.contains(part), "{part:?} must be in {list}");
     }
     let none = done(quorate(&masters).args(["break", "api", "--slot", "64", "--yes"]));
     assert_eq!(none.code, Some(64), "{none:?}");

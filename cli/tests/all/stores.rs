@@ -114,11 +114,11 @@ fn database_with_a_missing_or_wrong_schema_is_reported_with_the_remedy() {
     assert_eq!(lock(&url).code, Some(0));
     server
         .sql("UPDATE locks.quorate_schema SET version=0")
-        .expect("an old schema");
+        .expect("the version of the schema must be lowered");
     refused(&lock(&url), &[&name, "older", "quorate prepare-server"]);
     server
         .sql("UPDATE locks.quorate_schema SET version=9")
-        .expect("a new schema");
+        .expect("the version of the schema must be raised");
     refused(&lock(&url), &[&name, "version 9", "use a newer program"]);
     let prepared = done(bare().args(["prepare-server", &url]));
     refused(&prepared, &[&name, "version 9", "use a newer program"]);

@@ -527,7 +527,7 @@ fn quota_take_whose_result_cannot_be_printed_exits_with_70_as_documented() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
     let mut take = with(&masters, &["quota", "take", "prizes"]);
     let take = take
-        .stdout(full.expect("a full device"))
+        .stdout(full.expect("the full device must open for writing"))
         .stderr(Stdio::piped())
         .spawn();
     let take = end(take.expect("starts"));

@@ -117,7 +117,7 @@ impl Done {
 pub(crate) fn signal(child: &Child, name: &str) {
     let pid = i32::try_from(child.id()).expect("a pid");
     let sig: nix::sys::signal::Signal = format!("SIG{name}").parse().expect("a signal");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process is there");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process must exist");
 }
 
 /// A unique duration for `sleep`, in seconds. A test recognises the processes that it started by this argument.
