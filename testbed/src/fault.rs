@@ -132,8 +132,8 @@ pub(crate) struct Rules {
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
-    /// The id and the number of bytes of the `ResetAfter` fault that was injected last. The id tells a connection that
-    /// a new fault has replaced the old one, and that its count starts again.
+    /// The id and the number of bytes of the `ResetAfter` fault that was injected last. From the id, a connection sees
+    /// that a new fault has replaced the old one, and then starts its own count again.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,

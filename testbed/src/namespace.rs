@@ -20,8 +20,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
-/// The names of the two interfaces of a link: `OURS` and a number at the outer end, `THEIRS` at the server's end.
+/// The beginning of the name of the interface at the outer end of a link. The number of the link follows.
 const OURS: &str = "qv";
+/// The name of the interface at the server's end of a link.
 const THEIRS: &str = "wire";
 
 /// A network namespace and the link to it. Dropping the value removes both.
@@ -138,7 +139,7 @@ impl Namespace {
             .map(drop)
     }
 
-    /// The program and the arguments to put before a command, so that the command runs inside the namespace.
+    /// The program and the arguments to put in front of a command, so that the command runs inside the namespace.
     pub(crate) fn entrance(&self) -> [String; 3] {
         let net = format!("--net=/proc/{}/ns/net", self.holder.id());
         ["nsenter".to_owned(), net, "--".to_owned()]

@@ -10,7 +10,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Starts a server whose clock can be set. Drops the handle of the clock library at once, because the server must keep
 /// the files that it needs.
 fn server() -> (Server, OffsetFile) {
-    let shim = ClockShim::build().expect("these tests need Linux and a C compiler");
+    let shim = ClockShim::build()
+        .expect("the clock library must be built (it needs Linux and a C compiler)");
     let offset = shim.offset_file().unwrap();
     let server = Server::start(ServerOptions::new().clock(&shim, &offset));
     (server.unwrap_or_else(|error| panic!("{error}")), offset)
@@ -85,7 +86,7 @@ fn restarted_server_keeps_its_clock_offset() {
     offset.set(HOUR, Skew::Ahead).unwrap();
     server.restart().unwrap();
     let Reply::Array(time) = server.command(&["TIME"]).unwrap() else {
-        panic!("TIME is an array");
+        panic!("the reply to TIME must be an array");
     };
     let shown = time[0].int().unwrap();
     let truth = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
