@@ -76,7 +76,8 @@ impl Client {
     /// Takes the last lock. The faults have ended then, so every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // The operators are still replacing masters, or this client will be reconfigured and restarted.
+            // The last lock may not be taken yet: the operators are still replacing masters, or this client will be
+            // reconfigured and restarted.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// The group of counted events that happen only if some masters are stores (databases or ZooKeeper). `CHANGES`: the
-/// group of counted events that happen only if masters are replaced.
+/// The group of counted events that happen only if some masters are stores (databases or ZooKeeper).
 const STORES: &str = "stores";
+/// The group of counted events that happen only if masters are replaced.
 const CHANGES: &str = "changes of masters";
 
 macro_rules! counted {

@@ -117,9 +117,10 @@ type Columns = u16;
 pub(crate) struct Watched {
     masters: Masters,
     pub(crate) crossings: Crossings,
-    /// For each resource: the happenings since a lock on it was last taken. `since_used`: the happenings since the
-    /// value under its lock was last used, for each row of values in the table.
+    /// For each resource: the happenings since a lock on this resource was last taken.
     since_held: [Columns; PLACES],
+    /// For each resource: the happenings since the value under its lock was last used, for each row of values in the
+    /// table.
     since_used: [[Columns; HELD.len() - VALUES]; PLACES],
     /// For each task: the row of the table for the value that the task is using.
     asks: HashMap<usize, usize>,

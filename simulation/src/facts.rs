@@ -13,7 +13,8 @@ use crate::locker::Hold;
 /// The state of one lock on one master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The value in the lock key; `None` if there is no key. A class marker is padded with zeros to 32 bytes.
+    /// The value in the lock key; `None` if there is no key. The marker of readers or of an owner, which marks a shared
+    /// lock, is padded with zeros to 32 bytes.
     pub(crate) holder: Option<[u8; 32]>,
     /// When the lock key expires, in microseconds on the master's clock; zero if there is no key.
     pub(crate) expires: u64,
@@ -37,12 +38,14 @@ impl Seen {
     }
 }
 
-/// A shared hold (of a reader or of an owner) on one master. `until` is the true time at which the hold expires;
-/// `until_ms` is the same time on the master's clock.
+/// A shared hold (of a reader or of an owner) on one master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
+    /// The random lock value of the hold's attempt.
     pub(crate) value: [u8; 32],
+    /// The true time at which the hold expires, in nanoseconds.
     pub(crate) until: u64,
+    /// When the hold expires, in milliseconds on the master's clock.
     pub(crate) until_ms: u64,
 }
 
@@ -123,13 +126,15 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         leader: Option<(u64, Option<&'a str>)>,
     },
-    /// The note that a master keeps for the holder of a lock, and when this note expires in microseconds on the
-    /// master's clock. `until` is the true time of the expiry.
+    /// The note that a master keeps next to a lock.
     Beside {
         master: usize,
         resource: usize,
+        /// The note, and when it expires in microseconds on the master's clock; `None` if the master has no note.
         note: Option<(&'a [u8], u64)>,
+        /// The state of the lock on this master.
         lock: Seen,
+        /// The true time at which the note expires, in nanoseconds.
         until: u64,
     },
     /// A client begins a call about the value under a lock.

@@ -34,7 +34,7 @@ impl Library {
         flaw: Option<Flaw>,
     ) -> Self {
         let id = |number| format!("owner-{number}");
-        let owner = |number| redlock.owner(id(number)).expect("a valid id");
+        let owner = |number| redlock.owner(id(number)).expect("the id must be valid");
         Self {
             owners: (0..OWNERS).map(owner).collect(),
             counted: (flaw == Some(Flaw::LocalCountAnswers)).then(CountedHolds::default),

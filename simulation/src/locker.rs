@@ -165,7 +165,7 @@ impl Hold for Leadership {
     }
 
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
-        unreachable!("a leader is no writer")
+        unreachable!("a leadership cannot be downgraded")
     }
 }
 
@@ -203,6 +203,6 @@ impl Hold for OwnedGuard {
     }
 
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
-        unreachable!("an owner is no writer")
+        unreachable!("the hold of an owner cannot be downgraded")
     }
 }

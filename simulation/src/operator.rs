@@ -163,14 +163,16 @@ impl Operator {
         let settings = self.process.shared.world().scenario.settings;
         let builder = named.in_settings(settings.builder());
         let builder = builder.nodes(nodes).runtime(self.clock.clone());
-        builder.build().expect("settings that fit together")
+        builder.build().expect("the settings must fit together")
     }
 
     /// Takes the steps of one change until all masters have the generation marker `goal` or a higher marker. Returns
     /// false if masters have lost the markers of the previous change, whose steps must then be taken again.
     async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
-        let change_of = redlock.change().expect("next masters are named");
+        let change_of = redlock
+            .change()
+            .expect("the settings must name next masters");
         let wanted = stage_at(goal);
         loop {
             self.pause().await;

@@ -29,8 +29,8 @@ struct Shrinker<'a> {
 }
 
 impl Scenario {
-    /// Whether each clock that jumps jumps back as far. A master whose clock stays wrong is another fault than one whose
-    /// clock is put right again.
+    /// Whether each clock that jumps jumps back as far. A master whose clock stays wrong is another fault than one
+    /// whose clock is put right again.
     fn clocks_end_right(&self) -> bool {
         (0..self.masters.len()).all(|of| {
             let jumps = self.faults.iter().filter_map(|fault| match fault.kind {

@@ -13,9 +13,9 @@ const CONNECT: u64 = 500 * MS;
 /// The number of steps in which a process makes its first connections. The first requests wait for all of them.
 const CONNECT_STEPS: u64 = 3;
 
-/// The time limit of one attempt, in rounds (one request to all masters each). An attempt may need an acquire, three
-/// confirmations, and a request for the reason of its failure, so one round is spare. An attempt is completed even if
-/// the caller's wait ends before.
+/// The time limit of one attempt, in rounds (one request to all masters each). An attempt may need five rounds: an
+/// acquire, three confirmations, and a request for the reason of its failure. The sixth round is a reserve. An attempt
+/// is completed even if the caller's wait ends earlier.
 const ROUNDS: u64 = 6;
 
 /// The number of rounds (requests to all masters) that a call about a value makes once it has the lock: a read, a write

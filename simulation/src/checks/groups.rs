@@ -1,7 +1,7 @@
 //! Checks holds that share a lock because they have the same class: readers, or holds of one owner (docs/protocol.md,
-//! "Several resources, readers, owners, semaphores"). On every master the class marker lives as long as each hold, and
-//! no hold exists without the marker. No client removes the hold of another client. An owner is never refused a lock
-//! that it already holds.
+//! "Several resources, readers, owners, semaphores"). On every master the class marker (the value of the lock key that
+//! names the readers or the owner) lives as long as each hold, and no hold exists without the marker. No client removes
+//! the hold of another client. An owner is never refused a lock that it already holds.
 
 use std::collections::HashMap;
 
@@ -173,7 +173,8 @@ impl Check for Groups {
             }
         }
         if let Some(member) = members.iter().find(lives) {
-            // The random lock value of an attempt fills all 32 bytes. A class marker is shorter and padded with zeros.
+            // The random lock value of an attempt fills all 32 bytes. The marker of readers or of an owner is shorter
+            // and padded with zeros.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
                     "{} holds r{resource} on master {master}, but the lock key does not show whether readers or an \

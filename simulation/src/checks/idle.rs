@@ -26,8 +26,8 @@ fn at_stores(scenario: &Scenario) -> u64 {
 
 pub(crate) struct Idle {
     /// Whether the rule applies to the scenario. It does not apply to locks on several resources: one resource may be
-    /// idle while a client waits for the others. It does not apply to owners either: two first holds of an owner that
-    /// are acquired at the same time may need several requests to agree on a fencing token.
+    /// idle while a client waits for the others. It does not apply to owners either: if two clients acquire an owner's
+    /// first hold at the same time, their holds may need several requests to agree on a fencing token.
     on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],

@@ -16,9 +16,9 @@ pub(crate) struct Notes {
     on: bool,
     /// The largest term (the leader's fencing token) that each task has received in its current observation.
     terms: HashMap<usize, u64>,
-    /// The largest term that any observer has received, by resource. `floor`: a copy of this map from the time when the
-    /// masters were last unused for days.
+    /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
+    /// A copy of `largest` from the time when the masters were last unused for days.
     floor: HashMap<usize, u64>,
     /// The leader's note that observers received for each term, by resource and term.
     received: HashMap<(usize, u64), String>,

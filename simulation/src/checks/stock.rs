@@ -337,15 +337,15 @@ impl Stock {
         self.judged += 1;
         let Some(period) = self.written.get(&(resource, number)) else {
             return Err(format!(
-                "client {client} does the once job r{resource} under the fencing token {number}, but no master has \
-                 a record with it"
+                "client {client} runs the once job r{resource} under the fencing token {number}, but no master has \
+                 a record with this token"
             ));
         };
         let key = (resource, period.clone());
         match self.done.insert(key, client) {
             None => Ok(()),
             Some(other) => Err(format!(
-                "clients {other} and {client} both do the once job r{resource} in the period {:?}",
+                "clients {other} and {client} both run the once job r{resource} in the period {:?}",
                 String::from_utf8_lossy(period)
             )),
         }

@@ -26,7 +26,7 @@ impl Client {
             return self.believe_each(redlock, resource, end).await;
         }
         let election = redlock.election(name(step.resource));
-        let mut observation = election.observe().expect("a valid name");
+        let mut observation = election.observe().expect("the name must be valid");
         loop {
             let next = std::pin::pin!(observation.next());
             let Either::Left((leader, _)) = select(next, self.process.sleep_until(end)).await
@@ -58,7 +58,7 @@ impl Client {
                 return;
             }
             let status = redlock.status(name(resource as u8)).await;
-            let nodes = status.expect("a valid name").nodes;
+            let nodes = status.expect("the name must be valid").nodes;
             let state = nodes[look % nodes.len()].state.as_ref().ok();
             let state = state.filter(|state| state.holder.is_some());
             if let Some(term) = state.and_then(|state| state.term.or(state.counter)) {

@@ -6,9 +6,9 @@ use crate::change_plan::{ChangePlan, admits};
 use crate::kind::{Kind, ValueStep};
 use crate::scenario::{ClientPlan, Disk, Step};
 
-/// The probability that clients use values under locks in such a scenario, in parts per million. `NOTES_PPM` is the
-/// probability of notes.
+/// The probability that clients use values under locks if masters are replaced, in parts per million.
 const VALUES_PPM: u32 = 350_000;
+/// The probability that holders leave notes if masters are replaced, in parts per million.
 const NOTES_PPM: u32 = 200_000;
 
 /// Pairs of an old and a new set of masters (bit n is master n).

@@ -4,13 +4,13 @@ use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::draw::days::wrong_date_us;
 use crate::scenario::Disk;
 
-/// The probability that clocks jump in such a scenario, in parts per million.
+/// The probability that clocks jump if masters are replaced, in parts per million.
 const JUMPS_PPM: u32 = 150_000;
 
 impl Scenario {
     /// Lets the clocks of masters jump, and jump back before the faults have healed. An operator does not prepare a
-    /// change while the masters' clocks differ. Also lets the wall clocks of clients and operators jump. Uses a separate
-    /// random stream, so all other draws of the seed stay unchanged.
+    /// change while the masters' clocks differ. Also lets the wall clocks of clients and operators jump. Uses a
+    /// separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn jump_clocks(&mut self, rng: &mut Rng, sets: &[u16]) {
         if self.faults.is_empty() || !rng.chance(JUMPS_PPM) {
             return;

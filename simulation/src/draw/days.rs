@@ -4,9 +4,10 @@
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
 
-/// The probability that a scenario has unused days, in parts per million. `RARE_PPM` is the probability for scenarios
-/// with values or leaders; it is higher, because these scenarios are rare.
+/// The probability that a scenario has unused days, in parts per million.
 const WORLDS_PPM: u32 = 60_000;
+/// The probability of unused days in a scenario with values or leaders, in parts per million. It is higher than
+/// `WORLDS_PPM`, because scenarios with values or leaders are rare.
 const RARE_PPM: u32 = 200_000;
 
 const HOUR: u64 = 3_600_000 * MS;

@@ -8,14 +8,15 @@ use crate::store_plan::StorePlan;
 /// Which stores and which of their faults occur in a scenario.
 #[derive(Clone, Copy)]
 struct Family {
-    /// The share of masters that are stores, in percent. `clocked`: the share of these stores that report their clocks,
-    /// in percent.
+    /// The share of masters that are stores, in percent.
     stores: u64,
+    /// The share of the stores that report their clocks, in percent.
     clocked: u64,
-    /// Whether followers of stores lag. `deaf`: whether wake-ups are lost. `stuck`: whether commits wait at the server,
-    /// as if for a row lock.
+    /// Whether followers of stores lag.
     lagging: bool,
+    /// Whether wake-ups are lost.
     deaf: bool,
+    /// Whether commits wait at the server, as if for a row lock.
     stuck: bool,
     /// Whether stores without a clock may lose their memory in a restart.
     forgets: bool,

@@ -5,8 +5,9 @@ use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
 use crate::scenario::{Disk, Step};
 
-/// The resource whose lock guards a quota. `RECORD` is the resource whose lock guards a once-per-period record.
+/// The resource whose lock guards a quota.
 const QUOTA: u8 = 0;
+/// The resource whose lock guards a once-per-period record.
 const RECORD: u8 = 1;
 
 /// The probability that a scenario has values under locks, in parts per million.

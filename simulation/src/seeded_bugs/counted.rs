@@ -102,6 +102,6 @@ impl Hold for Counted {
     }
 
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
-        unreachable!("an owner is no writer")
+        unreachable!("the hold of an owner cannot be downgraded")
     }
 }

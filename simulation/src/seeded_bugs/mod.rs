@@ -83,10 +83,10 @@ pub enum Flaw {
     /// Masters only count the holds that share a lock (those of readers or of one owner), and do not tell them apart by
     /// their lock values.
     CountedHolds,
-    /// The class marker in a shared lock's key expires with the hold that was granted or extended last, even if an
-    /// earlier hold lives longer.
+    /// The class marker in a shared lock's key (it names the readers or the owner) expires with the hold that was
+    /// granted or extended last, even if an earlier hold lives longer.
     NewestExpiry,
-    /// Readers leave no class marker in the lock key, so the lock looks free to writers.
+    /// Readers leave no marker of readers in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
     /// The grant to the first reader of a lock does not raise the fencing counter.
     ReaderNoRaise,
@@ -173,7 +173,7 @@ pub enum Flaw {
     /// The expiry of a lease is computed from the earliest time that the server's clock may show, instead of the
     /// latest.
     NoSlack,
-    /// A session that was given up is used again. The client then takes each reply for the reply to its next request.
+    /// A session that was abandoned is used again. The client then takes each reply for the reply to its next request.
     KeptSession,
     /// Clients that use the old and the new masters need a majority of all masters together, instead of a majority of
     /// each set.

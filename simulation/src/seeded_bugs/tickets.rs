@@ -9,9 +9,10 @@ use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 
 use super::turn::{Outcome, Turn, ticket};
 
-/// The number of bits for one resource's ticket in the number that packs all tickets. The lowest `BELOW` bits stay
-/// free, because the client adds to the ticket that it receives.
+/// The number of bits for one resource's ticket in the number that packs all tickets.
 const BITS: u32 = 11;
+/// The number of the lowest bits that stay free in the packed number, because the client adds to the ticket that it
+/// receives.
 const BELOW: u32 = 4;
 
 /// The largest ticket of each queue, by lock key.

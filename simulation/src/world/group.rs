@@ -9,7 +9,7 @@ use quorate::node::{
 
 use super::words::{millis, number, text, token};
 
-/// The prefix of the class marker of an owner.
+/// The beginning of the lock key's value while an owner holds the lock; the owner's id follows.
 const OWNER: &[u8] = b"quorate:owner:";
 
 fn mode(word: &[u8]) -> Mode {

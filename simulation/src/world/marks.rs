@@ -116,7 +116,8 @@ impl SimMaster {
             .is_some_and(|all| all >> script & 1 == 1)
     }
 
-    /// Returns the class marker of the owner that holds the lock, if the lock's fencing counter is at most `number`.
+    /// Returns the value of the lock key that names the owner which holds the lock, if the lock's fencing counter is at
+    /// most `number`.
     pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
         let peek = self.memory.peek(now_us, lock_of(key));
         let holder = peek.holder?;

@@ -220,7 +220,7 @@ pub(super) fn run_id(index: usize, run: u32) -> String {
     format!("{index}.{run}")
 }
 
-/// Returns a lock value as it is, or a class marker padded with zeros to 32 bytes.
+/// Returns a lock value as it is, or the marker of readers or of an owner padded with zeros to 32 bytes.
 fn padded(holder: &[u8]) -> Option<[u8; 32]> {
     let mut whole = [0; 32];
     whole.get_mut(..holder.len())?.copy_from_slice(holder);

@@ -364,16 +364,17 @@ pub(crate) struct World {
     seq: u64,
     pub(crate) rng: Rng,
     masters: Vec<SimMaster>,
-    /// The records of the masters that are stores. `store_disks`: the records that a stale disk would restore.
+    /// The records of the masters that are stores.
     stores: Vec<Records>,
+    /// The records that a stale disk would restore, for each master that is a store.
     store_disks: Vec<Records>,
     sessions: Vec<Session>,
     asked: Vec<Option<Asked>>,
-    /// For a seeded bug: the sessions that were given up and will be used again.
+    /// For a seeded bug: the sessions that were abandoned and will be used again.
     pool: Vec<usize>,
-    /// The lock values that a store has reported as released, each with the store's number. `left`: the waiters that
-    /// have left a store's queues.
+    /// The lock values that a store has reported as released, each with the store's number.
     released: HashSet<(usize, [u8; 32])>,
+    /// The waiters that have left the queues of a store, each with the store's number.
     left: HashSet<(usize, Arc<str>)>,
     /// The connections to stores through which the simulation can force-release locks, one for each client and store.
     breakers: Vec<Breaker>,
@@ -383,9 +384,9 @@ pub(crate) struct World {
     pub(crate) timers: Vec<TimerSlot>,
     pub(crate) free_timers: Vec<u32>,
     strays: Vec<Option<Stray>>,
-    /// The orders of operators. `arrived`: whether an operator has reached the generation number at which the plan
-    /// ends.
+    /// The orders of operators.
     orders: Vec<Order>,
+    /// Whether an operator has reached the generation number at which the plan ends.
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
@@ -395,11 +396,13 @@ pub(crate) struct World {
     /// For each master that ever came back with an older generation marker: the true time until which the restart guard
     /// kept the master from voting after the first such restart.
     reopened: Vec<Option<u64>>,
-    /// For seeded bugs. `died`: the time at which a master died that is then replaced without an operator. `counted`:
-    /// the fencing counters that `open` read too early. `is_dropping`: whether an operator is removing a lost value. It
-    /// takes the lock of that value, even if it copies values without a lock.
+    /// For seeded bugs: the time at which a master died that is then replaced without an operator.
     died: Option<u64>,
+    /// For a seeded bug: the fencing counters of each master that were read too early, before the old masters were
+    /// closed.
     counted: Vec<Option<Vec<orders::Counter>>>,
+    /// For a seeded bug: whether an operator is removing a lost value. The operator then takes the lock of that value,
+    /// although it copies values without their locks.
     pub(crate) is_dropping: bool,
     /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,

@@ -23,10 +23,13 @@ pub(super) struct Conn {
     /// Whether the connection is broken in the network. Bytes that the client sends on a broken connection are lost.
     broken: bool,
     /// The bytes in flight to the server, one piece for each packet. Each arrival takes the first piece, so the order
-    /// is kept. `from`: the bytes in flight to the client.
+    /// is kept.
     to: VecDeque<Vec<u8>>,
+    /// The bytes in flight to the client, in the same form.
     from: VecDeque<Vec<u8>>,
+    /// The arrival time of the last packet that was sent to the server.
     last_to: u64,
+    /// The arrival time of the last packet that was sent to the client.
     last_from: u64,
     /// The bytes that the server has received and that are not a complete command yet.
     pub(super) unread: Vec<u8>,

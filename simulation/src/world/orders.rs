@@ -53,8 +53,8 @@ pub(crate) enum Heard {
     Counters(Vec<Counter>),
     /// The locks under which values are stored.
     Values(Vec<Vec<u8>>),
-    /// The counters that were not raised because an owner holds the lock: each counter key with the owner's class
-    /// marker.
+    /// The counters that were not raised because an owner holds the lock: each counter key with the value of the lock
+    /// key, which names the owner.
     Owned(Vec<(Vec<u8>, Vec<u8>)>),
     /// The state of the master, and its list of connections.
     Seen(Box<ChangeSeen>, String),

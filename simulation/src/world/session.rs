@@ -45,9 +45,9 @@ pub(crate) struct Asked {
     /// Whether the request is lost on the way to the server.
     void: bool,
     reached: bool,
-    /// Whether the request has waited at the server for other commits. `showed`: the reading of the server's clock
-    /// before that wait, in microseconds, if the store has a clock.
+    /// Whether the request has waited at the server for other commits.
     waited: bool,
+    /// The reading of the server's clock before that wait, in microseconds, if the store has a clock.
     showed: Option<u64>,
     /// How many of the request's commits the server executes, from the first one on.
     upto: usize,
@@ -79,8 +79,9 @@ pub(crate) struct Session {
     waker: Option<Waker>,
     /// The process whose wake-up messages this session receives.
     process: Option<Arc<str>>,
-    /// The wake-up messages in flight. `words`: the messages that have arrived.
+    /// The wake-up messages in flight.
     coming: VecDeque<Vec<Vec<u8>>>,
+    /// The wake-up messages that have arrived.
     words: VecDeque<Vec<Vec<u8>>>,
     rng: Rng,
 }
@@ -116,7 +117,7 @@ impl World {
         session
     }
 
-    /// For a seeded bug: takes a session from the pool of sessions that were given up while an answer was outstanding.
+    /// For a seeded bug: takes a session from the pool of sessions that were abandoned while an answer was outstanding.
     pub(crate) fn take_pooled(
         &mut self,
         client: usize,

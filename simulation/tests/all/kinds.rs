@@ -80,8 +80,8 @@ fn locks_of_every_kind_on_one_resource_exclude_each_other_without_a_violation() 
     }
 }
 
-/// If the masters' counters differ, two first holds of one owner that are acquired at the same time cannot agree on a
-/// fencing token. In the past both retried at once, and collided again and again.
+/// If the masters' counters differ, and two clients acquire an owner's first hold at the same time, their holds cannot
+/// agree on a fencing token. In the past both retried at once, and collided again and again.
 #[test]
 fn first_holds_of_one_owner_requested_at_the_same_time_are_both_granted() {
     for seed in 0..40 {

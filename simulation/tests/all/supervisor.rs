@@ -46,14 +46,14 @@ fn change(shared: &Shared, change: impl FnOnce(&mut Script)) {
     change(
         &mut shared
             .lock()
-            .expect("no thread may have panicked with this mutex"),
+            .expect("no thread may have panicked while it held this mutex"),
     );
 }
 
 fn commands(shared: &Shared) -> Vec<String> {
     shared
         .lock()
-        .expect("no thread may have panicked with this mutex")
+        .expect("no thread may have panicked while it held this mutex")
         .commands
         .clone()
 }
@@ -78,7 +78,7 @@ async fn converse(mut stream: TcpStream, shared: Shared) -> std::io::Result<()> 
             let (mute, slow) = {
                 let script = shared
                     .lock()
-                    .expect("no thread may have panicked with this mutex");
+                    .expect("no thread may have panicked while it held this mutex");
                 (script.mute, script.slow)
             };
             if mute {
@@ -134,7 +134,7 @@ fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
 fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
     let mut script = shared
         .lock()
-        .expect("no thread may have panicked with this mutex");
+        .expect("no thread may have panicked while it held this mutex");
     let reply: &[u8] = match verb {
         "HELLO" => b"%1\r\n$5\r\nproto\r\n:3\r\n",
         "CLIENT" if command[1] == b"ID" => b":1\r\n",
@@ -191,12 +191,12 @@ impl ReplySink for Once {
         let sender = self
             .0
             .lock()
-            .expect("no thread may have panicked with this mutex")
+            .expect("no thread may have panicked while it held this mutex")
             .take();
         sender
             .expect("a request must be answered only once")
             .send(answer)
-            .expect("a client waits");
+            .expect("the client must still wait for the answer");
     }
 }
 
@@ -253,7 +253,7 @@ where
         test(node, shared).await;
         Ok(())
     });
-    sim.run().expect("the test passes");
+    sim.run().expect("the simulated test must pass");
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn connection_that_falls_silent_is_replaced() {
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);
         let connections = shared
             .lock()
-            .expect("no thread may have panicked with this mutex")
+            .expect("no thread may have panicked while it held this mutex")
             .connections;
         assert!(connections >= 2, "{connections}");
         assert_eq!(commands(&shared), ["acquire", "release", "acquire"]);
