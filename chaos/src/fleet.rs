@@ -156,7 +156,7 @@ impl Fleet {
     pub fn tell(&mut self, index: usize, what: &Instruction) -> anyhow::Result<()> {
         let member = self.member(index)?;
         let Some(input) = &mut member.input else {
-            bail!("it has ended");
+            bail!("the client has already ended");
         };
         writeln!(input, "{}", serde_json::to_string(what)?)?;
         Ok(input.flush()?)
@@ -254,7 +254,10 @@ impl Fleet {
 
     fn signal(&mut self, index: usize, signal: Signal) -> anyhow::Result<()> {
         let member = self.member(index)?;
-        ensure!(member.child.try_wait()?.is_none(), "it has ended");
+        ensure!(
+            member.child.try_wait()?.is_none(),
+            "the client has already ended"
+        );
         // The client process was not reaped yet, so no other process can have its process id.
         let pid = Pid::from_raw(member.child.id().cast_signed()).context("no process id")?;
         Ok(kill_process(pid, signal)?)

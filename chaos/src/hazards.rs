@@ -211,7 +211,7 @@ mod tests {
             changes: Some(changes),
             ..Scenario::default()
         };
-        check(&scenario.faults).expect("all can be had");
+        check(&scenario.faults).expect("the faults must fit the scenario");
         Hazards::new(&scenario)
     }
 

@@ -239,7 +239,7 @@ fn start_zookeeper(members: usize) -> anyhow::Result<Arc<ZooKeeper>> {
     let options = ZooKeeperOptions::new().members(members);
     let ensemble = ZooKeeper::start_with(&options)?;
     blocking(quorate_zookeeper::prepare(&ensemble.url(CHROOT)))??;
-    ensure!(ensemble.leader().is_some(), "it has no leader");
+    ensure!(ensemble.leader().is_some(), "the ensemble has no leader");
     Ok(Arc::new(ensemble))
 }
 

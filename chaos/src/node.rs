@@ -140,14 +140,16 @@ mod tests {
     fn unknown_fault_name_is_refused_with_the_list_of_names() {
         for kind in NodeKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
-            let json = serde_json::to_string(&kind).expect("it is written");
+            let json = serde_json::to_string(&kind).expect("the kind must be written as JSON");
             assert_eq!(
                 json,
                 format!("\"{kind}\""),
                 "JSON must use the same name as the text form"
             );
         }
-        let why = "etcd".parse::<NodeKind>().expect_err("none of ours");
+        let why = "etcd"
+            .parse::<NodeKind>()
+            .expect_err("an unknown kind of server must be refused");
         assert!(why.contains("redis, mysql"), "{why}");
         assert_eq!(NodeKind::name_of(&[NodeKind::Redis; 3]), "3");
         let mix = [NodeKind::Redis, NodeKind::Mysql];

@@ -80,8 +80,8 @@ impl Recorder {
         self.state().totals
     }
 
-    /// The number of disturbances that the client with this index has reported as ended. Disturbances are ordered by
-    /// faults.
+    /// The number of disturbances that the client with this index has reported as ended. A disturbance is an order of a
+    /// fault to a client, for example to drop futures.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }

@@ -203,7 +203,7 @@ mod tests {
         for kind in &scenario.faults {
             assert!(
                 plan.iter().any(|planned| planned.fault.kind == *kind),
-                "{kind} is never injected"
+                "{kind} must be injected at least once"
             );
         }
         let other = Scenario {

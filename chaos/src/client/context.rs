@@ -12,8 +12,8 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// If a task runs more than this many nanoseconds late, the machine has delayed it, or the driver that reads the
-/// client's output.
+/// A task that runs more than this many nanoseconds late counts as delayed by the machine, or by the driver, which
+/// reads the client's output.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.

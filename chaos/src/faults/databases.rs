@@ -107,7 +107,7 @@ fn read_only(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<L
         let server = world.masters[index].database()?;
         ensure!(
             server.sql("SELECT @@GLOBAL.read_only")? == "1\n",
-            "it is not"
+            "the server is not read-only"
         );
         Ok("read_only".to_owned())
     };

@@ -181,14 +181,16 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
         Err(error) if error.kind() != io::ErrorKind::TimedOut => {
             Ok(format!("the master hung up at request {last} of the probe"))
         }
-        heard => bail!("question {last}: {heard:?}"),
+        heard => bail!("request {last} of the probe was answered with {heard:?}"),
     }
 }
 
 fn talks_nonsense(hostile: &Hostile) -> anyhow::Result<String> {
     let mut probe = Connection::tcp(hostile.addr(), SHORT)?;
     match probe.command(&["PING"]) {
-        Ok(Reply::Status(pong)) if pong == "PONG" => bail!("an honest answer"),
+        Ok(Reply::Status(pong)) if pong == "PONG" => {
+            bail!("the impostor answered PING as a real master does")
+        }
         Ok(heard) => Ok(format!("PING was answered {heard:?}")),
         Err(error) => Ok(format!("the master answered PING with garbage: {error}")),
     }

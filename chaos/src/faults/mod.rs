@@ -94,7 +94,7 @@ mod tests {
                 "JSON must use the same name as the text form"
             );
             assert_eq!(serde_json::from_str::<Kind>(&json).unwrap(), *kind);
-            assert!(!kind.what.is_empty(), "{kind} is explained");
+            assert!(!kind.what.is_empty(), "{kind} must have an explanation");
         }
         let names: BTreeSet<_> = all.iter().map(|kind| kind.name()).collect();
         assert_eq!(names.len(), all.len());

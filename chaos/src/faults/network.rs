@@ -237,6 +237,6 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             );
             Ok(format!("90 bytes took {} ms", took.as_millis()))
         }
-        other => bail!("no way to see {other:?}"),
+        other => bail!("this check cannot see the fault {other:?}"),
     }
 }

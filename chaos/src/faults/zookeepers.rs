@@ -44,7 +44,7 @@ fn leader(ensemble: &ZooKeeper) -> anyhow::Result<usize> {
         leader = ensemble.leader();
         leader.is_some()
     });
-    leader.context("it has no leader")
+    leader.context("the ensemble has no leader")
 }
 
 fn kill_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {

@@ -119,7 +119,7 @@ fn lock_that_stays_free_too_long_while_a_client_waits_is_reported() {
     assert_eq!(
         tale(3_900),
         (Verdict::Valid, 0),
-        "no client wanted the lock before that time"
+        "the verdict must be unknown if no client wanted the lock before that time"
     );
 }
 
@@ -145,12 +145,16 @@ fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
     );
     run.must_be_valid();
     assert!(run.landed(kind("kill")) > 0, "{}", text(&run.output));
-    let told = std::fs::read_to_string(run.out.join("changes.txt")).expect("what it cost");
+    let told = std::fs::read_to_string(run.out.join("changes.txt"))
+        .expect("the run must write changes.txt");
     for step in STEPS {
         assert!(told.contains(step), "{step}:\n{told}");
     }
     let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
-    assert!(page.contains("\"name\":\"open\""), "the page has the steps");
+    assert!(
+        page.contains("\"name\":\"open\""),
+        "the page must show the steps"
+    );
 }
 
 /// `quorate masters` carries stored values along to the new masters, so no operator has to create them again.
@@ -165,7 +169,8 @@ fn replacing_a_master_under_load_loses_no_quota_and_no_once_record() {
         "--seed 43 --masters 3 --replace-masters 1 --clients 3 --workload prizes --faults none",
     );
     run.must_be_valid();
-    let told = std::fs::read_to_string(run.out.join("changes.txt")).expect("what it cost");
+    let told = std::fs::read_to_string(run.out.join("changes.txt"))
+        .expect("the run must write changes.txt");
     assert!(told.contains("open"), "{told}");
 }
 

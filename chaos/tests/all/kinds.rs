@@ -109,7 +109,7 @@ fn bookings_with_stale_tokens_and_changes_of_the_total_balance_are_reported() {
     assert_eq!(
         ledger(Tale::default()),
         (Unknown, 0),
-        "there was no transfer"
+        "the verdict must be unknown without a transfer"
     );
 }
 
@@ -184,7 +184,11 @@ fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupt
         (Valid, 1),
         "a late write of a paused writer must be excused"
     );
-    assert_eq!(views(tale(15)), (Unknown, 0), "nobody read the files");
+    assert_eq!(
+        views(tale(15)),
+        (Unknown, 0),
+        "the verdict must be unknown without reads"
+    );
 }
 
 #[test]
@@ -341,7 +345,7 @@ fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
         (Invalid, 1),
         "sold out although a unit is left must be reported"
     );
-    assert_eq!(prizes(&[over]), (Unknown, 0), "no client got a prize");
+    assert_eq!(prizes(&[over]), (Unknown, 0), "without a prize: unknown");
 }
 
 #[test]
@@ -368,7 +372,7 @@ fn falling_term_and_term_with_two_leaders_are_reported() {
     assert_eq!(
         leaders(tale().at(50, "c1", followed(5, "c1#1"))),
         (Invalid, 1),
-        "the term has fallen"
+        "a falling term must be reported"
     );
     assert_eq!(
         leaders(tale().at(50, "c2", followed(7, "c3#9"))),

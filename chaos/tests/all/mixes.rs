@@ -104,7 +104,7 @@ impl Lottery {
         let builder = builder.ttl(Duration::from_secs(1));
         let builder = builder.max_ttl(Duration::from_secs(1));
         let builder = builder.wait(Wait::For(Duration::from_secs(30)));
-        builder.build().expect("settings that go together")
+        builder.build().expect("the settings must fit together")
     }
 
     /// Kills a master, and starts it again at once with its data.
@@ -164,7 +164,7 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     tokio::task::block_in_place(|| lottery.hurt(run % lottery.masters.len()));
     let mut all = Drawn::default();
     for one in taking {
-        let one = one.await.expect("it does not panic");
+        let one = one.await.expect("the task must not panic");
         all.left.extend(one.left);
         all.unknown += one.unknown;
         all.lost += one.lost;

@@ -20,7 +20,7 @@ fn mixed_faults_for_forty_seconds_break_no_promise() {
     let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
     assert!(
         page.contains("\"verdict\":\"valid\""),
-        "the page has its data"
+        "the page must contain its data"
     );
     assert!(
         !page.contains("http"),
@@ -50,14 +50,20 @@ fn look_at(page: &Path, least: usize) {
         return eprintln!("SKIPPED: there is no browser on this machine to show the page");
     };
     let dom = String::from_utf8_lossy(&seen.stdout);
-    assert!(!dom.contains("data-error="), "the page's script failed");
+    assert!(
+        !dom.contains("data-error="),
+        "the page's script must not fail"
+    );
     let drawn = dom.split("data-drawn=\"").nth(1);
     let drawn = drawn.and_then(|rest| rest.split('"').next()?.parse::<usize>().ok());
     assert!(
         drawn > Some(least),
         "the page must show more marks: {drawn:?}"
     );
-    assert!(dom.contains("0 violations</h2>"), "the list has its title");
+    assert!(
+        dom.contains("0 violations</h2>"),
+        "the list must have its title"
+    );
 }
 
 /// Makes a short run with these faults. Each of them must be injected, and no promise may be broken. A fault that this

@@ -19,7 +19,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let mut all: Option<KnownBadHold> = None;
     for resource in wanted.resources() {
         let Some(next) = wait_for(ctx, resource, tries) else {
-            // The mistake of `one-by-one`: the client gives up, but does not release the first resource.
+            // The mistake of `one-by-one`: the client stops trying, but does not release the first resource.
             if let Some(first) = all.filter(|_| !keeps) {
                 first.give_back(ctx);
             }

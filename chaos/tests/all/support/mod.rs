@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 /// Waits until no chaos run of another test is active, in this or another process, and keeps the turn.
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
-    let file = File::create(path).expect("a file to lock");
+    let file = File::create(path).expect("the file to lock must be created");
     flock(&file, FlockOperation::LockExclusive).expect("a turn");
     file
 }
@@ -53,7 +53,7 @@ impl Run {
         let mut runs = seconds
             .iter()
             .map(|seconds| Self::of(name, &format!("{args} --duration {seconds}s")));
-        let mut run = runs.next().expect("a first one");
+        let mut run = runs.next().expect("there must be at least one run");
         for longer in runs {
             if enough(&run) {
                 break;
@@ -88,11 +88,12 @@ pub(crate) fn chaos(args: &str) -> Output {
         .args(args.split(' '))
         .stdin(Stdio::null())
         .output()
-        .expect("the program runs")
+        .expect("the program must run")
 }
 
 pub(crate) fn kind(name: &str) -> Kind {
-    name.parse().expect("a kind of fault")
+    name.parse()
+        .expect("the name must be that of a kind of fault")
 }
 
 pub(crate) fn text(output: &Output) -> String {

@@ -41,7 +41,9 @@ impl Tale {
     /// The verdict of a checker, and the number of violations that it finds.
     pub(crate) fn found_by(self, checker: &str, scenario: &Scenario) -> (Verdict, usize) {
         let findings = check(scenario, &History::new(self.0));
-        let finding = findings.by(checker).expect("a checker of that name");
+        let finding = findings
+            .by(checker)
+            .expect("a checker with this name must exist");
         (finding.verdict, finding.violations.len())
     }
 }
