@@ -49,8 +49,9 @@ impl Tally {
 struct Process {
     masters: Vec<Rc<TcpStream>>,
     quorum: usize,
-    /// `yes` counts the positive replies to requests; `told` counts the notifications of a release.
+    /// Counts the positive replies to the requests of this process.
     yes: Rc<Tally>,
+    /// Counts the notifications that the other process has released the lock.
     told: Rc<Tally>,
 }
 
@@ -82,7 +83,9 @@ fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
 
 async fn connected(address: &str) -> Rc<TcpStream> {
     let stream = TcpStream::connect(address).await.expect("a master");
-    stream.set_nodelay(true).expect("a socket option");
+    stream
+        .set_nodelay(true)
+        .expect("the socket option must be accepted");
     Rc::new(stream)
 }
 

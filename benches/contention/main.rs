@@ -102,7 +102,11 @@ fn main() {
     }
     let masters = Masters::start(5).expect("five masters must start (is redis-server installed?)");
     let rounds = args.iter().find_map(|arg| arg.strip_prefix("--rounds="));
-    let rounds: usize = rounds.map_or(3, |rounds| rounds.parse().expect("a number of rounds"));
+    let rounds: usize = rounds.map_or(3, |rounds| {
+        rounds
+            .parse()
+            .expect("the number of rounds must be a number")
+    });
     let mut seen: Vec<Vec<Figures>> = ARRANGEMENTS.map(|_| Vec::new()).into();
     for _ in 0..rounds {
         for (arrangement, seen) in ARRANGEMENTS.iter().zip(&mut seen) {
@@ -305,7 +309,7 @@ fn figures(
 /// The main function of a worker process: makes `turns` acquisitions with `tasks` tasks and prints each of them.
 fn worker(args: &[String]) {
     let [urls, tasks, turns, mode, process, pause] = args else {
-        panic!("--worker URLS TASKS TURNS MODE PROCESS PAUSE")
+        panic!("the arguments must be --worker URLS TASKS TURNS MODE PROCESS PAUSE")
     };
     let pause = Duration::from_millis(pause.parse().expect("a number"));
     let tasks: usize = tasks.parse().expect("a number");

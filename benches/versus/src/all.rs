@@ -198,7 +198,7 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
         .args(&part.args)
         .stdout(Stdio::piped())
         .spawn()
-        .expect("a part starts");
+        .expect("the process of the part must start");
     let mut out = child.stdout.take().expect("piped");
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -207,7 +207,10 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
     });
     let mut ticks = 0;
     let end = loop {
-        if let Some(status) = child.try_wait().expect("a child to wait for") {
+        if let Some(status) = child
+            .try_wait()
+            .expect("the state of the child process must be readable")
+        {
             break if status.success() {
                 String::new()
             } else {

@@ -173,7 +173,10 @@ impl Contender {
             _ => Self::Quorate(settings(name, &at.urls).build().expect("good settings")),
         };
         let resource = format!("{}:warm-up", name.prefix());
-        let warm = client.acquire(&resource).await.expect("a healthy quorum");
+        let warm = client
+            .acquire(&resource)
+            .await
+            .expect("the lock must be granted by a healthy quorum");
         client.release(&resource, warm).await;
         client
     }
@@ -201,7 +204,7 @@ impl Contender {
             (_, Held::Quorate(guard)) => {
                 guard.release().await;
             }
-            _ => unreachable!("held by another contender"),
+            _ => unreachable!("the lock must be held by the implementation that releases it"),
         }
     }
 }

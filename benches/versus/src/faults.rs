@@ -109,7 +109,8 @@ struct Client {
 
 /// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
-    let masters = Masters::start(MASTERS).expect("masters (is redis-server installed?)");
+    let masters =
+        Masters::start(MASTERS).expect("the masters must start (is redis-server installed?)");
     let proxies: Vec<Proxy> = masters
         .iter()
         .skip(3)
@@ -303,7 +304,10 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
         master.kill().expect("killed");
     }
     let waiting = tokio::spawn(async move {
-        let guard = client.acquire("gap").await.expect("waits for ever");
+        let guard = client
+            .acquire("gap")
+            .await
+            .expect("the acquire must succeed, because its wait has no limit");
         let served = Instant::now();
         guard.release().await;
         served

@@ -61,7 +61,7 @@ impl Floor {
         let mut connections = Vec::new();
         let (mut release, mut extend) = (String::new(), String::new());
         for url in urls {
-            let client = Client::open(url.as_str()).expect("a good URL");
+            let client = Client::open(url.as_str()).expect("the URL must be valid");
             let mut connection = client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
@@ -72,7 +72,7 @@ impl Floor {
                     .arg(source)
                     .query_async(&mut connection)
                     .await
-                    .expect("a script that loads");
+                    .expect("the script must load");
             }
             connections.push(connection);
         }

@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) {
             rows.push((name, count, Vec::new()));
         }
     }
-    let masters = Masters::start(5).expect("masters (is redis-server installed?)");
+    let masters = Masters::start(5).expect("the masters must start (is redis-server installed?)");
     for _ in 0..args.rounds {
         for (name, count, rounds) in &mut rows {
             rounds.push(args.turn(*name, *count).run(&masters));
@@ -270,7 +270,8 @@ impl Hold {
         let servers = servers_cpu(masters).saturating_sub(cpu).as_secs_f64();
         let counts = counts().since(before);
         let full = master_memory(masters);
-        let seen: Seen = serde_json::from_str(&next()).expect("what it saw");
+        let seen: Seen =
+            serde_json::from_str(&next()).expect("the process must print its measurements as JSON");
         child.wait().expect("ends");
         assert_eq!(
             seen.acquired, self.count,
@@ -418,7 +419,7 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
     // The parent process reads the masters' counters, and this process needs only its own processor time. So an empty
     // set of masters is enough here.
-    let none = Masters::start(0).expect("nothing to start");
+    let none = Masters::start(0).expect("an empty set of masters must start");
     let time = Duration::from_millis(300);
     burst(&client, name, &none, 16, time).await;
     let burst = burst(&client, name, &none, 16, time).await;

@@ -14,13 +14,14 @@ use crate::versus::rush;
 
 const TASKS: usize = 64;
 
-/// The implementations that are measured. All of them give up a request that is not answered in time.
+/// The implementations that are measured. All of them stop waiting for a master that does not answer in time.
 const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
 
 /// The time for which each implementation is measured per round, both with healthy masters and with a stopped one.
 const TURN: Duration = Duration::from_secs(1);
 
-/// The rates (cycles per second) of one implementation: before a master was stopped, and from that moment on.
+/// The rates of one implementation, in cycles (an acquire and its release) per second: before a master was stopped, and
+/// from that moment on.
 struct Rates {
     healthy: f64,
     hung: f64,

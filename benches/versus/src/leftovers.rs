@@ -1,5 +1,5 @@
-//! Runs cycles with dropped futures, dropped guards and failing masters, and then searches every master for leaked
-//! keys.
+//! Runs cycles (an acquire and its release) with dropped futures, dropped guards and failing masters, and then searches
+//! every master for leaked keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,7 +54,8 @@ pub(crate) fn run(args: &Args) {
     ]);
     let mut left_in_all = 0;
     for name in [Name::Classic, Name::Fenced, Name::Default] {
-        let masters = Masters::start(5).expect("masters (is redis-server installed?)");
+        let masters =
+            Masters::start(5).expect("the masters must start (is redis-server installed?)");
         let proxies: Vec<Proxy> = masters
             .iter()
             .map(|master| Proxy::start(master.addr()).expect("a proxy"))
@@ -102,7 +103,7 @@ pub(crate) fn run(args: &Args) {
         left_in_all as f64,
         Bound::Most(0.0),
     );
-    assert_eq!(left_in_all, 0, "keys were left behind");
+    assert_eq!(left_in_all, 0, "no client may leave keys behind");
 }
 
 fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// The number of cycles of one client per round
     #[arg(long, default_value_t = 400)]
     cycles: usize,
-    /// The numbers of concurrent tasks; each task locks a resource of its own
+    /// The numbers of concurrent tasks, measured one after the other; each task locks a resource of its own
     #[arg(long, value_delimiter = ',', default_values_t = [64, 512])]
     tasks: Vec<usize>,
 }
@@ -119,7 +119,7 @@ impl Peer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("a peer that starts");
+            .expect("the peer must start");
         let say = child.stdin.take().expect("piped");
         let hear = BufReader::new(child.stdout.take().expect("piped"));
         let mut peer = Self {
@@ -191,7 +191,8 @@ impl Party {
 
 /// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
-    let masters = Masters::start(args.masters).expect("masters (is redis-server installed?)");
+    let masters =
+        Masters::start(args.masters).expect("the masters must start (is redis-server installed?)");
     let runtime = runtime(false);
     let at = Addresses::of(&masters);
     let mut parties: Vec<Party> = Name::ALL

@@ -1,4 +1,4 @@
-//! Measures whether a cycle costs more when more tasks run concurrently.
+//! Measures whether a cycle (an acquire and its release) costs more when more tasks run concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
 /// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
-    let masters = Masters::start(5).expect("masters (is redis-server installed?)");
+    let masters = Masters::start(5).expect("the masters must start (is redis-server installed?)");
     let names = [Name::Floor, Name::Rslock, Name::Classic, Name::Default];
     let mut seen = vec![vec![Vec::<Burst>::new(); args.tasks.len()]; names.len()];
     runtime(false).block_on(async {

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// The implementations that are measured [default: all]; the baseline is always measured as well
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Name>,
-    /// The numbers of concurrent tasks; each task locks a resource of its own
+    /// The numbers of concurrent tasks, measured one after the other; each task locks a resource of its own
     #[arg(long, value_delimiter = ',', default_values_t = [64, 512])]
     pub(crate) tasks: Vec<usize>,
     /// Use one thread for the client instead of two
@@ -254,7 +254,8 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
 }
 
 fn with(count: usize, args: &Args) {
-    let masters = Masters::start(count).expect("masters (is redis-server installed?)");
+    let masters =
+        Masters::start(count).expect("the masters must start (is redis-server installed?)");
     let runtime = runtime(args.current_thread);
     let names: Vec<Name> = Name::ALL
         .into_iter()

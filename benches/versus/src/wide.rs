@@ -28,7 +28,8 @@ pub(crate) struct Args {
 
 /// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
-    let masters = Masters::start(args.ms.len()).expect("masters (is redis-server installed?)");
+    let masters =
+        Masters::start(args.ms.len()).expect("the masters must start (is redis-server installed?)");
     let proxies: Vec<Proxy> = masters
         .iter()
         .map(|master| Proxy::start(master.addr()).expect("a proxy"))

@@ -146,10 +146,16 @@ impl Wire {
         let source = asked.map_or(RELEASE, |asked| &asked.release);
         for address in addresses {
             let stream = TcpStream::connect(address).await.expect("connected");
-            stream.set_nodelay(true).expect("a socket option");
-            release = load(&stream, source).await.expect("a script that loads");
+            stream
+                .set_nodelay(true)
+                .expect("the socket option must be accepted");
+            release = load(&stream, source).await.expect("the script must load");
             if let Some(asked) = asked {
-                acquire = Some(load(&stream, &asked.acquire).await.expect("one that loads"));
+                acquire = Some(
+                    load(&stream, &asked.acquire)
+                        .await
+                        .expect("the script must load"),
+                );
             }
             let line = Arc::new(Line::default());
             tokio::spawn(serve(stream, line.clone()));

@@ -1,4 +1,5 @@
-//! Measures one client that makes one cycle after the other: each kind of lock in turn with the plain lock.
+//! Measures one client that makes one cycle (an acquire and its release) after the other: each kind of lock in turn
+//! with the plain lock.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -74,11 +75,11 @@ impl Bench {
         );
         let quota = redlock.quota("kinds:quota");
         quota.create(u64::MAX).await.expect("new masters");
-        let local = other.owner("order").expect("a good id");
+        let local = other.owner("order").expect("the id must be valid");
         let held = local.acquire("kinds:order").await.expect("free");
         Self {
             quota,
-            owner: redlock.owner("order").expect("a good id"),
+            owner: redlock.owner("order").expect("the id must be valid"),
             redlock,
             local,
             held,
@@ -210,7 +211,7 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
 fn figures(seen: &[Turns], local: Vec<f64>, local_sent: u64) -> Vec<Figure> {
     let of = |work| {
         let n = ALL.iter().position(|other| *other == work);
-        &seen[n.expect("one of all")]
+        &seen[n.expect("the operation must be one of those that are measured")]
     };
     let plain = of(Work::Plain);
     let over = |work, base| -> Vec<f64> {

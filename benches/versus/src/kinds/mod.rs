@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) {
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let bursts = (args.rounds / 5).max(1);
     let started = Instant::now();
-    let masters = Masters::start(5).expect("masters (is redis-server installed?)");
+    let masters = Masters::start(5).expect("the masters must start (is redis-server installed?)");
     let at = Addresses::of(&masters);
     let mut figures = Vec::new();
     let runtime = runtime(false);

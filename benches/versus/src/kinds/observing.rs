@@ -67,7 +67,7 @@ impl Candidates {
 fn observe(at: &Addresses, wakes: bool, name: &str) -> UnboundedReceiver<(u64, Instant)> {
     let (sender, heard) = tokio::sync::mpsc::unbounded_channel();
     let observed = client(at, wakes).election(name).observe();
-    let mut observed = observed.expect("a good name");
+    let mut observed = observed.expect("the name must be valid");
     tokio::spawn(async move {
         // Follow the leader until the receiver is dropped.
         while !sender.is_closed() {
@@ -100,7 +100,11 @@ impl Watched {
         for _ in 0..leaders {
             let (term, since) = self.candidates.next().await;
             let seen = loop {
-                let (heard, at) = self.heard.recv().await.expect("it goes on");
+                let (heard, at) = self
+                    .heard
+                    .recv()
+                    .await
+                    .expect("the follower must still send its notifications");
                 if heard >= term {
                     break at;
                 }
