@@ -31,13 +31,13 @@ async fn lock_is_acquired_shown_and_released() {
     for master in &masters {
         let reply = master
             .command(&["EXISTS", "nightly"])
-            .expect("the server is alive");
+            .expect("the server must answer the command");
         assert_eq!(reply.int(), Some(0));
     }
     let again = redlock
         .acquire("nightly")
         .await
-        .expect("the lock is free again");
+        .expect("the lock must be free again");
     drop(again);
 }
 
@@ -45,7 +45,12 @@ async fn lock_is_acquired_shown_and_released() {
 async fn lock_can_be_acquired_while_two_of_five_masters_fail_but_not_while_three_fail() {
     let masters = Masters::start(5).expect("five masters");
     let redlock = redlock(&masters);
-    drop(redlock.acquire("job").await.expect("all masters are up"));
+    drop(
+        redlock
+            .acquire("job")
+            .await
+            .expect("the acquire must succeed, because all masters are up"),
+    );
     masters[0].kill().expect("killed");
     masters[1].stop().expect("stopped");
     for n in 0..5 {
@@ -76,11 +81,14 @@ async fn holder_of_a_force_released_lock_is_notified() {
         .acquire()
         .await
         .expect("free");
-    redlock.break_lock("x").await.expect("a good name");
+    redlock
+        .break_lock("x")
+        .await
+        .expect("the name must be valid");
     let thief = redlock
         .acquire("x")
         .await
-        .expect("the lock is force-released");
+        .expect("the lock must be granted after its force-release");
     let cause = guard.lost().await;
     assert_eq!(cause, LossCause::TakenAway);
     assert!(thief.fencing_token() > guard.fencing_token());

@@ -42,7 +42,7 @@ fn line(node: &Stubborn) -> usize {
     let said = node
         .master
         .with_master(|master, now| master.apply(now, &look));
-    match said.expect("the master answers") {
+    match said.expect("the master must answer") {
         quorate::node::Answer::State(state) => state.queue.len(),
         other => panic!("{other:?}"),
     }
@@ -225,7 +225,7 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_a
     }
     let outcome = tokio::time::timeout(PATIENCE, waiting).await;
     outcome
-        .expect("the call ends in time")
+        .expect("the call must end in time")
         .expect("no panic")
         .expect("free");
     assert!(nodes.iter().all(|node| line(node) == 0));
@@ -245,7 +245,7 @@ async fn wait_without_success_ends_at_its_time_limit() {
             let lock = redlock.lock("job").wait(Wait::For(wait));
             let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
             let error = outcome
-                .expect("the call ends in time")
+                .expect("the call must end in time")
                 .map(drop)
                 .expect_err("the lock must not be acquired");
             assert!(Instant::now() + ms(5) >= began + wait);
@@ -261,7 +261,7 @@ async fn wait_without_success_ends_at_its_time_limit() {
     let lock = redlock.lock("job").wait(Wait::For(ms(300)));
     let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
     outcome
-        .expect("the call ends in time")
+        .expect("the call must end in time")
         .map(drop)
         .expect_err("held");
 }
@@ -291,7 +291,7 @@ async fn second_hold_of_an_owner_adopts_the_token_of_the_first_and_confirms_none
     let inner = there.owner("o").expect("an id");
     let inner = tokio::time::timeout(PATIENCE, inner.acquire("job")).await;
     let inner = inner
-        .expect("the call ends in time")
+        .expect("the call must end in time")
         .expect("a second hold of the owner must be granted");
     assert_eq!(inner.fencing_token(), outer.fencing_token());
     assert_eq!(confirmed.load(Ordering::Relaxed), 0);

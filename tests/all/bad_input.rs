@@ -61,7 +61,7 @@ async fn unsupported_lock_request_fails_with_a_one_line_error_and_sends_nothing(
         owner("0123456789ABCDEF0123456789abcdef"),
         none.create()
             .await
-            .expect_err("a period of zero is refused")
+            .expect_err("a period of zero must be refused")
             .to_string(),
         match redlock.break_permit("api", 64).await {
             Err(error) => error.to_string(),
@@ -91,10 +91,16 @@ async fn downgrade_of_a_lost_write_lock_reports_the_loss() {
     let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
     let redlock = over(&nodes);
     let writer = redlock.acquire("doc").await.expect("free");
-    redlock.break_lock("doc").await.expect("a good name");
+    redlock
+        .break_lock("doc")
+        .await
+        .expect("the name must be valid");
     assert!(writer.extend(Duration::from_secs(20)).await.is_err());
     assert_eq!(writer.lost().await, LossCause::TakenAway);
-    let error = writer.downgrade().await.expect_err("the lock is lost");
+    let error = writer
+        .downgrade()
+        .await
+        .expect_err("the downgrade must fail, because the lock is lost");
     assert_eq!(
         error.to_string(),
         "the lock is lost (a majority of masters reports that this client no longer holds it) and cannot be \
@@ -102,7 +108,7 @@ async fn downgrade_of_a_lost_write_lock_reports_the_loss() {
          acquire it again with shared()"
     );
     redlock.flush().await;
-    let status = redlock.status("doc").await.expect("a good name");
+    let status = redlock.status("doc").await.expect("the name must be valid");
     assert_eq!(status.verdict(), quorate::StatusVerdict::Free, "{status:?}");
 }
 
@@ -115,7 +121,7 @@ async fn quota_is_not_created_if_a_master_is_unreachable_or_a_value_exists() {
     let error = quota
         .create(10)
         .await
-        .expect_err("one master is away")
+        .expect_err("the creation must fail, because one master is away")
         .details();
     let line = "the value of \"prizes\" needs an answer of every master to be created or dropped: try again when \
                 all masters answer (a value that some masters have dropped stays dropped there)";
@@ -132,11 +138,14 @@ async fn quota_is_not_created_if_a_master_is_unreachable_or_a_value_exists() {
             .iter()
             .all(|node| node.with_master(|m, _| value(m)).is_none())
     );
-    quota.create(10).await.expect("all masters are reachable");
+    quota
+        .create(10)
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     let error = quota
         .create(7)
         .await
-        .expect_err("the value exists already")
+        .expect_err("the creation must fail, because the value exists already")
         .details();
     assert_eq!(
         error,

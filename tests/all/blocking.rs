@@ -42,11 +42,11 @@ fn blocking_lock_is_acquired_excludes_others_and_is_released() {
         TryAcquire::Held(refusal) => assert!(!refusal.held_here),
         TryAcquire::Acquired(_) => panic!("the lock must be reported as held"),
     }
-    let verdict = other.status("r").expect("a good name").verdict();
+    let verdict = other.status("r").expect("the name must be valid").verdict();
     assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
     let released = guard.release().expect("no runtime");
     assert!(released.was_valid && released.on >= 2, "{released:?}");
-    let next = other.acquire("r").expect("the lock is free again");
+    let next = other.acquire("r").expect("the lock must be free again");
     assert!(next.extend(secs(20)).is_ok());
     assert_eq!(next.loss(), None);
 }
@@ -142,7 +142,9 @@ async fn blocking_calls_inside_an_async_runtime_are_refused_with_advice_but_guar
     let elsewhere = redlock.clone();
     let guard = thread::spawn(move || elsewhere.acquire("r").expect("free"));
     let guard = guard.join().expect("no panic");
-    let error = redlock.acquire("other").expect_err("in a runtime");
+    let error = redlock
+        .acquire("other")
+        .expect_err("the acquire must be refused on a thread of a runtime");
     assert!(matches!(error, AcquireError::CannotBlock(_)), "{error:?}");
     let text = error.to_string();
     for word in [".await", "thread of its own", "in_spawn_blocking()"] {
@@ -227,10 +229,12 @@ fn failing_scope_body_returns_its_error_and_releases_the_lock() {
     let failed: Result<(), Box<dyn std::error::Error>> =
         redlock.try_scope("r", |_| Err("no paper".into()));
     assert_eq!(
-        failed.expect_err("the body has failed").to_string(),
+        failed
+            .expect_err("the scope must return the error of its body")
+            .to_string(),
         "no paper"
     );
-    let guard = redlock.acquire("r").expect("the lock is free again");
+    let guard = redlock.acquire("r").expect("the lock must be free again");
     let held: Result<(), Box<dyn std::error::Error>> =
         redlock.lock("r").wait(Wait::None).try_scope(|_| Ok(()));
     assert!(
@@ -249,7 +253,9 @@ fn panic_of_an_observer_reaches_the_waiting_thread() {
         let lock = waits.lock("r").wait(Wait::For(secs(20)));
         lock.waiting(|_| panic!("observed")).acquire().map(drop)
     });
-    let panicked = waiting.join().expect_err("the observer panics");
+    let panicked = waiting
+        .join()
+        .expect_err("the waiting thread must panic, because its observer panics");
     assert_eq!(panicked.downcast_ref(), Some(&"observed"));
     drop(guard);
     assert!(
@@ -274,7 +280,7 @@ fn blocking_values_elections_owners_and_permits_work_like_their_async_forms() {
     let again = nightly.at_most_once(|_| ());
     assert!(matches!(again, Ok(OnceOutcome::AlreadyDone { .. })));
 
-    let order = redlock.owner("order-1").expect("a good id");
+    let order = redlock.owner("order-1").expect("the id must be valid");
     let (one, two) = (order.acquire("stock"), order.acquire("stock"));
     let (one, two) = (one.expect("free"), two.expect("joined"));
     assert_eq!(one.fencing_token(), two.fencing_token());
@@ -285,7 +291,7 @@ fn blocking_values_elections_owners_and_permits_work_like_their_async_forms() {
     assert_eq!(permit.slot(), Some(0));
     let permits = redlock
         .semaphore_status("api")
-        .expect("a good name")
+        .expect("the name must be valid")
         .permits;
     assert_eq!(permits.len(), 1);
     let both = redlock.lock_all(["a", "b"]).acquire().expect("free");
@@ -299,9 +305,11 @@ fn blocking_values_elections_owners_and_permits_work_like_their_async_forms() {
 fn blocking_observer_sees_a_leader_of_another_thread() {
     let redlock = Redlock::in_memory(3);
     let election = redlock.election("scheduler");
-    let mut observation = election.observe().expect("a good name");
+    let mut observation = election.observe().expect("the name must be valid");
     assert_eq!(observation.next_within(secs(20)), Ok(Change::Nobody));
-    let leads = election.campaign("here").expect("no other candidate leads");
+    let leads = election
+        .campaign("here")
+        .expect("the candidate must become the leader, because no other candidate leads");
     let term = leads.term();
     match observation.next_within(secs(20)) {
         Ok(Change::Leads(leader)) => assert_eq!(leader.term, term),

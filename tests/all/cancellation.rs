@@ -82,7 +82,7 @@ impl Far {
         flush
             .await
             .unwrap_or_else(|_| panic!("{what}: the background tasks must end in time"));
-        assert_eq!(self.locks("job"), 0, "{what}: keys are left");
+        assert_eq!(self.locks("job"), 0, "{what}: no key may be left");
     }
 }
 
@@ -209,7 +209,7 @@ async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
                     far.redlock
                         .acquire("job")
                         .await
-                        .expect("the lock is released"),
+                        .expect("the lock must be granted after its release"),
                 );
             };
             let done = polled(waiting, polls).await;
@@ -260,7 +260,7 @@ async fn acquire_with_a_second_round_of_requests_dropped_at_any_await_point_leav
             return;
         }
     }
-    panic!("the future never completes");
+    panic!("the future must complete at last");
 }
 
 #[tokio::test]

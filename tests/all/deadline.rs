@@ -14,8 +14,8 @@ use quorate::{
 
 const WAIT: Duration = ms(900);
 
-/// How late a result may be on a machine with other load. The bugs that these tests look for delay a result by one TTL
-/// or more.
+/// How late a result may be on a machine that is busy with other work. The bugs that these tests look for delay a
+/// result by one TTL or more.
 const LATE: Duration = secs(3);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -139,7 +139,7 @@ async fn wait_ends_in_time_although_no_master_answers_when_the_waiter_leaves_the
     nodes[0].change(fails(&down()));
     nodes[1].change(fails(&down()));
     nodes[2].change(unanswered(is_release));
-    let error = waiting.await.expect("the call ends in time");
+    let error = waiting.await.expect("the call must end in time");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
 }
 
@@ -149,8 +149,8 @@ async fn try_acquire_at_masters_that_never_answer_ends_in_time() {
     for redlock in both_orders(&nodes) {
         let tried = tokio::time::timeout(LATE, redlock.try_acquire("x")).await;
         let error = tried
-            .expect("the call ends in time")
-            .expect_err("no master answers");
+            .expect("the call must end in time")
+            .expect_err("the call must fail, because no master answers");
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
         assert_eq!(error.reports()[0].phase, Phase::Acquire);
     }
@@ -177,7 +177,7 @@ async fn unlimited_wait_survives_a_master_that_never_answers() {
         }
         let served = tokio::time::timeout(secs(15), waiting).await;
         served
-            .expect("the call ends in time")
+            .expect("the call must end in time")
             .expect("no panic")
             .expect("free")
             .await;
@@ -272,17 +272,19 @@ async fn calls_end_in_time_after_all_masters_stop_answering() {
         node.change(unanswered(|_| true));
     }
     let status = tokio::time::timeout(LATE, redlock.status("x")).await;
-    let status = status.expect("the call ends in time").expect("a good name");
+    let status = status
+        .expect("the call must end in time")
+        .expect("the name must be valid");
     let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
     // The extension waits for answers until the lock expires, because a late answer could still extend the lock.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended
-        .expect("the call ends in time")
+        .expect("the call must end in time")
         .expect_err("the extension must fail, because no master has confirmed it");
     assert_eq!(error, ExtendError::Lost(LossCause::Expired));
     assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
     // After the lock's TTL, nothing is left to release.
     let released = tokio::time::timeout(LATE, guard.release()).await;
-    assert_eq!(released.expect("the call ends in time").pending, 3);
+    assert_eq!(released.expect("the call must end in time").pending, 3);
 }

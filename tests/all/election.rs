@@ -13,7 +13,10 @@ use quorate_testbed::{
 const FAR: Duration = secs(600);
 
 fn observe(redlock: &Redlock) -> Observation {
-    redlock.election("job").observe().expect("a good name")
+    redlock
+        .election("job")
+        .observe()
+        .expect("the name must be valid")
 }
 
 async fn change(observer: &mut Observation) -> Option<Leader> {
@@ -114,7 +117,7 @@ async fn holder_of_the_lock_without_election_is_not_the_leader() {
     while redlock
         .status("job")
         .await
-        .expect("a good name")
+        .expect("the name must be valid")
         .note()
         .is_none()
     {
@@ -254,7 +257,7 @@ async fn candidate_that_does_not_wait_gives_up_and_a_client_without_fencing_is_r
     let error = election
         .campaign("me too")
         .await
-        .expect_err("another candidate leads");
+        .expect_err("the campaign must fail, because another candidate leads");
     assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     leads.resign().await;
     let classic = settings(masters.urls()).fencing(false).build();
@@ -284,7 +287,7 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
     let leadership = leads.election("job").ttl(secs(3)).campaign("me").await;
     let leadership = leadership.expect("free");
     let election = looks.election("job").ttl(secs(3));
-    let mut observer = election.observe().expect("a good name");
+    let mut observer = election.observe().expect("the name must be valid");
     let leader = led(&mut observer).await;
     // The fencing counter expires after a day, and renewals of the lock do not extend this time.
     for master in &masters {
@@ -315,7 +318,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
     assert_eq!(led(&mut observe(&looks)).await, unnamed);
-    let status = looks.status("job").await.expect("a good name");
+    let status = looks.status("job").await.expect("the name must be valid");
     assert_eq!(status.note(), None, "the leader must have no note");
     leadership.resign().await;
     assert_eq!(change(&mut observe(&looks)).await, None);
@@ -341,7 +344,7 @@ async fn client_that_holds_the_lock_by_other_means_is_not_reported_as_the_previo
         let redlock = redlock(&masters);
         let leadership = campaign(&redlock, "me").await;
         let election = redlock.election("job").ttl(secs(3));
-        let mut observer = election.observe().expect("a good name");
+        let mut observer = election.observe().expect("the name must be valid");
         assert_eq!(led(&mut observer).await.term, leadership.term());
         leadership.resign().await;
         for master in &masters {
@@ -371,7 +374,7 @@ fn observer_with_a_zero_ttl_does_not_block_its_thread() {
         runtime.block_on(async {
             let redlock = Redlock::in_memory(3);
             let election = redlock.election("job").ttl(Duration::ZERO);
-            let mut observer = election.observe().expect("a good name");
+            let mut observer = election.observe().expect("the name must be valid");
             assert_eq!(change(&mut observer).await, None);
             let quiet = tokio::time::timeout(ms(100), observer.next()).await;
             assert!(
@@ -379,10 +382,11 @@ fn observer_with_a_zero_ttl_does_not_block_its_thread() {
                 "the observer must not be notified of anything: {quiet:?}"
             );
         });
-        done.send(()).expect("the test waits");
+        done.send(())
+            .expect("the test must still wait for the result");
     });
     told.recv_timeout(PATIENCE)
-        .expect("the observer keeps polling");
+        .expect("the call of the observer must return");
 }
 
 /// Tests clocks that jump. The clock of one master was 30 days ahead while another master was away. Then the clock is
@@ -398,7 +402,7 @@ async fn term_rises_after_an_unused_day_even_if_a_masters_clock_was_ahead() {
             return;
         }
     };
-    let offset = |_| shim.offset_file().expect("an offset file");
+    let offset = |_| shim.offset_file().expect("the offset file must be created");
     let offsets: Vec<OffsetFile> = (0..3).map(offset).collect();
     let month = secs(30 * 86_400);
     offsets[0].set(month, Skew::Ahead).expect("set");
@@ -412,7 +416,7 @@ async fn term_rises_after_an_unused_day_even_if_a_masters_clock_was_ahead() {
     assert_eq!(first.term, leads.term());
     leads.resign().await;
     assert_eq!(change(&mut observer).await, None);
-    masters[2].restart().expect("the server is up again");
+    masters[2].restart().expect("the server must start again");
     for offset in &offsets {
         offset.set(secs(25 * 3600), Skew::Ahead).expect("set");
     }
@@ -431,6 +435,6 @@ async fn stream_of_leaders_continues_after_its_first_item() {
     let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;
     assert_eq!(next().await, Ok(Some(None)), "no leader may be reported");
     let leads = campaign(&redlock, "here").await;
-    let leader = next().await.expect("the call ends in time").flatten();
+    let leader = next().await.expect("the call must end in time").flatten();
     assert_eq!(leader.map(|leader| leader.term), Some(leads.term()));
 }

@@ -16,7 +16,7 @@ fn client(masters: &Masters) -> Redlock {
 async fn met(redlock: &Redlock) {
     let began = std::time::Instant::now();
     loop {
-        let status = redlock.status("met").await.expect("a good name");
+        let status = redlock.status("met").await.expect("the name must be valid");
         if status.nodes.iter().all(|node| node.state.is_ok()) {
             return;
         }
@@ -47,7 +47,7 @@ async fn held_lock_is_shown_as_unknown_if_a_majority_of_masters_lost_its_data() 
     forget(&masters);
     let began = std::time::Instant::now();
     loop {
-        let status = looks.status("job").await.expect("a good name");
+        let status = looks.status("job").await.expect("the name must be valid");
         assert_ne!(status.verdict(), StatusVerdict::Free, "{status:?}");
         let faults = status
             .nodes
@@ -80,9 +80,11 @@ async fn leader_is_reported_until_its_lease_ends_although_a_majority_of_masters_
     met(&looks).await;
     let election = |redlock: &Redlock| redlock.election("job").ttl(secs(12));
     let leadership = election(&leads).campaign("me").await.expect("free");
-    let mut observer = election(&looks).observe().expect("a good name");
+    let mut observer = election(&looks).observe().expect("the name must be valid");
     let leader = tokio::time::timeout(PATIENCE, observer.next()).await;
-    let leader = leader.expect("the observer is notified").expect("a leader");
+    let leader = leader
+        .expect("the observer must be notified in time")
+        .expect("a leader");
     assert_eq!(leader.term, leadership.term());
     forget(&masters);
     // The observer polls every 4 s, and more often while no majority answers.

@@ -209,7 +209,10 @@ async fn lock_on_full_masters_can_be_force_released_and_is_not_restored() {
     let reader = redlock.lock("doc").shared().acquire().await.expect("free");
     fill(&masters);
     for (guard, resource) in [(&plain, "job"), (&reader, "doc")] {
-        let status = redlock.break_lock(resource).await.expect("a good name");
+        let status = redlock
+            .break_lock(resource)
+            .await
+            .expect("the name must be valid");
         let answered = status.nodes.iter().all(|node| node.state.is_ok());
         assert!(answered, "{resource}: {status:?}");
         tokio::time::timeout(TTL, guard.lost())

@@ -2,7 +2,7 @@
 //! not be slowed down, and no error may name a holder that does not exist.
 //!
 //! With `--nocapture` the tests print how late the calls were. The goal is 100 ms. The assertion allows more, for a
-//! machine with other load.
+//! machine that is busy with other work.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
@@ -46,12 +46,12 @@ fn settings_for<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBu
 
 /// An address on which no server listens.
 fn dead() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there must be a free port");
     format!("redis://{}", listener.local_addr().expect("bound"))
 }
 
 fn start(script: Script) -> Hostile {
-    Hostile::start(script).expect("a hostile server")
+    Hostile::start(script).expect("the hostile server must start")
 }
 
 fn relay(server: &Server, harm: Tampering) -> Script {
@@ -192,7 +192,7 @@ impl Scene {
     async fn look(&self, resource: &[u8]) {
         let status = self.redlock.status(resource);
         let status = self.timed("status", NODE_TIMEOUT, status).await;
-        status.expect("a good name");
+        status.expect("the name must be valid");
     }
 
     /// Runs the scene: locks are acquired, the fault is injected, releases become pending, and many tasks use every
@@ -472,10 +472,18 @@ async fn replies_that_arrive_byte_by_byte_are_accepted() {
     for _ in 0..3 {
         let guard = take(&redlock, "job").await;
         guard.extend(secs(30)).await.expect("extended");
-        let held = redlock.status("job").await.expect("a good name").verdict();
+        let held = redlock
+            .status("job")
+            .await
+            .expect("the name must be valid")
+            .verdict();
         assert!(matches!(held, StatusVerdict::Held(_)), "{held:?}");
         assert_eq!(guard.release().await.unreachable, 0);
-        let free = redlock.status("job").await.expect("a good name").verdict();
+        let free = redlock
+            .status("job")
+            .await
+            .expect("the name must be valid")
+            .verdict();
         assert_eq!(free, StatusVerdict::Free);
     }
     assert_eq!(

@@ -30,7 +30,9 @@ async fn inspection_reports_the_settings_and_the_state_of_each_server() {
         assert_eq!(inspection.maxmemory_policy.as_deref(), Some("noeviction"));
         assert_eq!(inspection.append_only, Some(false));
         assert_eq!(inspection.snapshots, Some(false));
-        let offset = inspection.clock_offset_ms.expect("a clock offset");
+        let offset = inspection
+            .clock_offset_ms
+            .expect("the inspection must report a clock offset");
         assert!(
             offset.abs() < 30_000,
             "masters on this machine share its clock, but the offset is {offset} ms"
@@ -73,7 +75,7 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
     };
     // The first acquire contacts only a majority, but this test needs connections to all masters, and `status` contacts
     // all. The connections with which the servers were started close after a while.
-    redlock.status("job").await.expect("a good name");
+    redlock.status("job").await.expect("the name must be valid");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;
     let before: Vec<_> = masters.iter().map(id).collect();
@@ -81,7 +83,7 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
     guard
         .extend(secs(30))
         .await
-        .expect("the lock is still held");
+        .expect("the extension must succeed, because the lock is still held");
     eventually("the inspection must have closed its own connections", alone).await;
     let after: Vec<_> = masters.iter().map(id).collect();
     assert_eq!(before, after);

@@ -70,12 +70,12 @@ async fn locks_of_every_kind_can_be_acquired_shown_extended_and_force_released_i
             guard
                 .extend(secs(20))
                 .await
-                .expect("the lock is still held");
+                .expect("the extension must succeed, because the lock is still held");
             let was = match guard.slot() {
                 Some(slot) => redlock.break_permit(name, slot).await,
                 None => redlock.break_lock(name).await,
             };
-            assert!(held(&was.expect("a good name")), "{kind:?}");
+            assert!(held(&was.expect("the name must be valid")), "{kind:?}");
             assert!(guard.extend(secs(20)).await.is_err(), "{kind:?}");
             assert_eq!(soon(guard.lost()).await, LossCause::TakenAway, "{kind:?}");
             guard.release().await;

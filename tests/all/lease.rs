@@ -14,7 +14,7 @@ use quorate::{
 };
 use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, Way};
 
-/// How late an event may be noticed on a machine with other load.
+/// How late an event may be noticed on a machine that is busy with other work.
 const MARGIN: Duration = secs(2);
 
 async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
@@ -25,7 +25,7 @@ async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
 /// Waits until the lock is lost, and returns the cause.
 async fn end(guard: &LockGuard) -> LossCause {
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    let cause = lost.expect("the call ends in time");
+    let cause = lost.expect("the call must end in time");
     assert!(!guard.is_valid());
     assert_eq!(guard.remaining(), Duration::ZERO);
     cause
@@ -65,7 +65,9 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
         assert!(guard.valid_until() > Instant::now());
         match redlock.try_acquire("job").await {
             Ok(TryAcquire::Held(_)) => refused += 1,
-            Ok(TryAcquire::Acquired(second)) => panic!("two holders: {guard:?}, {second:?}"),
+            Ok(TryAcquire::Acquired(second)) => {
+                panic!("only one client may hold the lock: {guard:?}, {second:?}")
+            }
             // A master was slow, so this attempt shows nothing about the lock.
             Err(error) => println!("{error}"),
         }
@@ -167,7 +169,7 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     let next = redlock.lock("job").wait(Wait::Forever).acquire();
     let next = tokio::time::timeout(PATIENCE, next)
         .await
-        .expect("the call ends in time");
+        .expect("the call must end in time");
     assert!(next.expect("free").fencing_token() > guard.fencing_token());
     let released = guard.release().await;
     assert!(!released.was_valid);
@@ -443,7 +445,7 @@ async fn a_scope_stops_its_body_when_the_lock_is_lost() {
         })
     );
     assert!(lost, "{outcome:?}");
-    dropped.await.expect("the body was dropped");
+    dropped.await.expect("the body must have been dropped");
 }
 
 #[tokio::test]
@@ -537,7 +539,7 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     // contact on.
     for redlock in [&first, &second] {
         let met = async || {
-            let status = redlock.status("job").await.expect("a good name");
+            let status = redlock.status("job").await.expect("the name must be valid");
             status.nodes.iter().all(|node| node.state.is_ok())
         };
         let started = Instant::now();
@@ -622,8 +624,8 @@ async fn master_under_the_restart_guard_answers_queries_and_accepts_releases() {
     let on = Redlock::builder().restart_guard(RestartGuard::On);
     let off = Redlock::builder().restart_guard(RestartGuard::Off);
     let url = masters[0].url();
-    let young = quorate::testing::connect(&url, &on).expect("a good address");
-    let trusted = quorate::testing::connect(&url, &off).expect("a good address");
+    let young = quorate::testing::connect(&url, &on).expect("the address must be valid");
+    let trusted = quorate::testing::connect(&url, &off).expect("the address must be valid");
     let lock = claim(b"job", 1);
     ask(&*trusted, acquire(&lock, secs(30), 0))
         .await

@@ -67,7 +67,7 @@ async fn status_waits_for_a_slow_majority() {
     for node in &nodes {
         node.change(|_| Late(ms(1_500)));
     }
-    let seen = redlock.status("job").await.expect("a good name");
+    let seen = redlock.status("job").await.expect("the name must be valid");
     assert!(seen.nodes.iter().all(|node| node.state.is_ok()), "{seen:?}");
 }
 

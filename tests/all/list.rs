@@ -142,7 +142,7 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
     assert_eq!(slots, [None, Some(0), Some(1)], "{listing:?}");
     assert_eq!(names(&listing), ["deploy:api"; 3]);
     let status = redlock.semaphore_status("deploy:api").await;
-    let status = status.expect("a good name");
+    let status = status.expect("the name must be valid");
     assert_eq!(status.permits.len(), 2, "{status:?}");
     for permit in listing.locks[1..].iter().chain(&status.permits) {
         let note = permit.status.note().and_then(|note| note.text.as_deref());
@@ -152,7 +152,7 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
     }
     // The plain lock that has the same name as the semaphore is a different lock.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
-        let state = node.state.as_ref().expect("the master answers");
+        let state = node.state.as_ref().expect("the master must answer");
         state.queue.is_empty()
     }));
     assert!(redlock.list("api").await.locks.is_empty());
@@ -166,7 +166,7 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
     next.release().await;
     redlock.flush().await;
     let status = redlock.semaphore_status("deploy:api").await;
-    let status = status.expect("a good name");
+    let status = status.expect("the name must be valid");
     assert!(status.permits.is_empty(), "{status:?}");
     for slot in 0..2 {
         let key = format!("quorate:note:quorate:slot:{slot}:deploy:api");
@@ -217,7 +217,7 @@ async fn permits_in_memory_can_be_listed_and_force_released() {
     let slot = permit.slot().expect("one");
     redlock.break_permit("api", slot).await.expect("a slot");
     let status = redlock.semaphore_status("api").await;
-    assert!(status.expect("a good name").permits.is_empty());
+    assert!(status.expect("the name must be valid").permits.is_empty());
 }
 
 #[tokio::test]
@@ -227,7 +227,10 @@ async fn lock_key_with_different_foreign_holders_on_the_masters_is_listed_once()
     for (master, value) in masters.iter().zip(["one", "two", "three"]) {
         ask_server(master, &["SET", "stock", value, "PX", "60000"]);
     }
-    let status = redlock.status("stock").await.expect("a good name");
+    let status = redlock
+        .status("stock")
+        .await
+        .expect("the name must be valid");
     assert_eq!(status.verdict(), StatusVerdict::Split);
     let listing = redlock.list("").await;
     assert_eq!(listing.locks[0].status.verdict(), StatusVerdict::Split);

@@ -233,8 +233,8 @@ async fn extension_that_a_renewal_overtakes_does_not_report_a_loss() {
     }
     let extended = tokio::time::timeout(PATIENCE, guard.extend(secs(7))).await;
     let error = extended
-        .expect("the call ends in time")
-        .expect_err("no master answers");
+        .expect("the call must end in time")
+        .expect_err("the call must fail, because no master answers");
     assert!(guard.is_valid());
     assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
     guard.release().await;
@@ -260,7 +260,7 @@ async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later
     let guard = take(&far, "job").await;
     // A majority has granted the lock. On a busy machine, the request may still be on its way to the third master. It
     // would be executed there once the links are restored.
-    eventually("every master has the lock key", || {
+    eventually("every master must have the lock key", || {
         holders(&masters, "job") == 3
     })
     .await;
@@ -272,8 +272,13 @@ async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later
     // release. It would keep the holder's key, so force the release again.
     let began = Instant::now();
     while holders(&masters, "job") > 0 {
-        assert!(began.elapsed() < PATIENCE, "a master keeps the lock key");
-        near.break_lock("job").await.expect("a good name");
+        assert!(
+            began.elapsed() < PATIENCE,
+            "every master must lose the lock key"
+        );
+        near.break_lock("job")
+            .await
+            .expect("the name must be valid");
     }
     let next = take(&near, "job").await;
     let later = next.fencing_token();

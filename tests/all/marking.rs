@@ -47,13 +47,16 @@ fn lifetime(server: &Server) -> Option<i64> {
 fn missing(step: Result<Survey, ChangeError>) -> String {
     match step {
         Err(ChangeError::Missing(missing)) => missing.join("\n"),
-        other => panic!("nothing is missing: {other:?}"),
+        other => panic!("the step must fail with missing conditions, but: {other:?}"),
     }
 }
 
 async fn locks(redlock: &Redlock) {
     let guard = redlock.acquire("job").await;
-    guard.expect("a majority is reachable").release().await;
+    guard
+        .expect("the call must succeed, because a majority of the masters can be reached")
+        .release()
+        .await;
 }
 
 #[tokio::test]
@@ -61,7 +64,10 @@ async fn first_generation_marker_is_permanent_and_a_restored_marker_expires() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     for _ in 0..2 {
-        let survey = all.mark_masters().await.expect("all masters are reachable");
+        let survey = all
+            .mark_masters()
+            .await
+            .expect("the call must succeed, because all masters can be reached");
         assert!(survey.is_marked());
         assert_eq!(numbers(&servers), ["0"; 3]);
         assert!(servers.iter().all(|server| lifetime(server) == Some(-1)));
@@ -69,7 +75,9 @@ async fn first_generation_marker_is_permanent_and_a_restored_marker_expires() {
     locks(&client(&servers, &[0, 1, 2])).await;
     ask_server(&servers[1], &["DEL", MARK]);
     assert!(!all.survey().await.expect("a survey").is_marked());
-    all.mark_masters().await.expect("all masters are reachable");
+    all.mark_masters()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     assert_eq!(numbers(&servers), ["0"; 3]);
     assert!(lifetime(&servers[1]) > Some(0));
     assert_eq!(lifetime(&servers[0]), Some(-1));
@@ -101,10 +109,14 @@ async fn no_generation_marker_is_written_while_one_master_is_unreachable() {
 async fn lost_marker_is_restored_by_mark_masters_while_another_master_is_down() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
-    all.mark_masters().await.expect("all masters are reachable");
+    all.mark_masters()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     servers[2].kill().expect("killed");
     ask_server(&servers[0], &["DEL", MARK]);
-    all.mark_masters().await.expect("a majority is reachable");
+    all.mark_masters()
+        .await
+        .expect("the call must succeed, because a majority of the masters can be reached");
     assert!(lifetime(&servers[0]) > Some(0));
 }
 
@@ -157,7 +169,9 @@ async fn masters_that_have_another_generation_marker_are_not_marked() {
     // One master has a marker for generation 0. This master would admit clients of generation 0 and refuse clients of
     // the present generation.
     ask_server(&servers[2], &["DEL", MARK]);
-    all.mark_masters().await.expect("all masters are reachable");
+    all.mark_masters()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     drop(all);
     let later = named(&servers, &[0, 1, 2]).masters_generation(1);
     let later = later.build().expect("good settings");
@@ -182,7 +196,7 @@ async fn masters_of_a_later_generation_get_the_marker_of_that_generation() {
     first
         .mark_masters()
         .await
-        .expect("all masters are reachable");
+        .expect("the call must succeed, because all masters can be reached");
     assert_eq!(numbers(&servers), ["4"; 3]);
     locks(&first).await;
     let forgotten = client(&servers, &[0, 1, 2]).try_acquire("job").await;
@@ -199,14 +213,17 @@ async fn master_whose_marker_was_flushed_does_not_vote_for_new_clients() {
     client(&servers, &[0, 1, 2])
         .mark_masters()
         .await
-        .expect("all masters are reachable");
+        .expect("the call must succeed, because all masters can be reached");
     ask_server(&servers[0], &["FLUSHALL"]);
     // This client trusts a server from its first contact on.
     let new = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
     let new = new.build().expect("good settings");
     let started = Instant::now();
     loop {
-        let guard = new.acquire("job").await.expect("a majority is reachable");
+        let guard = new
+            .acquire("job")
+            .await
+            .expect("the call must succeed, because a majority of the masters can be reached");
         let report = guard.report();
         guard.release().await;
         let outcome = &report[0].outcome;
@@ -228,7 +245,7 @@ async fn marked_masters_can_be_changed_like_unmarked_ones() {
     client(&servers, &[0, 1, 2])
         .mark_masters()
         .await
-        .expect("all masters are reachable");
+        .expect("the call must succeed, because all masters can be reached");
     for (generation, old, next) in [(0, [0, 1, 2], [2, 3, 4]), (1, [2, 3, 4], [0, 1, 2])] {
         let told = |which: &[usize], generation| {
             let told = named(&servers, which).masters_generation(generation);

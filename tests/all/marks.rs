@@ -70,7 +70,11 @@ impl Scene {
     /// Writes generation markers to the masters, as the operator's step does.
     async fn mark(&self) {
         let marked = self.client().mark_masters().await;
-        assert!(marked.expect("all masters are reachable").is_marked());
+        assert!(
+            marked
+                .expect("the call must succeed, because all masters can be reached")
+                .is_marked()
+        );
     }
 }
 
@@ -86,7 +90,10 @@ fn uptime(server: &quorate_testbed::Server) -> u64 {
 async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
     let away = scene.away(2);
     let lock = client.lock("job").renewal(false);
-    let guard = lock.acquire().await.expect("a majority is reachable");
+    let guard = lock
+        .acquire()
+        .await
+        .expect("the call must succeed, because a majority of the masters can be reached");
     away.heal();
     guard
 }

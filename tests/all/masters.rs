@@ -221,7 +221,7 @@ async fn client_of_outdated_masters_can_neither_list_nor_force_release_locks() {
     assert!(is_refused(&old).await);
     let held = both.acquire("job").await.expect("free");
     for said in [old.status("job").await, old.break_lock("job").await] {
-        let said = said.expect("a good name");
+        let said = said.expect("the name must be valid");
         assert_eq!(said.verdict(), StatusVerdict::Unknown, "{said:?}");
         let told = |node: &NodeStatus| matches!(node.state, Err(Fault::OtherMasters(_)));
         assert!(said.nodes.iter().all(told), "{said:?}");
@@ -338,7 +338,7 @@ async fn master_that_lost_its_marker_gives_no_vote_for_a_while_and_is_marked_aga
             |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
         if said.iter().any(quarantined) {
             // The status of the lock does not count the reply of this master either.
-            let status = guarded.status("job").await.expect("a good name");
+            let status = guarded.status("job").await.expect("the name must be valid");
             let state = &status.nodes[0].state;
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
             break;
@@ -440,7 +440,7 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
     unread
         .acquire("job")
         .await
-        .expect("the lock is free")
+        .expect("the lock must be free")
         .release()
         .await;
     drop(unread);
@@ -606,7 +606,7 @@ async fn clients_configured_for_any_step_can_run_during_the_whole_change() {
 fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
     match said {
         Err(ChangeError::Missing(missing)) => missing,
-        other => panic!("nothing is missing: {other:?}"),
+        other => panic!("the step must fail with missing conditions, but: {other:?}"),
     }
 }
 
@@ -631,7 +631,7 @@ async fn client_with_a_wrong_next_master_writes_no_marker_to_it() {
         wrong.acquire("job").await.expect("free").release().await;
     }
     assert!(ask_server(&servers[5], &["GET", MARK]).text().is_none());
-    let foreign = told(&[5]).build().expect("the client is connected");
+    let foreign = told(&[5]).build().expect("the client must be built");
     assert!(!is_refused(&foreign).await);
 }
 

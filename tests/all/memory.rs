@@ -46,10 +46,11 @@ async fn child_process_measures_its_memory_while_a_master_is_stopped() {
     }
     let masters = masters(1);
     let settings = settings([""; 0]).node_timeout(ms(100));
-    let node = quorate::testing::connect(&masters[0].url(), &settings).expect("a good address");
+    let node =
+        quorate::testing::connect(&masters[0].url(), &settings).expect("the address must be valid");
     ask(&*node, look(b"warm"))
         .await
-        .expect("the master answers");
+        .expect("the master must answer");
     masters[0].stop().expect("stopped");
     let before = memory();
     let mut ears = Ears::new();

@@ -220,9 +220,9 @@ fn every_metric_series_exists_before_its_first_event() {
         before = look(figures);
         let guard = one.acquire("a").await.expect("free");
         other.acquire("a").await.expect_err("held");
-        one.status("a").await.expect("a good name");
+        one.status("a").await.expect("the name must be valid");
         renewed(&guard, 1).await;
-        one.break_lock("a").await.expect("a good name");
+        one.break_lock("a").await.expect("the name must be valid");
         guard.lost().await;
         let guard = one.acquire("b").await.expect("free");
         for node in &nodes {
@@ -329,7 +329,10 @@ fn request_whose_reply_is_dropped_unanswered_is_counted_as_disconnected() {
         let node = |n| Arc::new(Gone(NodeName::new(format!("m{n}")))) as Arc<dyn Node>;
         let redlock = Redlock::builder().nodes((1..=3).map(node).collect());
         let redlock = redlock.build().expect("good settings");
-        redlock.try_acquire("x").await.expect_err("no master is up");
+        redlock
+            .try_acquire("x")
+            .await
+            .expect_err("the attempt must fail, because no master is up");
     });
     let count = |outcome: &str| {
         let labels = format!("node=m1,outcome={outcome},phase=acquire");

@@ -16,8 +16,9 @@ use quorate_testbed::{Masters, Reply, Server, ServerOptions, not_run};
 const PREFIX: &str = "lock:";
 const PASSWORD: &str = "s3cret-of-the-locker";
 
-/// The Redis user of clients, and the user of operators, as docs/operations.md names them.
+/// The Redis user of clients in docs/operations.md.
 const CLIENT: &str = "quorate";
+/// The Redis user of operators in docs/operations.md.
 const OPERATOR: &str = "quorate-operator";
 
 /// The words of the `ACL SETUSER` command in docs/operations.md that creates the user of clients.
@@ -160,7 +161,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         guard
             .extend(secs(29))
             .await
-            .expect("the lock is still held");
+            .expect("the extension must succeed, because the lock is still held");
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
@@ -201,7 +202,10 @@ async fn values(redlock: &Redlock) {
         .await
         .expect("the value must be created, because it does not exist yet");
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
-    quota.drop_quota().await.expect("all masters are reachable");
+    quota
+        .drop_quota()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
 }
 
 /// Uses readers and permits with their notes, and reads their status.
@@ -211,8 +215,11 @@ async fn kinds(redlock: &Redlock) {
     let (reader, permit) = (reader.expect("free"), permit.expect("free"));
     let began = Instant::now();
     loop {
-        let doc = redlock.status("doc").await.expect("a good name");
-        let api = redlock.semaphore_status("api").await.expect("a good name");
+        let doc = redlock.status("doc").await.expect("the name must be valid");
+        let api = redlock
+            .semaphore_status("api")
+            .await
+            .expect("the name must be valid");
         let reads = doc.holds().into_iter().find_map(|hold| hold.note);
         let calls = api.permits.iter().find_map(|permit| permit.status.note());
         if let (Some(reads), Some(calls)) = (&reads, calls) {
@@ -245,15 +252,15 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
         queued(&masters, "job").await;
         let tried = locker(&masters).try_acquire("job").await.expect("answers");
         assert!(matches!(tried, TryAcquire::Held(_)));
-        let status = second.status("job").await.expect("a good name");
+        let status = second.status("job").await.expect("the name must be valid");
         for node in &status.nodes {
             let state = node.state.as_ref().expect("an answer");
             assert_eq!(state.queue.len(), 1, "{state:?}");
         }
-        guard.extend(secs(25)).await.expect("it is still held");
+        guard.extend(secs(25)).await.expect("it must be extended");
         put_back(&masters[0], &guard, "lock:job").await;
         assert_eq!(guard.release().await.unreachable, 0);
-        let guard = waiter.await.expect("no panic").expect("its turn comes");
+        let guard = waiter.await.expect("no panic").expect("its turn must come");
         for master in &masters {
             // The waiter gets the lock as soon as a majority has released it. The release reaches the other masters
             // later.
@@ -270,7 +277,7 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
 
         values(&first).await;
         kinds(&first).await;
-        let broken = first.break_lock("job").await.expect("a good name");
+        let broken = first.break_lock("job").await.expect("must be a valid name");
         assert!(broken.nodes.iter().all(|node| node.state.is_ok()));
         assert!(masters.iter().all(|master| !has_key(master, "lock:job")));
         drop(guard);
@@ -349,7 +356,10 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
             assert!(ask_server(master, &words).is_ok(), "{words:?}");
         }
         let operator = locker(&masters);
-        let seen = operator.semaphore_status("api").await.expect("a good name");
+        let seen = operator
+            .semaphore_status("api")
+            .await
+            .expect("the name must be valid");
         let slots: Vec<_> = seen.permits.iter().map(|permit| permit.slot).collect();
         assert_eq!(slots, [Some(slot)], "{seen:?}");
         let broken = operator.break_permit("api", slot).await.expect("a slot");
@@ -386,7 +396,7 @@ fn markers(masters: &Masters) -> Vec<Option<String>> {
 /// Begins the change of the masters as soon as the new server has been up for long enough.
 async fn begin(redlock: &Redlock) {
     let began = Instant::now();
-    let change = redlock.change().expect("next masters are set");
+    let change = redlock.change().expect("next_masters must be set");
     while let Err(error) = change.begin().await {
         assert!(began.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -402,22 +412,26 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
         let client = replacing(CLIENT, &masters);
         let old = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
         let old = old.build().expect("good settings");
-        old.mark_masters().await.expect("all rights are granted");
+        old.mark_masters().await.expect("the step must succeed");
 
         let operator = replacing(OPERATOR, &masters);
         begin(&operator).await;
         // A fencing counter and a value, which the operator copies.
         drop(client.acquire("job").await.expect("free"));
-        client.quota("prizes").create(3).await.expect("it is new");
+        client
+            .quota("prizes")
+            .create(3)
+            .await
+            .expect("the quota must be new");
         drop(client);
-        let change = operator.change().expect("next masters are set");
-        change.close().await.expect("all rights are granted");
-        let closed = change.closed().await.expect("all rights are granted");
+        let change = operator.change().expect("next_masters must be set");
+        change.close().await.expect("the step must succeed");
+        let closed = change.closed().await.expect("the step must succeed");
         tokio::time::sleep(change.wait()).await;
-        let opened = change.open(&closed).await.expect("all rights are granted");
+        let opened = change.open(&closed).await.expect("the step must succeed");
         assert_eq!(opened.carried.len(), 1, "{opened:?}");
-        change.open_again().await.expect("all rights are granted");
-        change.finish().await.expect("all rights are granted");
+        change.open_again().await.expect("the step must succeed");
+        change.finish().await.expect("the step must succeed");
         for master in &masters {
             let refused = refused(master);
             let optional = |what: &String| {
@@ -446,13 +460,13 @@ async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missi
         for right in &rights {
             grant_to(OPERATOR, &masters, Some(right));
             let operator = replacing(OPERATOR, &masters);
-            let survey = operator.survey().await.expect("masters with markers");
+            let survey = operator.survey().await.expect("the survey must succeed");
             for master in &survey.masters {
                 let rules = master.seen.missing.iter().map(MissingRight::rule);
                 assert_eq!(rules.collect::<Vec<_>>(), [right], "{master:?}");
                 assert!(master.lacks_rights());
             }
-            let change = operator.change().expect("next masters are set");
+            let change = operator.change().expect("next_masters must be set");
             let old = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
             let old = old.build().expect("good settings");
             for step in [
@@ -462,7 +476,7 @@ async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missi
                 change.finish().await,
                 old.mark_masters().await,
             ] {
-                let said = step.expect_err("a right is missing").to_string();
+                let said = step.expect_err("the step must fail").to_string();
                 assert!(
                     said.contains(&format!("ACL SETUSER <user> {right}")),
                     "{said}"
@@ -474,8 +488,8 @@ async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missi
         // The error for the documented user of clients names the right that it lacks.
         grant(&masters, None);
         let client = replacing(CLIENT, &masters);
-        let change = client.change().expect("next masters are set");
-        let said = change.begin().await.expect_err("a right is missing");
+        let change = client.change().expect("next_masters must be set");
+        let said = change.begin().await.expect_err("the step must fail");
         let said = said.to_string();
         assert!(
             said.contains("CLIENT LIST: ACL SETUSER <user> +client|list"),
@@ -483,7 +497,7 @@ async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missi
         );
         assert_eq!(markers(&masters), [None, None, None]);
         // It still reads what its rights allow.
-        let survey = client.survey().await.expect("masters with markers");
+        let survey = client.survey().await.expect("the survey must succeed");
         assert!(
             survey
                 .masters
@@ -501,7 +515,7 @@ async fn documented_rights_allow_no_dangerous_command() {
         let user = documented()[2].clone();
         let mut connection = masters[0].connect(secs(5)).expect("a connection");
         let welcome = connection.command(&["AUTH", &user, PASSWORD]);
-        assert!(welcome.expect("the server is alive").is_ok());
+        assert!(welcome.expect("the server must answer the command").is_ok());
         for harm in [
             &["FLUSHALL"][..],
             &["FLUSHDB"],
@@ -518,7 +532,9 @@ async fn documented_rights_allow_no_dangerous_command() {
             &["SUBSCRIBE", "news"],
             &["PUBLISH", "news", "x"],
         ] {
-            let reply = connection.command(harm).expect("the server is alive");
+            let reply = connection
+                .command(harm)
+                .expect("the server must answer the command");
             let text = reply.text().unwrap_or_default().into_owned();
             assert!(text.starts_with("NOPERM"), "{harm:?}: {reply:?}");
         }
@@ -564,7 +580,12 @@ async fn life(masters: &Masters, resource: &str) -> String {
     };
     // Add a queued waiter whose heartbeat has not expired.
     ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
-    for node in first.status(resource).await.expect("a good name").nodes {
+    for node in first
+        .status(resource)
+        .await
+        .expect("the name must be valid")
+        .nodes
+    {
         note(format!("{:?}", node.state));
     }
     note(format!("{:?}", locker(masters).try_acquire(resource).await));
@@ -588,7 +609,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
     for node in second
         .break_lock(resource)
         .await
-        .expect("a good name")
+        .expect("the name must be valid")
         .nodes
     {
         note(format!("{:?}", node.state));
@@ -723,10 +744,7 @@ async fn lock_of_the_classic_algorithm_needs_fewer_rights() {
         );
     }
     let guard = classic.acquire("job").await.expect("free");
-    guard
-        .extend(secs(25))
-        .await
-        .expect("the lock is still held");
+    guard.extend(secs(25)).await.expect("it must be extended");
     assert_eq!(guard.release().await.unreachable, 0);
 }
 
@@ -740,7 +758,9 @@ async fn user_without_the_right_to_combined_requests_can_still_take_many_locks()
             let names: Vec<String> = (0..50).map(|n| format!("one of many {n}")).collect();
             let all = names.iter().map(|name| locker.acquire(name));
             let held = futures::future::join_all(all).await.into_iter();
-            let held: Vec<LockGuard> = held.map(|one| one.expect("no right is missing")).collect();
+            let held: Vec<LockGuard> = held
+                .map(|one| one.expect("the acquire must succeed, because the user has all rights"))
+                .collect();
             let released = held.into_iter().map(LockGuard::release);
             let released = format!("{:?}", futures::future::join_all(released).await);
             assert!(!released.to_lowercase().contains("denied"), "{released}");

@@ -17,7 +17,10 @@ use quorate_testbed::{Masters, Reply, Server};
 async fn noted(redlock: &Redlock, resource: &str) -> Note {
     let began = std::time::Instant::now();
     loop {
-        let status = redlock.status(resource).await.expect("a good name");
+        let status = redlock
+            .status(resource)
+            .await
+            .expect("the name must be valid");
         if let Some(note) = status.note() {
             return note.clone();
         }
@@ -53,7 +56,10 @@ async fn lock_held_for_a_while_gets_a_note_and_its_release_removes_the_note() {
     assert!(!note.host.is_empty() && note.process == name, "{note}");
     assert_eq!(note.text.as_deref(), Some("by hand"));
     let age = SystemTime::now().duration_since(note.since);
-    assert!(age.expect("in the past") < secs(60), "{note}");
+    assert!(
+        age.expect("the start time of the note must be in the past") < secs(60),
+        "{note}"
+    );
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
     })
@@ -61,7 +67,14 @@ async fn lock_held_for_a_while_gets_a_note_and_its_release_removes_the_note() {
     guard.release().await;
     holder.flush().await;
     assert_eq!(note_keys(&masters), 0);
-    assert_eq!(other.status("job").await.expect("a good name").note(), None);
+    assert_eq!(
+        other
+            .status("job")
+            .await
+            .expect("the name must be valid")
+            .note(),
+        None
+    );
 }
 
 /// A master in memory that counts the notes it receives.
@@ -127,7 +140,7 @@ async fn lock_held_only_briefly_sends_no_note() {
          briefly"
     );
     let _guard = take(&redlock, "job").await;
-    eventually("a held lock has a note", || {
+    eventually("the note of a held lock must be written", || {
         node.sent.load(Ordering::Relaxed) > sent
     })
     .await;
@@ -179,7 +192,7 @@ async fn one_in_six_renewals_refreshes_the_note() {
         (renewed, seen)
     };
     // Wait for the first renewal of each lock, and not for all six notes: chance decides which notes are refreshed.
-    eventually("all locks are renewed", || sees().0 >= 120).await;
+    eventually("all locks must be renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
     assert!(
         seen > 0 && seen < renewed / 2,
@@ -198,7 +211,10 @@ async fn note_of_a_dead_holder_is_not_shown() {
         note_keys(&masters) == 3
     })
     .await;
-    let mut watches = other.election("job").observe().expect("a good name");
+    let mut watches = other
+        .election("job")
+        .observe()
+        .expect("the name must be valid");
     // Delete the keys as if the holder's machine had disappeared and its lease had expired, so that nobody releases the
     // lock.
     for master in &masters {
@@ -209,12 +225,12 @@ async fn note_of_a_dead_holder_is_not_shown() {
         3,
         "the masters must still store the note after the lock key is gone"
     );
-    let status = other.status("job").await.expect("a good name");
+    let status = other.status("job").await.expect("the name must be valid");
     assert_eq!(status.note(), None, "{status:?}");
     assert_eq!(watches.next().await, None);
     // The next holder writes no note. The former holder's note must not be shown for the next holder.
     let new = other.lock("job").note(None).acquire().await.expect("free");
-    let status = other.status("job").await.expect("a good name");
+    let status = other.status("job").await.expect("the name must be valid");
     assert_eq!(status.note(), None, "{status:?}");
     let leader = watches
         .next()
@@ -239,7 +255,7 @@ async fn fixed_lease_has_a_note_that_an_extension_extends() {
     guard
         .extend(secs(28))
         .await
-        .expect("the lock is still held");
+        .expect("the extension must succeed, because the lock is still held");
     eventually("the note must expire no earlier than its lock", || {
         let long = |master| left(master, "quorate:note:job") > secs(11);
         masters.iter().all(long)
@@ -263,7 +279,7 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
         ask_server(master, &["DEL", "job"]);
     }
     let new = second.lock("job").note(None).acquire().await.expect("free");
-    let status = first.status("job").await.expect("a good name");
+    let status = first.status("job").await.expect("the name must be valid");
     assert_eq!(status.note(), None, "{status:?}");
     // The late release by the former holder must remove nothing that belongs to the next holder.
     old.release().await;
@@ -382,7 +398,7 @@ async fn thousand_concurrent_locks_all_have_notes() {
     let locks = (0..1000).map(|n| redlock.lock(format!("many {n}")).acquire());
     let guards = futures::future::join_all(locks).await;
     assert!(guards.iter().all(Result::is_ok));
-    eventually("all notes are written", || {
+    eventually("all notes must be written", || {
         masters.iter().all(|master| {
             let keys = ask_server(master, &["KEYS", "quorate:note:*"]);
             matches!(keys, Reply::Array(keys) if keys.len() == 1000)
@@ -395,7 +411,10 @@ async fn thousand_concurrent_locks_all_have_notes() {
 async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
     let began = Instant::now();
     loop {
-        let status = redlock.status(resource).await.expect("a good name");
+        let status = redlock
+            .status(resource)
+            .await
+            .expect("the name must be valid");
         let notes = status.holds().into_iter().filter_map(|hold| hold.note);
         let mut texts: Vec<String> = notes.filter_map(|note| note.text).collect();
         texts.sort_unstable();
@@ -417,7 +436,7 @@ async fn each_reader_and_each_hold_of_an_owner_has_its_own_note() {
     ];
     assert_eq!(texts(&two, "doc", 2).await, ["one", "two"]);
     let [first, second] = readers.map(|reader| reader.expect("a reader"));
-    let status = one.status("doc").await.expect("a good name");
+    let status = one.status("doc").await.expect("the name must be valid");
     let holds = status.holds();
     assert!(holds.iter().all(|hold| hold.lives <= secs(30)));
     let values = holds.iter().map(|hold| hold.value.clone());
@@ -507,7 +526,7 @@ async fn foreign_text_in_the_key_of_a_note_is_shown_truncated() {
     for master in &masters {
         ask_server(master, &["EVAL", fill, "0"]);
     }
-    let status = other.status("job").await.expect("a good name");
+    let status = other.status("job").await.expect("the name must be valid");
     assert!(
         status.nodes.iter().all(|node| node.state.is_ok()),
         "{status:?}"

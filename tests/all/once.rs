@@ -15,7 +15,10 @@ const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
 
 async fn nightly(redlock: &Redlock) -> Once {
     let nightly = redlock.once("nightly", PERIOD);
-    nightly.create().await.expect("all masters are reachable");
+    nightly
+        .create()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     nightly
 }
 
@@ -46,7 +49,7 @@ async fn once_job_runs_on_one_machine_per_period() {
     for outcome in futures::future::join_all(machines).await {
         match outcome
             .expect("no panic")
-            .expect("all masters are reachable")
+            .expect("the call must succeed, because all masters can be reached")
         {
             OnceOutcome::Done(()) => {}
             OnceOutcome::AlreadyDone { next } => {
@@ -84,7 +87,7 @@ async fn at_most_once_job_is_not_repeated_in_a_period_in_which_its_body_was_drop
     let body = nightly.at_most_once(async |_| std::future::pending::<()>().await);
     tokio::time::timeout(ms(50), body)
         .await
-        .expect_err("the body never ends");
+        .expect_err("the call must time out, because its body never ends");
     assert!(is_done(&nightly.at_most_once(async |_| ()).await));
 }
 
@@ -99,7 +102,7 @@ async fn at_least_once_job_is_repeated_after_an_error_a_drop_or_an_unsuccessful_
     let body = nightly.at_least_once(async |_| std::future::pending::<Result<(), ()>>().await);
     tokio::time::timeout(ms(50), body)
         .await
-        .expect_err("the body never ends");
+        .expect_err("the call must time out, because its body never ends");
     for node in &nodes[1..] {
         node.change(|request| match request {
             quorate::node::Request::Write { .. } => {
@@ -166,11 +169,14 @@ async fn once_job_whose_record_is_missing_or_lost_does_not_run() {
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
     let error = nightly.at_least_once(ran).await.expect_err("none");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
-    nightly.create().await.expect("all masters are reachable");
+    nightly
+        .create()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     let error = nightly
         .create()
         .await
-        .expect_err("the value exists already");
+        .expect_err("the creation must fail, because the value exists already");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     nodes[0].forget();
     nodes[1].forget();
@@ -179,8 +185,11 @@ async fn once_job_whose_record_is_missing_or_lost_does_not_run() {
     nightly
         .drop_record()
         .await
-        .expect("all masters are reachable");
-    nightly.create().await.expect("no record is left");
+        .expect("the call must succeed, because all masters can be reached");
+    nightly
+        .create()
+        .await
+        .expect("the creation must succeed, because no master has a record any more");
 }
 
 #[tokio::test]
@@ -233,15 +242,18 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
     match nightly
         .due(&guard)
         .await
-        .expect("all masters are reachable")
+        .expect("the call must succeed, because all masters can be reached")
     {
-        Due::Now(turn) => turn.record().await.expect("all masters are reachable"),
+        Due::Now(turn) => turn
+            .record()
+            .await
+            .expect("the call must succeed, because all masters can be reached"),
         Due::AlreadyDone { .. } => panic!("the period must be due"),
     }
     let again = nightly
         .due(&guard)
         .await
-        .expect("all masters are reachable");
+        .expect("the call must succeed, because all masters can be reached");
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
     // A guard can write the value only once per fencing number. Otherwise a late copy of its first write could undo the
     // second one.
@@ -358,7 +370,9 @@ async fn once_record_of_a_future_period_is_reported_and_can_be_dropped() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let once = redlock.once("nightly", secs(3600));
-    once.create().await.expect("all masters are reachable");
+    once.create()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:nightly"]);
         let text = text.text().expect("a value");
@@ -370,8 +384,12 @@ async fn once_record_of_a_future_period_is_reported_and_can_be_dropped() {
         matches!(outcome, Err(ValueError::Ahead { recorded: true, .. })),
         "{outcome:?}"
     );
-    once.drop_record().await.expect("all masters are reachable");
-    once.create().await.expect("all masters are reachable");
+    once.drop_record()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
+    once.create()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     let outcome = once.at_most_once(async |_| ()).await;
     assert_eq!(outcome, Ok(OnceOutcome::Done(())));
 }
@@ -402,7 +420,7 @@ async fn once_job_survives_the_loss_of_one_master_of_three() {
         assert_eq!(
             outcome,
             Ok(OnceOutcome::Done(Ok(()))),
-            "{victim} was killed"
+            "the job must run to its end, although {victim} was killed"
         );
     }
 }

@@ -120,7 +120,10 @@ async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
     assert_eq!(third.lost().await, LossCause::TakenAway);
     let again = redlock.owner("o").expect("an id");
     tokio::time::sleep(ms(1_100)).await;
-    let anew = owner.acquire("stock").await.expect("a new one");
+    let anew = owner
+        .acquire("stock")
+        .await
+        .expect("a new hold must be acquired");
     assert!(anew.is_valid() && !third.is_valid());
     assert!(anew.fencing_token() > third.fencing_token());
     drop(again);
@@ -181,7 +184,7 @@ async fn owner_that_cannot_join_its_hold_at_present_does_not_report_another_hold
     assert!(matches!(other, TryAcquire::Held(_)));
     // The refused attempts leave no hold of their own in the list with the crashed hold.
     let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
-    eventually("the attempts are undone", || {
+    eventually("the attempts must be undone", || {
         masters.iter().all(|master| count(master) == Some(1))
     })
     .await;

@@ -71,7 +71,7 @@ async fn stand_still() {
 async fn scope_whose_lock_ended_before_its_body_reports_the_loss_and_the_value_of_the_body() {
     let masters = Masters::new(3);
     let here = over(&masters);
-    let owner = here.owner("order-1").expect("a good id");
+    let owner = here.owner("order-1").expect("the id must be valid");
     let kinds = || {
         [
             here.lock("r"),

@@ -307,8 +307,18 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
     for number in 0..3 {
         tokio::time::sleep(40 * WAY).await;
         let before = world.attempts();
-        held.pop().expect("one of eight").release().await;
-        ours.push(gets_it(waiters.next().expect("one of twenty")).await);
+        held.pop()
+            .expect("one of the eight permits must be held")
+            .release()
+            .await;
+        ours.push(
+            gets_it(
+                waiters
+                    .next()
+                    .expect("one of the twenty waiters must be left"),
+            )
+            .await,
+        );
         // The next waiter is queued at the masters by now.
         tokio::time::sleep(40 * WAY).await;
         let attempts = world.attempts() - before;

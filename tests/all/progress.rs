@@ -66,7 +66,9 @@ async fn error_names_failed_masters_with_the_most_relevant_first() {
         Stubborn::honest("c"),
     ];
     let (seen, error) = in_vain(&over(&nodes).build().expect("good settings")).await;
-    let last = seen.last().expect("the waiter has looked");
+    let last = seen
+        .last()
+        .expect("the waiter must have reported its state");
     assert_eq!((last.answering, last.masters), (1, 3));
     let said: Vec<_> = last.trouble.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -102,7 +104,7 @@ async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_attempt() {
             let guard = redlock
                 .acquire("x")
                 .await
-                .expect("the corrected master works");
+                .expect("the acquire must succeed, because the fault is corrected on one master");
             guard.release().await;
             nodes[0].change(fails(fault.clone()));
         }
@@ -160,7 +162,10 @@ async fn database_number_that_no_master_has_ends_an_unlimited_wait() {
     let acquire = tokio::time::timeout(PATIENCE, async {
         redlock.expect("good").acquire("x").await
     });
-    let error = acquire.await.expect("ended").expect_err("no such database");
+    let error = acquire
+        .await
+        .expect("ended")
+        .expect_err("the acquire must fail, because the masters do not have this database");
     assert!(
         error.details().contains("out of range"),
         "{}",
@@ -185,7 +190,7 @@ async fn error_text_contains_no_names_of_masters_but_error_details_do() {
     }
     let down = redlock().acquire("x").await;
     for (error, details) in [(held, "held by another"), (down, "master-0")] {
-        let error = error.expect_err("held, or no quorum");
+        let error = error.expect_err("the acquire must fail");
         let text = error.to_string();
         assert!(error.details().contains(details), "{}", error.details());
         assert!(!text.contains("master-"), "{text}");
@@ -223,7 +228,7 @@ async fn error_says_that_this_process_holds_the_lock() {
         redlock
             .acquire("x")
             .await
-            .expect("the lock is free again")
+            .expect("the lock must be free again")
             .release()
             .await;
     }
@@ -291,7 +296,9 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
         let lines = String::from_utf8(lines.0.lock().expect("no panic").clone()).expect("text");
         let mut missed = lines.lines().filter(|line| line.contains("attempt missed"));
         assert!(missed.clone().count() > 3, "{lines}");
-        let last = missed.next_back().expect("one of them");
+        let last = missed
+            .next_back()
+            .expect("a failed attempt must have been reported");
         // Each field occurs once in the span and once in the event.
         let queued = if unordered { 0 } else { 2 };
         assert_eq!(last.matches("answering=").count(), 2, "{last}");
@@ -309,7 +316,7 @@ async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_
         holder
             .status("b")
             .await
-            .expect("a good name")
+            .expect("the name must be valid")
             .note()
             .is_some()
     };
@@ -333,7 +340,9 @@ async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_
     assert!(waiting.note.is_some(), "{waiting:?}");
     // Nobody holds the lock `a`, but a waiter of this process is queued before this caller. That waiter has no note.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
-    let error = error.map(drop).expect_err("another waiter is ahead");
+    let error = error
+        .map(drop)
+        .expect_err("the acquire must fail, because another waiter is ahead");
     let AcquireError::HeldByOther(missed) = &error else {
         panic!("{error}");
     };

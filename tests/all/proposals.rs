@@ -115,7 +115,7 @@ async fn client_that_joins_a_hold_of_its_owner_continues_to_propose_tokens_from_
         .shared()
         .acquire()
         .await
-        .expect("readers share the lock");
+        .expect("the reader must share the lock with the other readers");
     assert_eq!(read.fencing_token(), beside.fencing_token());
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;

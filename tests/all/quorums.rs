@@ -59,7 +59,10 @@ async fn overlaps(first: &Quorums, second: &Quorums) -> usize {
         let (holders, overlaps) = (holders.clone(), overlaps.clone());
         tokio::spawn(async move {
             for (name, holders) in names.iter().zip(holders.iter()) {
-                let guards = client.acquire(name).await.expect("the lock, in turn");
+                let guards = client
+                    .acquire(name)
+                    .await
+                    .expect("each client must get the lock in its turn");
                 if holders.fetch_add(1, Ordering::SeqCst) > 0 {
                     overlaps.fetch_add(1, Ordering::SeqCst);
                 }
@@ -98,7 +101,7 @@ async fn adding_a_quorum_in_two_steps_never_allows_two_holders_of_a_lock() {
 /// The memory of all keys on a master, in bytes.
 fn bytes(server: &Server) -> i64 {
     let Reply::Array(keys) = ask_server(server, &["KEYS", "*"]) else {
-        panic!("no list of keys");
+        panic!("the reply to KEYS must be a list");
     };
     let usage = |key: &Reply| match key {
         Reply::Bulk(key) => {

@@ -25,7 +25,7 @@ async fn quota(redlock: &Redlock, pieces: u64) -> Quota {
     quota
         .create(pieces)
         .await
-        .expect("all masters are reachable");
+        .expect("the call must succeed, because all masters can be reached");
     quota
 }
 
@@ -63,18 +63,27 @@ async fn quota_is_created_only_once_and_only_if_no_master_stores_it() {
     let (nodes, redlock) = memory(3);
     let quota = redlock.quota("prizes");
     nodes[1].set_condition(Condition::Down);
-    let error = quota.create(10).await.expect_err("one master is away");
-    assert!(matches!(error, ValueError::Incomplete(_)), "{error}");
-    assert!(error.details().contains("m1: down"), "{error}");
-    nodes[1].set_condition(Condition::Up);
-    let error = quota.take(1).await.expect_err("no value was written");
-    assert!(matches!(error, ValueError::Missing(_)), "{error}");
-
-    quota.create(10).await.expect("all masters are reachable");
     let error = quota
         .create(10)
         .await
-        .expect_err("the value exists already");
+        .expect_err("the creation must fail, because one master is away");
+    assert!(matches!(error, ValueError::Incomplete(_)), "{error}");
+    assert!(error.details().contains("m1: down"), "{error}");
+    nodes[1].set_condition(Condition::Up);
+    let error = quota
+        .take(1)
+        .await
+        .expect_err("the take must fail, because no quota was created");
+    assert!(matches!(error, ValueError::Missing(_)), "{error}");
+
+    quota
+        .create(10)
+        .await
+        .expect("the call must succeed, because all masters can be reached");
+    let error = quota
+        .create(10)
+        .await
+        .expect_err("the creation must fail, because the value exists already");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     assert!(error.details().contains("m0"), "{error}");
     // Another `create` fails while even one master still has the quota, and the quota is unchanged.
@@ -126,15 +135,24 @@ async fn quota_lost_by_a_majority_at_the_same_time_hands_out_no_units() {
         node.forget();
     }
     for _ in 0..3 {
-        let error = quota.take(1).await.expect_err("the quota is lost");
+        let error = quota
+            .take(1)
+            .await
+            .expect_err("the take must fail, because the quota is lost");
         assert!(matches!(error, ValueError::Lost(_)), "{error}");
         let said = error.reports().iter();
         let none = said.filter(|said| said.outcome == NodeOutcome::NoValue);
         assert_eq!(none.count(), 3, "{error}");
     }
     // Only an operator can decide what happens to a lost quota.
-    quota.drop_quota().await.expect("all masters are reachable");
-    quota.create(9).await.expect("no record is left");
+    quota
+        .drop_quota()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
+    quota
+        .create(9)
+        .await
+        .expect("the creation must succeed, because no master has a record any more");
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 8 }));
 }
 
@@ -261,7 +279,10 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
             _ => Treatment::Honest,
         });
     }
-    let error = quota.take(1).await.expect_err("the lock has expired");
+    let error = quota
+        .take(1)
+        .await
+        .expect_err("the take must fail, because the lock has expired");
     assert!(matches!(error, ValueError::LockLost(_)), "{error}");
     for node in &nodes {
         node.change(|_| Treatment::Honest);
@@ -300,7 +321,11 @@ async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
             let done = polled(quota.take(1), polls).await;
             let mut taken = u64::from(done.is_some());
             loop {
-                match quota.take(1).await.expect("all masters are reachable") {
+                match quota
+                    .take(1)
+                    .await
+                    .expect("the call must succeed, because all masters can be reached")
+                {
                     Take::Taken { .. } => taken += 1,
                     Take::SoldOut { left } => break assert_eq!(left, 0),
                 }
@@ -500,7 +525,10 @@ async fn quota_does_not_change_a_key_of_another_data_type_or_a_value_of_another_
         assert_eq!(length.int(), Some(2));
     }
     let nightly = redlock.once("nightly", secs(3600));
-    nightly.create().await.expect("all masters are reachable");
+    nightly
+        .create()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     let other = redlock.quota("nightly");
     for error in [
         other
@@ -650,7 +678,10 @@ async fn lock_of_a_quota_is_kept_until_the_write_is_answered_if_a_master_was_not
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
     // No master answers the write before the release, and the release waits for the answers.
-    let error = quota.take(1).await.expect_err("no answer in time");
+    let error = quota
+        .take(1)
+        .await
+        .expect_err("the take must fail, because no master answers the write in time");
     assert!(matches!(error, ValueError::Unknown(_)), "{error}");
     nodes[4].set_condition(Condition::Up);
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 8 }));
@@ -668,7 +699,10 @@ async fn reading_a_quota_restores_it_on_a_slow_master() {
     ];
     let redlock = settings(urls).build().expect("good settings");
     let quota = redlock.quota("prizes");
-    quota.create(10).await.expect("all masters are reachable");
+    quota
+        .create(10)
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     let has_it = || has_key(&masters[2], "quorate:value:prizes");
     eventually("all masters must have the value", has_it).await;
     let forgets = |master| ask_server(master, &["DEL", "quorate:value:prizes"]);

@@ -27,13 +27,13 @@ async fn readers_share_the_lock_and_exclude_writers() {
         .shared()
         .acquire()
         .await
-        .expect("readers share the lock");
+        .expect("the reader must share the lock with the other readers");
     let three = here
         .lock("doc")
         .shared()
         .acquire()
         .await
-        .expect("readers share the lock");
+        .expect("the reader must share the lock with the other readers");
     assert!(one.is_valid() && two.is_valid() && three.is_valid());
     let writer = there.try_acquire("doc").await.expect("an answer");
     assert!(matches!(writer, TryAcquire::Held(_)));
@@ -330,8 +330,8 @@ async fn reader_dropped_at_any_await_point_leaves_no_key() {
     let writer = tokio::time::timeout(SOON, redlock.lock("doc").wait(Wait::For(SOON)).acquire());
     let writer = writer
         .await
-        .expect("the call ends in time")
-        .expect("no reader is left");
+        .expect("the call must end in time")
+        .expect("the writer must get the lock, because no reader is left");
     writer.release().await;
     for master in &masters {
         let left = ask_server(master, &["EXISTS", "doc", "quorate:holds:doc"]).int();
@@ -360,7 +360,7 @@ async fn shared_mode_is_refused_for_kinds_of_locks_without_readers() {
     let alone = redlock.lock_all(["a"]).shared().acquire().await;
     let _alone = alone.expect("free");
     let beside = redlock.lock("a").shared().acquire().await;
-    let _beside = beside.expect("readers share the lock");
+    let _beside = beside.expect("the reader must share the lock with the other readers");
 }
 
 /// The number of connections that a master has received since its start, including the connection of this request.
@@ -403,7 +403,10 @@ async fn force_released_writer_cannot_be_downgraded() {
     let (ours, other) = (redlock(&masters), redlock(&masters));
     for readers_came in [false, true] {
         let guard = take(&ours, "doc").await;
-        other.break_lock("doc").await.expect("a good name");
+        other
+            .break_lock("doc")
+            .await
+            .expect("the name must be valid");
         take(&other, "doc").await.release().await;
         let mut reader = None;
         if readers_came {
@@ -443,7 +446,10 @@ async fn forced_release_of_readers_removes_their_notes() {
         String::from_utf8_lossy(&reader.token().to_hex())
     );
     eventually("the note must be written", || holders(&masters, &note) == 3).await;
-    redlock.break_lock("doc").await.expect("a good name");
+    redlock
+        .break_lock("doc")
+        .await
+        .expect("the name must be valid");
     assert_eq!(holders(&masters, &note), 0);
     drop(reader);
 }

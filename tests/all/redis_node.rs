@@ -37,7 +37,7 @@ async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
 async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
     match outcome_at(redlock, n).await {
         NodeOutcome::Fault(fault) => fault,
-        other => panic!("no fault but {other:?}"),
+        other => panic!("the master must fail, but: {other:?}"),
     }
 }
 
@@ -86,7 +86,7 @@ async fn build_connects_to_no_master_and_acquire_succeeds_once_a_majority_is_up(
     masters[2].restart().expect("restarted");
     let guard = tokio::time::timeout(PATIENCE, waiting).await;
     let guard = guard
-        .expect("the call ends in time")
+        .expect("the call must end in time")
         .expect("no panic")
         .expect("free");
     guard.release().await;
@@ -117,7 +117,7 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
             "the master granted a lock {:?} after its start",
             up.elapsed()
         );
-        // The master should grant locks again after 250 ms. The test allows more, for a machine with other load.
+        // The master should grant locks again after 250 ms. The test allows more, for a machine that is busy.
         assert!(up.elapsed() < secs(3), "{:?}", up.elapsed());
     }
 }
@@ -138,7 +138,7 @@ async fn flushed_scripts_are_loaded_again() {
         flush();
         guard.extend(secs(30)).await.expect("extended");
         flush();
-        let status = redlock.status("job").await.expect("a good name");
+        let status = redlock.status("job").await.expect("the name must be valid");
         assert!(status.nodes.iter().all(|node| node.state.is_ok()));
         flush();
         let released = guard.release().await;
@@ -185,16 +185,20 @@ async fn client_recovers_when_its_password_is_corrected_on_the_server() {
     let redlock = settings(urls).node_timeout(secs(2)).build().expect("good");
     let fault = fault_at(&redlock, 2).await;
     assert!(matches!(fault, Fault::Denied(_)), "{fault:?}");
-    let mut control = locked.connect(PATIENCE).expect("the right password");
+    let mut control = locked
+        .connect(PATIENCE)
+        .expect("the login must succeed, because the password is right");
     control
         .command(&["CONFIG", "SET", "requirepass", "old-secret"])
-        .expect("the corrected master works");
+        .expect("the acquire must succeed, because the fault is corrected on one master");
     healed(&redlock, 2).await;
 }
 
 /// Sends a slow command to the server, from a separate thread.
 fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
-    let mut control = server.connect(secs(60)).expect("the server is alive");
+    let mut control = server
+        .connect(secs(60))
+        .expect("the server must answer the command");
     thread::spawn(move || {
         // The command may be answered with an error, because it was killed.
         let _ = control.command(command);
@@ -332,7 +336,10 @@ async fn foreign_value_in_a_lock_key_is_a_fault_of_its_master_and_is_not_deleted
     ask_server(&masters[1], &["RPUSH", "job", "somebody's"]);
     let error = redlock.try_acquire("job").await.expect_err("no majority");
     assert!(error.details().contains("WRONGTYPE"), "{error}");
-    redlock.break_lock("job").await.expect("a good name");
+    redlock
+        .break_lock("job")
+        .await
+        .expect("the name must be valid");
     redlock.flush().await;
     for master in masters.iter().take(2) {
         let length = ask_server(master, &["LLEN", "job"]).int();
@@ -379,7 +386,7 @@ async fn user_without_pubsub_rights_can_lock() {
     guard.release().await;
     let second = tokio::time::timeout(PATIENCE, second).await;
     second
-        .expect("the call ends in time")
+        .expect("the call must end in time")
         .expect("no panic")
         .expect("a token");
 }
@@ -484,10 +491,11 @@ async fn excess_requests_to_a_slow_master_wait_without_timeouts() {
     // 12,000 requests take at least six seconds. With a timeout of three seconds, half of them would time out if all
     // were sent at once. The timeout is long enough for a machine that delays this test by a second.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
-    let node = quorate::testing::connect("redis://pipe", &settings).expect("a good address");
+    let node =
+        quorate::testing::connect("redis://pipe", &settings).expect("the address must be valid");
     ask(&*node, look(b"warm"))
         .await
-        .expect("the master answers");
+        .expect("the master must answer");
     let mut ears = Ears::new();
     for n in 0..12_000 {
         ears.ask(&*node, n, look(b"job"));
@@ -514,7 +522,7 @@ async fn killed_connections_are_replaced() {
     }
 }
 
-/// Starts a proxy before the first master. Returns the proxy, and the URLs of all masters.
+/// Starts a proxy in front of the first master. Returns the proxy, and the URLs of all masters.
 fn behind_a_proxy(masters: &Masters) -> (Proxy, Vec<String>) {
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let mut urls = masters.urls();
@@ -754,7 +762,8 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
 async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let masters = masters(1);
     let settings = settings([""; 0]).node_timeout(secs(5)).max_ttl(secs(30));
-    let node = quorate::testing::connect(&masters[0].url(), &settings).expect("a good address");
+    let node =
+        quorate::testing::connect(&masters[0].url(), &settings).expect("the address must be valid");
     for (asked, name) in [
         (claim(b"job", 1), "job"),
         (support::asking::queued(b"line", 1, 7), "line"),
@@ -782,7 +791,7 @@ async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release(
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let settings = settings([""; 0]).node_timeout(ms(200));
     let url = masters[0].url_at(proxy.addr());
-    let node = quorate::testing::connect(&url, &settings).expect("a good address");
+    let node = quorate::testing::connect(&url, &settings).expect("the address must be valid");
     for round in 0..3 {
         eventually_answers(&*node).await;
         let strand = Harm::Strand.inject(&proxy);

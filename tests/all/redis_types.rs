@@ -14,7 +14,7 @@ async fn masters_taken_from_redis_clients_keep_their_passwords() {
     let clients = |password: &str| {
         let urls = masters.urls().into_iter();
         let urls = urls.map(|url| url.replace("://", &format!("://{password}")));
-        let open = |url: String| redis::Client::open(url).expect("a good URL");
+        let open = |url: String| redis::Client::open(url).expect("the URL must be valid");
         urls.map(open).collect::<Vec<_>>()
     };
     let over = |clients: &[redis::Client]| {
@@ -25,7 +25,10 @@ async fn masters_taken_from_redis_clients_keep_their_passwords() {
         builder.build().expect("good settings")
     };
     let redlock = over(&clients(":s3cret@"));
-    let guard = redlock.acquire("r").await.expect("the password is right");
+    let guard = redlock
+        .acquire("r")
+        .await
+        .expect("the acquire must succeed, because the password is right");
     drop(guard);
     let without = over(&clients(""));
     let refused = without.lock("r").wait(Wait::None).acquire().await;
@@ -39,7 +42,7 @@ async fn masters_taken_from_redis_clients_keep_their_passwords() {
 async fn masters_taken_from_redis_clients_keep_their_database_and_duplicates_are_refused() {
     let masters = masters(1);
     let url = format!("{}/3", masters.urls()[0]);
-    let client = redis::Client::open(url).expect("a good URL");
+    let client = redis::Client::open(url).expect("the URL must be valid");
     let builder = settings([""; 0]).redis_connection(client.get_connection_info().clone());
     let redlock = builder.build().expect("good settings");
     let guard = redlock.acquire("r").await.expect("free");

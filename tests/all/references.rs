@@ -40,7 +40,7 @@ impl File {
             };
             match line {
                 Some(line) if !line.is_empty() && !line.starts_with('|') => {
-                    let paragraph = paragraphs.last_mut().expect("the list is never empty");
+                    let paragraph = paragraphs.last_mut().expect("the list must not be empty");
                     *paragraph += line;
                     *paragraph += " ";
                 }

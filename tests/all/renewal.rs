@@ -10,9 +10,9 @@ use crate::support::{PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{Drift, ExtendError, Fault, Instant, LockGuard, LossCause, Redlock};
 
-/// The TTL of the locks. The first renewal is due after three seconds and the next after six. Everything that must
-/// happen at once is expected within [`SOON`], which is two seconds.
+/// The TTL of the locks. The first renewal is due after three seconds and the next after six.
 const TTL: Duration = secs(9);
+/// The time limit for everything that must happen at once.
 const SOON: Duration = secs(2);
 
 /// One request that extends locks, as a master received it, and its time of arrival.
@@ -146,7 +146,7 @@ async fn late_drop_of_the_guard_of_a_lost_lock_does_not_end_the_renewal_of_anoth
         .redlock
         .break_lock("first")
         .await
-        .expect("the lock is force-released");
+        .expect("the force-release must succeed");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
     // The second lock gets the place in the renewal schedule that the first lock had.
@@ -229,7 +229,9 @@ async fn loss_is_reported_when_a_majority_has_answered() {
     })
     .await;
     let told = tokio::time::timeout(SOON, lost).await;
-    let cause = told.expect("notified at once").expect("no panic");
+    let cause = told
+        .expect("the holder must be notified at once")
+        .expect("no panic");
     assert_eq!(cause, LossCause::TakenAway);
     assert!(!guard.is_valid());
 }
@@ -243,9 +245,13 @@ async fn extension_reports_a_loss_when_a_majority_has_answered() {
     let lost = tokio::spawn(guard.lost());
     let told = tokio::time::timeout(SOON, guard.extend(TTL)).await;
     let taken_away = Err(ExtendError::Lost(LossCause::TakenAway));
-    assert_eq!(told.expect("notified at once"), taken_away);
+    assert_eq!(
+        told.expect("the holder must be notified at once"),
+        taken_away
+    );
     let told = tokio::time::timeout(SOON, lost).await;
-    told.expect("notified at once").expect("no panic");
+    told.expect("the holder must be notified at once")
+        .expect("no panic");
 }
 
 #[tokio::test]

@@ -52,7 +52,9 @@ async fn cloned_lock_request_works_in_a_spawned_task_after_its_redlock_is_droppe
     let request = Redlock::in_memory(3).lock("job");
     let tasks = [request.clone(), request].map(|request| {
         tokio::spawn(async move {
-            let guard = request.await.expect("the lock, in turn");
+            let guard = request
+                .await
+                .expect("each client must get the lock in its turn");
             guard.release().await
         })
     });

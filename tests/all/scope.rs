@@ -90,7 +90,10 @@ async fn scope_error_distinguishes_a_failed_body_from_a_lost_lock() {
     let full = |error: &ReportError| matches!(error, ReportError::Disk(why) if why.kind() == io::ErrorKind::StorageFull);
     assert!(failed.as_ref().is_err_and(full), "{failed:?}");
 
-    let guard = redlock.acquire("r").await.expect("the lock is free again");
+    let guard = redlock
+        .acquire("r")
+        .await
+        .expect("the lock must be free again");
     let lock = redlock.lock("r").wait(quorate::Wait::For(ms(20)));
     let held = lock.try_scope(async |_| Ok::<_, ReportError>(())).await;
     let not_acquired =
@@ -106,7 +109,7 @@ async fn scope_error_distinguishes_a_failed_body_from_a_lost_lock() {
             Ok::<_, Box<dyn std::error::Error>>(())
         })
         .await;
-    let error = lost.expect_err("the lease has expired");
+    let error = lost.expect_err("the scope must fail, because the lease has expired");
     assert!(matches!(
         error.downcast_ref::<ScopeError>(),
         Some(ScopeError::Lost {

@@ -46,7 +46,7 @@ async fn semaphore_grants_exactly_its_number_of_permits_in_separate_slots() {
     let again = again
         .expect("an answer")
         .acquired()
-        .expect("one permit is free");
+        .expect("the permit that is free must be acquired");
     assert_eq!(again.slot(), slot);
     // The permit uses another key than the plain lock that has the same name as the semaphore.
     assert_eq!(again.resource(), b"api");
@@ -132,7 +132,7 @@ async fn permit_is_renewed_and_its_release_wakes_a_waiter() {
 async fn semaphore_keeps_all_permits_while_a_minority_of_masters_is_down() {
     let masters = masters(3);
     let redlock = waits(&masters);
-    masters[0].kill().expect("the server is killed");
+    masters[0].kill().expect("the server must be killed");
     let mut held = Vec::new();
     for at in 0..4 {
         let permit = redlock.semaphore("api", 4).acquire().await;
@@ -230,7 +230,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
             permit
                 .acquire()
                 .await
-                .expect("one permit is free")
+                .expect("the permit that is free must be acquired")
                 .release()
                 .await;
             Instant::now()

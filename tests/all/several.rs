@@ -134,7 +134,10 @@ async fn lock_on_several_resources_is_renewed_and_lost_as_a_whole() {
         ask_server(master, &["SET", "b", "a foreign value"]);
     }
     let cause = tokio::time::timeout(secs(10), guard.lost()).await;
-    assert_eq!(cause.expect("the loss is reported"), LossCause::TakenAway);
+    assert_eq!(
+        cause.expect("the loss must be reported"),
+        LossCause::TakenAway
+    );
     eventually("the other resource must be released", || {
         holders(&masters, "a") == 0
     })

@@ -1,4 +1,5 @@
-//! Tests of a waiter that leaves the queue for a while. It keeps its ticket, and so its place before all later waiters.
+//! Tests of a waiter that leaves the queue for a while. It keeps its ticket, and so its place in front of all later
+//! waiters.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ async fn waiter_that_left_the_queue_gets_its_old_place_back() {
         async move {
             let began = Instant::now();
             loop {
-                let seen = status.status("x").await.expect("a good name");
+                let seen = status.status("x").await.expect("the name must be valid");
                 let stands = |queue: usize| queue == wanted;
                 let mut states = seen.nodes.iter().map(|node| node.state.as_ref());
                 if states.all(|state| state.is_ok_and(|state| stands(state.queue.len()))) {
@@ -51,8 +52,8 @@ async fn waiter_that_left_the_queue_gets_its_old_place_back() {
             }
         }
     };
-    // The first waiter gets the first ticket and gives up. So when the next waiter leaves the queue for a while, the
-    // queue is empty.
+    // The first waiter gets the first ticket and stops waiting. So when the next waiter leaves the queue for a while,
+    // the queue is empty.
     let first = waiting("first", secs(2));
     queued(1).await;
     let old = waiting("old", secs(60));
@@ -194,7 +195,7 @@ async fn grant_of_an_acquire_that_arrives_after_its_own_release_is_undone() {
         }
         tokio::time::sleep(ms(100)).await;
         let second = client(vec![Arc::new(masters[1].clone())]);
-        let status = second.status("job").await.expect("a good name");
+        let status = second.status("job").await.expect("the name must be valid");
         assert_eq!(
             status.verdict(),
             StatusVerdict::Free,

@@ -249,7 +249,7 @@ async fn waiter_keeps_its_wait_lock_from_joining_the_queue_until_its_release() {
         });
         names.collect()
     };
-    assert_eq!(kept(true).len(), 3, "one for each waiter");
+    assert_eq!(kept(true).len(), 3, "each waiter must have one");
     assert_eq!(kept(false).len(), 0);
     guard.release().await;
     for wait in waits {
@@ -437,7 +437,10 @@ async fn tokens_of_a_store_with_dates_do_not_depend_on_the_clients_clock() {
     );
     assert!(near(taken("other").await));
     let nightly = redlock.once("report", secs(3_600));
-    nightly.create().await.expect("all masters are reachable");
+    nightly
+        .create()
+        .await
+        .expect("the call must succeed, because all masters can be reached");
     let outcome = nightly.at_most_once(async |_| ()).await;
     let refused = matches!(
         outcome,

@@ -203,7 +203,7 @@ async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
         if let Ok(Some(guard)) = tried.map(quorate::TryAcquire::acquired) {
             return guard;
         }
-        assert!(began.elapsed() < secs(20), "{resource} is never free");
+        assert!(began.elapsed() < secs(20), "{resource} must become free");
         tokio::time::sleep(ms(5)).await;
     }
 }
@@ -220,7 +220,10 @@ async fn extension_of_a_lock_at_a_slow_store_lasts_as_long_as_reported() {
     let (one, other) = (one.expect("good"), other.expect("good"));
     let guard = one.lock("nightly").renewal(false).acquire().await;
     let guard = guard.expect("free");
-    guard.extend(secs(4)).await.expect("the lock is still held");
+    guard
+        .extend(secs(4))
+        .await
+        .expect("the extension must succeed, because the lock is still held");
     let _next = seize(&other, "nightly").await;
     assert!(
         !guard.is_valid(),
@@ -241,7 +244,10 @@ async fn cached_records_are_read_again_after_a_restart_of_the_store() {
     books.restart_with(disk);
     seize(&one, "of this run").await.release().await;
     let guard = seize(&other, "nightly").await;
-    guard.extend(secs(4)).await.expect("the lock is still held");
+    guard
+        .extend(secs(4))
+        .await
+        .expect("the extension must succeed, because the lock is still held");
     // Since its restart, the store has made as many changes as it lost. So its versions equal those that the client
     // remembers.
     let tried = one.try_acquire("nightly").await.expect("no fault");

@@ -147,7 +147,10 @@ async fn observer_is_notified_at_once_of_the_first_leader_after_minutes_without_
         builder.node(node).build().expect("good")
     };
     let (observer, candidate) = (redlock(), redlock());
-    let mut seen = observer.election("boss").observe().expect("a good name");
+    let mut seen = observer
+        .election("boss")
+        .observe()
+        .expect("the name must be valid");
     assert_eq!(seen.next().await, None);
     let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
     // The store forgets an observer after a minute, and the observer polls only every 400 s. So the observer must
@@ -155,7 +158,8 @@ async fn observer_is_notified_at_once_of_the_first_leader_after_minutes_without_
     tokio::time::sleep(secs(150)).await;
     let began = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
-    let leads = leads.expect("there is no leader yet");
+    let leads =
+        leads.expect("the candidate must become the leader, because no other candidate leads");
     assert_eq!(seen.await.expect("no panic"), Some(leads.term()));
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
@@ -276,7 +280,7 @@ async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer
         let tried = other
             .try_acquire("nightly")
             .await
-            .expect("the master answers");
+            .expect("the master must answer");
         assert_eq!(tried.acquired().is_some(), delivered, "{back_after:?}");
     }
 }

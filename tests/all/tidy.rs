@@ -94,7 +94,10 @@ fn spread(text: &str) -> Vec<String> {
             ',' if depth == 0 => parts.push(String::new()),
             _ => {
                 depth += i32::from(c == '{') - i32::from(c == '}');
-                parts.last_mut().expect("the list is never empty").push(c);
+                parts
+                    .last_mut()
+                    .expect("the list must not be empty")
+                    .push(c);
             }
         }
     }

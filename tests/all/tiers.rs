@@ -102,7 +102,7 @@ fn table_of_test_tiers_shows_the_steps_of_each_tier() {
     let test = text("scripts/test");
     let (short, all) = test
         .split_once("[ -n \"$all\" ]; then")
-        .expect("the steps of --all");
+        .expect("scripts/test must have steps for --all only");
     let ci = text(".ci/run");
     assert!(ci.lines().any(|line| line == "scripts/test"));
     for (name, command) in [

@@ -144,7 +144,7 @@ async fn waiter_that_leaves_the_queue_waits_until_it_has_left_on_every_master() 
         let said = nodes[0]
             .master
             .with_master(|master, now| master.apply(now, &look));
-        match said.expect("the master answers") {
+        match said.expect("the master must answer") {
             quorate::node::Answer::State(state) => state.queue.len(),
             other => panic!("{other:?}"),
         }
@@ -180,6 +180,8 @@ async fn waiter_that_leaves_the_queue_waits_until_it_has_left_on_every_master() 
     waiting.abort();
     let left = left.all()[0];
     let back = asked.all().into_iter().find(|asked| *asked > left);
-    let after = back.expect("the server is up again").saturating_since(left);
+    let after = back
+        .expect("the server must start again")
+        .saturating_since(left);
     assert!(after >= SLOW, "{after:?}");
 }

@@ -12,7 +12,8 @@ use quorate_testbed::Masters;
 /// must be gone within half of this time.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
-/// The time limit for everything that must happen in a test, on a machine with other load.
+/// The time limit for everything that must happen in a test. It is generous, for a machine that is busy with other
+/// work.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Waits until `seen` returns true. After `limit` without success, the test fails with the message `what`.
@@ -30,7 +31,7 @@ fn queued(masters: &Masters, resource: &str) -> i64 {
     let count = |master: &quorate_testbed::Server| {
         let count = master
             .command(&["ZCARD", &queue])
-            .expect("the server is alive");
+            .expect("the server must answer the command");
         count.int().expect("a number")
     };
     masters.iter().map(count).min().unwrap_or(0)
@@ -60,7 +61,7 @@ fn queue_keys(masters: &Masters) -> usize {
                 .iter()
                 .map(|pattern| match master.command(&["KEYS", pattern]) {
                     Ok(quorate_testbed::Reply::Array(keys)) => keys.len(),
-                    other => panic!("KEYS answered {other:?}"),
+                    other => panic!("KEYS must be answered with a list, but: {other:?}"),
                 })
                 .sum::<usize>()
         })
@@ -128,7 +129,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
         })
         .await;
     }
-    let status = holder.status("many").await.expect("a good name");
+    let status = holder.status("many").await.expect("the name must be valid");
     let lines = status
         .nodes
         .iter()
@@ -161,7 +162,10 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
     // Ticket keys expire by themselves, so they are not checked.
     for master in &masters {
         let left = master.command(&["PTTL", "quorate:ticket:many"]);
-        let left = left.expect("the server is alive").int().expect("a number");
+        let left = left
+            .expect("the server must answer the command")
+            .int()
+            .expect("a number");
         assert!(
             left == -2 || (0..=8_000).contains(&left),
             "the ticket key must be gone or expire within 8 s, but it expires in {left} ms"
@@ -181,7 +185,9 @@ async fn try_overtakes_no_waiter_and_a_dropped_waiter_leaves_the_queue_at_once()
     .await;
     // Delete the lock key without a wake-up for the waiter.
     for master in &masters {
-        master.command(&["DEL", "x"]).expect("the server is alive");
+        master
+            .command(&["DEL", "x"])
+            .expect("the server must answer the command");
     }
     let tried = third.try_acquire("x").await.expect("a quorum");
     assert!(

@@ -31,7 +31,10 @@ fn redlock(masters: &Masters) -> Redlock {
 async fn queued(redlock: &Redlock, resource: &str, count: usize) {
     let began = Instant::now();
     loop {
-        let status = redlock.status(resource).await.expect("a good name");
+        let status = redlock
+            .status(resource)
+            .await
+            .expect("the name must be valid");
         let lines = status
             .nodes
             .iter()
@@ -158,7 +161,7 @@ async fn killed_holder_delays_twenty_waiters_by_its_ttl_only() {
     while watcher
         .status("x")
         .await
-        .expect("a good name")
+        .expect("the name must be valid")
         .nodes
         .iter()
         .all(|node| {
@@ -203,10 +206,10 @@ async fn connections_cut_while_waiting_block_no_waiter() {
     for master in &masters {
         master
             .command(&["CLIENT", "KILL", "TYPE", "pubsub"])
-            .expect("the server is alive");
+            .expect("the server must answer the command");
         master
             .command(&["CLIENT", "KILL", "TYPE", "normal"])
-            .expect("the server is alive");
+            .expect("the server must answer the command");
     }
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
@@ -241,7 +244,7 @@ async fn masters_with_clocks_seconds_apart_serve_all_waiters() {
         }
     };
     let offsets: Vec<_> = (0..3)
-        .map(|_| shim.offset_file().expect("an offset file"))
+        .map(|_| shim.offset_file().expect("the offset file must be created"))
         .collect();
     offsets[0]
         .set(Duration::from_secs(1), Skew::Ahead)
@@ -295,7 +298,9 @@ async fn waiter_that_reaches_all_masters_does_not_starve_behind_waiters_that_rea
     // Once the proxies let messages pass again, these waiters are served as well.
     proxies.iter().for_each(Proxy::heal);
     for task in stuck {
-        task.await.expect("no panic").expect("served after healing");
+        task.await
+            .expect("no panic")
+            .expect("the waiter must be served after the fault is healed");
     }
 }
 
@@ -340,5 +345,5 @@ async fn wait_shorter_than_a_round_trip_still_makes_one_full_attempt() {
         .masters(masters.urls());
     let patient = patient.build().expect("good settings");
     let guard = patient.lock("x").wait(wait).acquire().await;
-    guard.expect("the lock is free").release().await;
+    guard.expect("the lock must be free").release().await;
 }

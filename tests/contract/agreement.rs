@@ -78,7 +78,7 @@ pub(crate) enum Deed {
     /// Sets the fencing counter as a client would whose clock is a month ahead.
     CounterAhead(usize),
     DeleteTicket(usize),
-    /// Puts a key of another data type in place of a break marker.
+    /// Puts a key of another data type in place of a break record.
     ForeignMark(usize),
     /// Waits for 30 ms, half of [`BLINK`].
     Nap,
@@ -638,9 +638,9 @@ struct Pair {
     memory: Arm,
     server: Arm,
     heard: [Heard; 2],
-    /// The number of operations that were compared. The field `cut` counts the sequences that ended early because an
-    /// operation took too long.
+    /// The number of operations that were compared.
     compared: AtomicUsize,
+    /// The number of sequences that ended early because an operation took too long.
     cut: AtomicUsize,
 }
 

@@ -88,7 +88,8 @@ impl Arm {
         // The contract is about answers, not about speed, so the node timeout is long enough for a busy machine.
         let patient = settings([""; 0]).node_timeout(secs(10)).max_ttl(LONG);
         let patient = patient.connect_timeout(secs(10));
-        let node = quorate::testing::connect(&server.url(), &patient).expect("a good address");
+        let node =
+            quorate::testing::connect(&server.url(), &patient).expect("the address must be valid");
         Self {
             node,
             master: Master::Server(Box::new(server)),
@@ -121,7 +122,9 @@ impl Arm {
     }
 
     fn command(server: &Server, args: &[&[u8]]) -> Reply {
-        server.command(args).expect("the server is alive")
+        server
+            .command(args)
+            .expect("the server must answer the command")
     }
 
     /// Writes a string to a key, as another client would.
@@ -233,7 +236,7 @@ impl Arm {
             Master::Store(records) => {
                 records.change(key, &mut |master, now| said = look(master, now));
             }
-            Master::Server(_) => panic!("not of a server"),
+            Master::Server(_) => panic!("only masters that are no servers may be asked for this"),
         }
         match said? {
             Answer::State(state) => Ok(state),

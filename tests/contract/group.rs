@@ -118,7 +118,7 @@ pub(crate) async fn force_released_hold_does_not_join_a_later_class(arm: &Arm) {
     let number = arm.granted(acquire(&reader(KEY, 1), LONG, now())).await;
     arm.ask(smash(KEY))
         .await
-        .expect("the lock is force-released");
+        .expect("the force-release must succeed");
     let writer = claim(KEY, 2);
     arm.granted(acquire(&writer, LONG, now())).await;
     arm.ask(release(&writer)).await.expect("released");
@@ -132,7 +132,7 @@ pub(crate) async fn force_released_hold_does_not_join_a_later_class(arm: &Arm) {
     assert_eq!(values, [hex(3)]);
 }
 
-/// Tests readers and holds of one owner after a forced release, which leaves a break marker for two days. During that
+/// Tests readers and holds of one owner after a forced release, which leaves a break record for two days. During that
 /// time, holds that were acquired after the forced release must still be restored on the master.
 pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restored(arm: &Arm) {
     for class in [Class::Shared, Class::Owner("job 7".into())] {
@@ -143,7 +143,7 @@ pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restore
         assert_eq!(joined, number);
         arm.ask(smash(KEY))
             .await
-            .expect("the lock is force-released");
+            .expect("the force-release must succeed");
         // The hold with number + 7 has agreed on a fencing number that this master did not receive.
         for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
@@ -157,7 +157,7 @@ pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restore
         // return.
         arm.ask(smash(KEY))
             .await
-            .expect("the lock is force-released");
+            .expect("the force-release must succeed");
         for broken in [later, hold(1, number), hold(2, number + 7)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
             assert_eq!(kept, Ok(each(&[Extended::NotOurs])));
@@ -189,7 +189,7 @@ pub(crate) async fn downgrade_of_a_force_released_lock_returns_the_remaining_tim
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.ask(smash(KEY))
         .await
-        .expect("the lock is force-released");
+        .expect("the force-release must succeed");
     arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
     let reads = Claim::new("", KEY, token(3), true).with_fairness(Fairness::Fair(None));
     let instead = group(KEY, Class::Shared, 0).instead_of(token(1));

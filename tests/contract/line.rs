@@ -1,4 +1,5 @@
-//! Contract cases: a queue of waiters on one master whose ticket key was deleted or evicted, or whose waiters have died.
+//! Contract cases: a queue of waiters on one master whose ticket key was deleted or evicted, or whose waiters have
+//! died.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -148,7 +149,10 @@ pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_has_no
     // The first waiter is still listed, because no request has removed the dead waiters from the queue.
     let said = arm.ask(smash(KEY)).await;
     assert!(matches!(said, Ok(Answer::State(_))), "{said:?}");
-    eventually("the waiter that is alive is woken", || living.contains(KEY)).await;
+    eventually("the waiter that is alive must be woken", || {
+        living.contains(KEY)
+    })
+    .await;
 }
 
 pub(crate) async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(arm: &Arm) {

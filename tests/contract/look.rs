@@ -13,7 +13,7 @@ use crate::support::secs;
 const KEY: &[u8] = b"job";
 const DAY: Duration = secs(86_400);
 
-/// The key of the break marker of a lock.
+/// The key of the break record of a lock.
 fn mark(key: &[u8]) -> Vec<u8> {
     [b"quorate:broken:", key].concat()
 }
@@ -86,7 +86,7 @@ pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is
         arm.granted(acquire(holder, LONG, now())).await;
         arm.ask(smash(KEY))
             .await
-            .expect("the lock is force-released");
+            .expect("the force-release must succeed");
     }
     for holder in &holders {
         let said = arm.ask(extend(&[(holder, LONG)])).await;
@@ -95,16 +95,16 @@ pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is
     assert_eq!(arm.read(KEY), None);
 }
 
-/// Tests that the marker lasts for two days, whatever TTL the lock had and whatever `max_ttl` the operator has. Reason:
-/// other clients may use TTLs of up to a day.
+/// Tests that the break record lasts for two days, whatever TTL the lock had and whatever `max_ttl` the operator has.
+/// Reason: other clients may use TTLs of up to a day.
 pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
     arm.ask(smash(KEY))
         .await
-        .expect("the lock is force-released");
+        .expect("the force-release must succeed");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
-    // If a lock of readers or of an owner is force-released again, the marker's lifetime is extended.
+    // If a lock of readers or of an owner is force-released again, the lifetime of the break record is extended.
     arm.put(&mark(KEY), b"\nanother\n", Some(secs(1)));
     let part = Part {
         key: KEY.into(),
@@ -117,7 +117,7 @@ pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Ar
     arm.granted(acquire(&reader, short, now())).await;
     arm.ask(smash(KEY))
         .await
-        .expect("the lock is force-released");
+        .expect("the force-release must succeed");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
     assert!(
         arm.read(&mark(KEY))
@@ -135,7 +135,7 @@ pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_return(ar
             arm.granted(acquire(&Arc::new(holder), LONG, now())).await;
             arm.ask(smash(KEY))
                 .await
-                .expect("the lock is force-released");
+                .expect("the force-release must succeed");
         }
     }
     let first = Token::from_bytes([&[0][..], &[1; 15]].concat().try_into().expect("sixteen"));
@@ -150,7 +150,7 @@ pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_record(arm:
     arm.put(KEY, b"somebody", Some(LONG));
     arm.ask(smash(KEY))
         .await
-        .expect("the lock is force-released");
+        .expect("the force-release must succeed");
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
 }
 
@@ -162,7 +162,7 @@ pub(crate) async fn force_released_lock_without_expiry_is_not_restored(arm: &Arm
     arm.put(KEY, &hex(1), None);
     arm.ask(smash(KEY))
         .await
-        .expect("the lock is force-released");
+        .expect("the force-release must succeed");
     let said = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(said, Ok(each(&[Extended::NotOurs])));
     assert_eq!(arm.read(KEY), None);

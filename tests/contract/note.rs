@@ -96,14 +96,14 @@ pub(crate) async fn note_follows_the_renewed_expiry_of_its_lock(arm: &Arm) {
     arm.granted(acquire(&holder, secs(100), now())).await;
     arm.ask(note(&holder, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * secs(100));
     arm.ask(extend(&[(&holder, LONG)]))
         .await
-        .expect("the lock is still held");
+        .expect("the extension must succeed, because the lock is still held");
     arm.ask(note(&holder, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * LONG);
 }
 
@@ -112,7 +112,7 @@ pub(crate) async fn renewal_keeps_the_note_and_reports_a_missing_one(arm: &Arm) 
     arm.granted(acquire(&holder, secs(100), now())).await;
     arm.ask(note(&holder, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     let each = |said| Ok(Answer::Extended(vec![said]));
     let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, each(Extended::Kept));
@@ -140,7 +140,7 @@ pub(crate) async fn renewal_without_the_note_flag_leaves_the_note_unchanged(arm:
     arm.granted(acquire(&holder, secs(100), now())).await;
     arm.ask(note(&holder, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     let alone = || {
         let (claim, ttl) = (holder.clone(), LONG);
         let item = ExtendItem {
@@ -165,7 +165,7 @@ pub(crate) async fn note_without_its_lock_is_not_shown(arm: &Arm) {
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     // The lock key is deleted as if it had expired, not released, so the note stays.
     arm.delete(KEY);
     assert!(arm.read(&note_key(KEY)).is_some());
@@ -185,7 +185,7 @@ pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     assert_eq!(
         arm.ask(note(&stranger, "two", true)).await,
         Ok(written(false))
@@ -198,7 +198,7 @@ pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     let late = claim(KEY, 2);
     late.take_note();
     assert_eq!(arm.ask(release(&late)).await, Ok(Answer::Released(false)));
@@ -210,7 +210,7 @@ pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
         arm.granted(acquire(&holder, LONG, now())).await;
         arm.ask(note(&holder, "one", false))
             .await
-            .expect("the note is answered");
+            .expect("the master must answer the request");
         assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
         assert_eq!(arm.read(&note_key(KEY)), None, "{n}");
     }
@@ -221,10 +221,14 @@ pub(crate) async fn leftover_note_is_never_shown_for_another_holder(arm: &Arm) {
     arm.granted(acquire(&first, LONG, now())).await;
     arm.ask(note(&first, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     let left = arm.read(&note_key(KEY)).expect("a note");
     arm.delete(KEY);
-    assert_eq!(state(arm).await.note, None, "a free lock has no note");
+    assert_eq!(
+        state(arm).await.note,
+        None,
+        "a free lock must not have a note"
+    );
     arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
     assert_eq!(arm.read(&note_key(KEY)), Some(left));
     assert_eq!(state(arm).await.note, None);
@@ -248,7 +252,7 @@ pub(crate) async fn refused_ordered_attempt_gets_the_holders_note(arm: &Arm) {
         assert_eq!(host(line.note), known);
         arm.ask(note(&holder, "one", false))
             .await
-            .expect("the note is answered");
+            .expect("the master must answer the request");
     }
 }
 
@@ -257,7 +261,7 @@ pub(crate) async fn forced_release_returns_and_removes_the_note(arm: &Arm) {
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
         panic!("no state")
     };
@@ -280,7 +284,7 @@ pub(crate) async fn note_key_of_another_data_type_is_ignored(arm: &Arm) {
     arm.put(KEY, b"somebody", None);
     arm.ask(smash(KEY))
         .await
-        .expect("the lock is force-released");
+        .expect("the force-release must succeed");
     let left = arm.read(&note_key(KEY));
     assert_eq!(left.as_deref(), Some(&b"foreign"[..]));
     // A lock key of another data type has no holder.
@@ -349,10 +353,10 @@ pub(crate) async fn new_leader_is_announced_to_its_observers(arm: &Arm) {
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     arm.ask(note(&holder, "one", true))
         .await
-        .expect("the note is answered");
+        .expect("the master must answer the request");
     eventually("the new leader must be announced to observers", || {
         *heard.0.lock().expect("no panic") == [KEY.to_vec()]
     })
@@ -436,7 +440,7 @@ pub(crate) async fn every_hold_of_a_class_has_a_note_that_ends_with_it(arm: &Arm
     assert_about(arm.ttl(&key(2)), LONG * NOTE_LIVES);
     arm.ask(release(&one))
         .await
-        .expect("the lock is still held");
+        .expect("the extension must succeed, because the lock is still held");
     assert_eq!(arm.read(&key(1)), None);
     let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
         panic!("no state")

@@ -40,7 +40,7 @@ pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
 pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
     let mut ears = Ears::new();
     // Wait until the node is connected, because requests that are queued before that take another code path.
-    arm.ask(look(KEY)).await.expect("the master answers");
+    arm.ask(look(KEY)).await.expect("the master must answer");
     let mut wanted = Vec::new();
     for n in 0..MANY {
         // Most requests are withdrawn, up to 1,200 in a row. So at times the node has nothing to send although requests
@@ -61,7 +61,9 @@ pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
         );
         assert_eq!(said == Err(Fault::Withdrawn), wanted[number], "{said:?}");
     }
-    arm.ask(look(KEY)).await.expect("the master still answers");
+    arm.ask(look(KEY))
+        .await
+        .expect("the master must still answer");
     assert!(ears.is_silent());
 }
 

@@ -211,8 +211,10 @@ fn step(cut: bool) -> impl Strategy<Value = Step> {
 
 fn command(arm: &Arm, args: &[&[u8]]) -> Reply {
     match &arm.master {
-        Master::Server(server) => server.command(args).expect("the server is alive"),
-        _ => panic!("only of servers"),
+        Master::Server(server) => server
+            .command(args)
+            .expect("the server must answer the command"),
+        _ => panic!("only servers may be asked for this"),
     }
 }
 
@@ -231,7 +233,7 @@ fn scripts(arm: &Arm) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// The master does not know that queues exist, because the queue marker was deleted.
+    /// The master does not know that queues exist, because the queue marker (the key `quorate:lines`) was deleted.
     Lines,
     /// The master does not see which locks have queues, because the ticket keys were deleted.
     Tickets,

@@ -27,14 +27,14 @@ async fn held(arm: &Arm, n: u8) -> (Arc<Claim>, u64) {
 async fn found(arm: &Arm, claim: &Arc<Claim>, number: u64) -> (ServerRun, Option<StoredValue>) {
     match arm.ask(read(claim, number)).await {
         Ok(Answer::Value { run, stored }) => (run, stored),
-        other => panic!("not read: {other:?}"),
+        other => panic!("the value must be read, but: {other:?}"),
     }
 }
 
 async fn written(arm: &Arm, request: Request) -> ServerRun {
     match arm.ask(request).await {
         Ok(Answer::Written { run }) => run,
-        other => panic!("not written: {other:?}"),
+        other => panic!("the value must be written, but: {other:?}"),
     }
 }
 

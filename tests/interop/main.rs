@@ -25,7 +25,7 @@ impl Peer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the peer starts");
+            .expect("the peer must start");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         Self {
@@ -76,7 +76,7 @@ fn pottery() -> Option<Command> {
 }
 
 /// Checks that while one of two clients holds the lock, the other client is refused. One client is this library.
-/// `prefix` is the text that the other client puts before the resource name.
+/// `prefix` is the text that the other client puts in front of the resource name.
 async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &str) {
     let Some(command) = peer() else {
         eprintln!("SKIPPED: the peer is not installed; scripts/interop installs and runs this");

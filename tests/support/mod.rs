@@ -26,7 +26,8 @@ pub(crate) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// The time limit for everything that must happen in a test. It is generous, for a machine with other load.
+/// The time limit for everything that must happen in a test. It is generous, for a machine that is busy with other
+/// work.
 pub(crate) const PATIENCE: Duration = secs(20);
 
 pub(crate) fn masters(n: usize) -> Masters {

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// be repeated.
 pub(crate) fn seed() -> u64 {
     match std::env::var("QUORATE_SEED") {
-        Ok(text) => text.parse().expect("QUORATE_SEED is a number"),
+        Ok(text) => text.parse().expect("QUORATE_SEED must be a number"),
         Err(_) => SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_nanos() as u64),

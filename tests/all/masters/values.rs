@@ -297,7 +297,7 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let hour = hour.expect("a date").as_micros() + 3_600_000_000;
     let change = both.change().expect("a change");
     begin(&change).await;
-    let owner = both.owner("order-7").expect("a good id");
+    let owner = both.owner("order-7").expect("the id must be valid");
     let first = owner.acquire("job").await.expect("free");
     // On one master, a client's attempt has set the fencing counter to an hour ahead of the clock.
     let hour_ahead = ["SET", "quorate:fence:job", &hour.to_string()];
@@ -312,7 +312,7 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
         first.is_valid(),
         "the lock must be renewed on the old and the next masters"
     );
-    let further = scene.both().owner("order-7").expect("a good id");
+    let further = scene.both().owner("order-7").expect("the id must be valid");
     let further = further
         .acquire("job")
         .await
@@ -475,7 +475,7 @@ async fn fencing_counter_is_not_copied_if_the_operator_may_not_read_the_lock() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let ahead = (now.expect("a date").as_micros() + 3_600_000_000).to_string();
     ask_server(&scene.servers[0], &["SET", "quorate:fence:job", &ahead]);
-    let held = scene.both().owner("order-7").expect("a good id");
+    let held = scene.both().owner("order-7").expect("the id must be valid");
     let held = held.acquire("job").await.expect("free");
     let missing = missing_of(opened(&both).await);
     let says = |line: &String| line.to_lowercase().contains("user") || line.contains("right");
