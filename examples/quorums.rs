@@ -24,7 +24,7 @@ pub(crate) struct Quorums {
 /// gets its share of the locks from each of the others, and no other lock moves.
 pub(crate) fn chosen<'a>(quorums: &'a [Quorum], lock: &str) -> &'a Quorum {
     let largest = quorums.iter().max_by_key(|quorum| hash(quorum.name, lock));
-    largest.expect("at least one quorum")
+    largest.expect("there must be at least one quorum")
 }
 
 /// The FNV-1a hash of both names, then a mix of all bits. The hash must be the same in all clients and all versions, so
@@ -40,9 +40,9 @@ fn hash(quorum: &str, lock: &str) -> u64 {
 
 impl Quorums {
     /// Takes the lock in its quorum. While the list changes, a lock that moves is taken in its old quorum first, and
-    /// then in its new quorum. So it excludes clients that know only the old list as well as clients that know only the
-    /// new one. All clients take the two in the same order, so they cannot block each other. The fencing token of the
-    /// first guard is the one to pass on.
+    /// then in its new quorum. So this client excludes clients that know only the old list as well as clients that know
+    /// only the new one. All clients take the two locks in the same order, so these clients cannot block each other.
+    /// The fencing token of the first guard is the one to pass on.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Vec<LockGuard>, AcquireError> {
         let old = chosen(&self.now, lock);
         let mut guards = vec![old.redlock.acquire(lock).await?];
