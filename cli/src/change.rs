@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use quorate::list::DEFAULT_MAX_TTL;
 use quorate::{ChangeError, ChangeStage, ClientKind, MasterSeen, MastersChange, Redlock, Survey};
 
 use crate::config::{self, MasterOptions};
@@ -116,11 +115,7 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
         | Step::BackOut(step) => (step, false),
     };
     let (masters, _) = step.masters.clone().complete()?;
-    let ttl = masters
-        .settings()
-        .max_ttl
-        .unwrap_or(DEFAULT_MAX_TTL)
-        .min(LOCKED);
+    let ttl = masters.settings().max_ttl().min(LOCKED);
     let redlock = config::redlock(&masters, Some(ttl))?;
     let work = take_step(&args, &redlock, strangers_pass);
     let work = process::unless_asked_to_end(work, CUT_SHORT);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::list::{DEFAULT_NODE_TIMEOUT, OptionGroup, SETTINGS};
+use quorate::list::{OptionGroup, SETTINGS};
 pub(crate) use quorate::text::{duration, wait};
 use quorate::{Redlock, Settings};
 use serde::Serialize;
@@ -123,14 +123,9 @@ impl MasterOptions {
         &mut self.given.0
     }
 
-    /// The longest time that a master may take to reply.
-    pub(crate) fn node_timeout(&self) -> Duration {
-        self.settings().node_timeout.unwrap_or(DEFAULT_NODE_TIMEOUT)
-    }
-
     /// How long the command may wait at its end for its releases: the node timeout plus [`PARTING`].
     pub(crate) fn parting(&self) -> Duration {
-        self.node_timeout() + PARTING
+        self.settings().node_timeout() + PARTING
     }
 }
 

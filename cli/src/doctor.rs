@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::list::DEFAULT_MAX_TTL;
 use quorate::{Fault, Inspection, RestartGuard};
 use serde::Serialize;
 
@@ -124,7 +123,7 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
         .collect();
     let settings = masters.settings();
     let rules = Rules {
-        max_ttl: settings.max_ttl.unwrap_or(DEFAULT_MAX_TTL),
+        max_ttl: settings.max_ttl(),
         restart_guard: settings.restart_guard != Some(RestartGuard::Off),
         prefix: settings
             .prefix

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use nix::sys::signal::Signal;
-use quorate::list::DEFAULT_TTL;
 use quorate::{Election, Leadership, LockGuard, Redlock, Wait};
 
 use crate::config::{self, MasterOptions};
@@ -124,11 +123,12 @@ impl LeadArgs {
 
 /// Campaigns, and runs the command each time this machine becomes the leader, until `lead` ends.
 pub(crate) fn run(mut args: LeadArgs) -> Outcome {
-    let (masters, mut file) = std::mem::take(&mut args.masters).complete()?;
+    let (mut masters, mut file) = std::mem::take(&mut args.masters).complete()?;
     config::fill!(args from file: grace);
     args.command = words(args.shell.take(), std::mem::take(&mut args.command));
     process::ready().map_err(Failure::internal)?;
-    let ttl = args.ttl.or(file.settings.ttl).unwrap_or(DEFAULT_TTL);
+    masters.settings_mut().ttl = args.ttl.or(file.settings.ttl);
+    let ttl = masters.settings().ttl();
     let redlock = config::redlock(&masters, Some(ttl))?;
     let place = Place::new(&redlock, &masters);
     Kind::Exclusive.check_ancestors(&place, &args.name, Wait::Forever)?;

@@ -5,7 +5,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use quorate::list::DEFAULT_TTL;
 use quorate::{
     AcquireError, Fault, LockGuard, LockRequest, NodeOutcome, NodeReport, Phase, Redlock, Settings,
     Wait,
@@ -105,8 +104,8 @@ impl LockArgs {
         let (mut masters, file) = masters.complete()?;
         let settings = self.given.0.or(file.settings.clone());
         process::ready().map_err(Failure::internal)?;
-        let most = masters.settings().max_ttl.unwrap_or(DEFAULT_TTL);
-        let ttl = settings.ttl.unwrap_or(DEFAULT_TTL.min(most));
+        masters.settings_mut().ttl = settings.ttl;
+        let ttl = masters.settings().ttl();
         if ttl.is_zero() {
             return Err(Failure::usage(
                 "--ttl 0s: the lock would expire at once; use for example --ttl 10s",

@@ -11,15 +11,15 @@ use super::value::{Choice, Field};
 use crate::settings::{Order, RestartGuard, Wait};
 
 /// The default `ttl`: 10 s, or `max_ttl` if that is shorter.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
+const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// The default `max_ttl`: 30 s.
-pub const DEFAULT_MAX_TTL: Duration = Duration::from_secs(30);
+const DEFAULT_MAX_TTL: Duration = Duration::from_secs(30);
 /// The default `node_timeout`: 50 ms, or a tenth of the `ttl` if that is shorter.
-pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(50);
+const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(50);
 /// The default `connect_timeout`: 500 ms.
-pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The default `wait` of an acquire: 30 s.
-pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// The group of a setting: which commands of `quorate` accept the setting as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,17 +333,21 @@ settings! {
     }
 }
 
-/// The effective value of each setting: the value that was set, otherwise the default.
+/// The effective value of each setting: the value that was set, otherwise the default. The command `quorate` uses the
+/// public ones, so that each default is computed only here.
 impl Settings {
-    pub(crate) fn ttl(&self) -> Duration {
+    #[doc(hidden)]
+    pub fn ttl(&self) -> Duration {
         self.ttl.unwrap_or(DEFAULT_TTL.min(self.max_ttl()))
     }
 
-    pub(crate) fn max_ttl(&self) -> Duration {
+    #[doc(hidden)]
+    pub fn max_ttl(&self) -> Duration {
         self.max_ttl.unwrap_or(DEFAULT_MAX_TTL)
     }
 
-    pub(crate) fn node_timeout(&self) -> Duration {
+    #[doc(hidden)]
+    pub fn node_timeout(&self) -> Duration {
         let timeout = self.node_timeout;
         timeout.unwrap_or_else(|| DEFAULT_NODE_TIMEOUT.min(self.ttl() / 10))
     }

@@ -31,7 +31,6 @@ pub(super) struct Ground {
     pub(super) clients: RefCell<Vec<Redlock>>,
 }
 
-const TTL: Duration = Duration::from_secs(10);
 const DEFAULT_SIZES: [usize; 5] = [1, 3, 5, 7, 9];
 
 impl Ground {
@@ -159,7 +158,7 @@ impl Ground {
         let fair = !matches!(setting, Setting::Classic | Setting::Fenced);
         settings.order = Some(if fair { Order::Fair } else { Order::Unordered });
         // The library requires a ttl of at least four node timeouts.
-        let ttl = TTL.max(4 * options.node_timeout());
+        let ttl = settings.ttl().max(4 * settings.node_timeout());
         let redlock = config::redlock(&options, Some(ttl))?;
         self.clients.borrow_mut().push(redlock.clone());
         Ok(redlock)

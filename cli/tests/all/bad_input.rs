@@ -199,6 +199,21 @@ fn flags_override_the_file_of_option_config_which_overrides_variables_which_over
 }
 
 #[test]
+fn default_ttl_of_every_command_is_at_most_max_ttl() {
+    let masters = masters(1);
+    for words in [
+        &["run", "r", "--max-ttl", "5s", "--", "true"][..],
+        &["lead", "r", "--max-ttl", "5s", "--", "true"],
+        &["bench", "--time", "1s", "--tasks", "1", "--max-ttl", "5s"],
+    ] {
+        let mut command = quorate(&masters);
+        command.env("QUORATE_NODE_TIMEOUT", "500ms");
+        let ended = done(command.args(words));
+        assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
+    }
+}
+
+#[test]
 fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
     let masters = masters(1);
     let file = tempfile::NamedTempFile::new().expect("a file");
