@@ -112,12 +112,18 @@ impl<'a> AcquireLoop<'a> {
     pub(crate) async fn run(&mut self) -> Result<Acquired, NotAcquired> {
         let mut tries = Tries::default();
         if self.core.options.fair {
-            let turn = self.turn();
+            let local_turn = self.wanted.shape().local_turn();
+            let turn = self.turn(local_turn);
             let turn = turn.map_err(|found| self.not_acquired(Some(found), None, 0))?;
-            let place = match turn {
+            let mut place = match turn {
                 Turn::Now(place) => place,
-                Turn::After(place) => Some(Box::pin(self.local_turn(place)).await?),
+                Turn::After(place) => Some(Box::pin(self.wait_for_turn(place)).await?),
             };
+            // A waiter directly behind a reader may ask the masters as soon as that reader asks. Waiters ask in order
+            // of arrival, so adjacent readers enter together.
+            if let (LocalTurn::QueueAndShare, Some(place)) = (local_turn, &mut place) {
+                place.leave_queues();
+            }
             tries.last_finding = place.as_ref().and_then(Place::shared_finding);
             tries.place = place;
         }
@@ -253,42 +259,31 @@ impl<'a> AcquireLoop<'a> {
     /// Enters the local queue. `Turn::Now(None)` means: this `try_acquire` must ask the masters although it has no
     /// place in the local queue. If other waiters queue behind the first one, a `try_acquire` fails with the result of
     /// the first waiter's last attempt.
-    fn turn(&self) -> Result<Turn, LastFinding> {
+    fn turn(&self, local_turn: LocalTurn) -> Result<Turn, LastFinding> {
         let lines = &self.core.lines;
-        if self.wanted.shape().local_turn() == LocalTurn::Pass {
+        if local_turn == LocalTurn::Pass {
             // A further hold of an owner that already holds the lock does not queue, so it overtakes all waiters.
             return Ok(Turn::Now(Some(lines.ask_beside(&self.wanted))));
         }
         if self.once {
-            let place = lines.enter_if_free(&self.wanted)?;
-            return Ok(Turn::Now(place.map(|place| self.at_front(place))));
+            return Ok(Turn::Now(lines.enter_if_free(&self.wanted)?));
         }
         let place = lines.enter(&self.wanted);
         Ok(if place.is_front() {
-            Turn::Now(Some(self.at_front(place)))
+            Turn::Now(Some(place))
         } else {
             Turn::After(place)
         })
     }
 
-    /// Returns `place`, whose waiter is at the front of its local queue and so may ask the masters.
-    fn at_front(&self, mut place: Place) -> Place {
-        // A waiter directly behind a reader may ask the masters as soon as that reader asks. Waiters ask in order of
-        // arrival, so adjacent readers enter together.
-        if self.wanted.shape().local_turn() == LocalTurn::QueueAndShare {
-            place.leave_queues();
-        }
-        place
-    }
-
     /// Waits behind other waiters of this process until this waiter may ask the masters.
-    async fn local_turn(&self, place: Place) -> Result<Place, NotAcquired> {
+    async fn wait_for_turn(&self, place: Place) -> Result<Place, NotAcquired> {
         metrics::ahead(|| Some(place.ahead()));
         if let Some(observer) = self.observer {
             observer(&self.behind(&place));
         }
         if self.until_over().wait(place.front()).await.is_some() {
-            return Ok(self.at_front(place));
+            return Ok(place);
         }
         // One attempt is made in full, even if the wait is shorter. Either this waiter makes it, or the waiter at the
         // front of the local queue, whose finding (what its attempt showed about the lock) this waiter shares.
@@ -298,7 +293,7 @@ impl<'a> AcquireLoop<'a> {
             limit.wait(place.front()).await;
         }
         match place.shared_finding() {
-            None if place.is_front() => Ok(self.at_front(place)),
+            None if place.is_front() => Ok(place),
             last_finding => Err(self.not_acquired(last_finding, None, 0)),
         }
     }

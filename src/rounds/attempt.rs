@@ -60,10 +60,8 @@ impl Coordinator {
 
         // The lease starts before the first byte is sent, because a master may start the ttl as early as that.
         let started = self.now();
-        let round = FanOut::new(
-            self.runtime.clone(),
-            AcquireAnswers::open(self.quorum, started),
-        );
+        let answers = AcquireAnswers::open(self.quorum, started);
+        let round = FanOut::new(self.runtime.clone(), answers);
         let mut cleanup = Cleanup {
             coordinator: self,
             round: round.clone(),
@@ -81,13 +79,14 @@ impl Coordinator {
         let verdict = limit.wait(round.until(|answers| answers.verdict())).await;
         self.met.store(true, Ordering::Relaxed);
         let failure = if verdict == Some(Verdict::Won) {
+            let numbering = claim.shape().numbering();
             let agreed = if !claim.fenced() {
                 Ok(None)
-            } else if let Some(fencing) = self.agreed(&round, &claim, offset, wall) {
+            } else if let Some(fencing) = self.agreed(&round, numbering, offset, wall) {
                 Ok(Some(fencing))
             } else {
                 // A second round is rare. Its future is boxed, so that the future of an attempt stays small.
-                let agree = Box::pin(self.agree(&round, &claim, offset, wall, ttl));
+                let agree = Box::pin(self.agree(&round, &claim, numbering, offset, wall, ttl));
                 limit.wait(agree).await.unwrap_or(Err(Failure::Late))
             };
             match agreed {

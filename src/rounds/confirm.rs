@@ -23,11 +23,10 @@ impl Coordinator {
     pub(super) fn agreed(
         &self,
         round: &AcquireRound,
-        claim: &Claim,
+        numbering: Numbering,
         offset: ClockOffset,
         wall: u64,
     ) -> Option<u64> {
-        let numbering = claim.shape().numbering();
         if numbering == Numbering::OfOwner {
             return None;
         }
@@ -45,11 +44,11 @@ impl Coordinator {
         &self,
         round: &AcquireRound,
         claim: &Arc<Claim>,
+        numbering: Numbering,
         offset: ClockOffset,
         wall: u64,
         ttl: Duration,
     ) -> Result<Option<u64>, Failure> {
-        let numbering = claim.shape().numbering();
         let agreement = match numbering {
             Numbering::Raised | Numbering::Joined => round.answers().round.agreement(),
             Numbering::OfOwner => self.agreement_of_all(round).await,

@@ -380,6 +380,50 @@ fn functions_have_at_most_seventy_lines() {
     }
 }
 
+/// The largest number of places of `src/` that ask for the kind of a lock. It may only shrink, so that a new kind of lock
+/// stays a change of few files.
+const KIND_QUESTIONS: usize = 15;
+
+/// The files that define the kinds of locks, so they may ask for the kind. `memory/group.rs` is the part of the memory
+/// master that serves only groups.
+const KIND_FILES: [&str; 6] = [
+    "node/request.rs",
+    "node/shape.rs",
+    "node/claim.rs",
+    "rounds/wanted.rs",
+    "acquire/kind.rs",
+    "node/memory/group.rs",
+];
+
+#[test]
+fn kind_of_a_lock_is_asked_for_in_at_most_fifteen_places() {
+    let base = root().join("src");
+    let mut files = Vec::new();
+    sources(&base, &mut files);
+    let mut places = Vec::new();
+    for path in files {
+        let name = path.strip_prefix(&base).expect("a file in src");
+        if KIND_FILES.iter().any(|file| name == Path::new(file)) {
+            continue;
+        }
+        let code = code(&path);
+        let lines = code.lines().filter(|line| !line.contains("fn "));
+        // Every fact about a kind is asked of a claim's shape, or of its group, slot or class.
+        let asks = [".shape()", ".group()", ".permit()", ".class()"];
+        let lines = lines.filter(|line| asks.iter().any(|ask| line.contains(ask)));
+        places.extend(lines.map(|line| format!("{}: {}", name.display(), line.trim())));
+    }
+    let count = places.len();
+    assert!(
+        count <= KIND_QUESTIONS,
+        "{count} places ask for the kind of a lock, but at most {KIND_QUESTIONS} may: {places:#?}"
+    );
+    assert!(
+        count == KIND_QUESTIONS,
+        "only {count} places ask for the kind of a lock: lower the limit in this test: {places:#?}"
+    );
+}
+
 /// Names in the library that are declared in two files on purpose.
 const TWINS: [&str; 2] = [
     // These types exist twice: with the feature `metrics`, and as empty types without it.
