@@ -9,6 +9,15 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
+/// The text of a script or a configuration file, without lines that are comments.
+fn without_comments(name: &str) -> String {
+    let text = text(name);
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
 /// The cells of the table row with this name, in the columns `scripts/test`, `.ci/run` and `scripts/test --all`.
 fn row(name: &str) -> [String; 3] {
     let page = text("CONTRIBUTING.md");
@@ -46,15 +55,130 @@ fn numbers(code: &str) -> Vec<u64> {
         .collect()
 }
 
+/// The constants of the simulation with numbers of seeds, each with its table row.
+const SEEDS: [(&str, &str); 4] = [
+    ("REDIS", "seeds of Redis masters"),
+    ("CHANGES", "seeds of masters that are replaced"),
+    ("STORES", "seeds of stores as masters"),
+    ("CROSSINGS", "seeds of each of these for the crossings"),
+];
+
+/// The table rows of steps that a script runs or does not run, each with the command of the step.
+const STEPS: [(&str, &str); 11] = [
+    ("examples on pages and in rustdoc", "cargo test --doc"),
+    ("programs in `examples/`", "scripts/examples"),
+    ("server versions", "scripts/versions"),
+    ("order of threads (loom)", "--cfg quorate_loom"),
+    ("oldest compiler", "cargo \"+$lowest\""),
+    ("lowest versions", "scripts/lowest-versions"),
+    ("packages", "scripts/package"),
+    ("each feature alone", "--features \"$feature\""),
+    ("format", "cargo fmt"),
+    ("lints (clippy)", "cargo clippy"),
+    ("documentation builds", "cargo doc"),
+];
+
+/// The table rows that no test compares with code: goals, measured times, and tests that every tier runs.
+const NOT_COMPARED: [&str; 4] = [
+    "goal in a fresh clone on a machine with two cores",
+    "measured, with `cargo-nextest`",
+    "measured, with Rust alone",
+    "unit, contract, library and command tests",
+];
+
+#[test]
+fn every_row_of_the_table_of_test_tiers_is_known_to_these_tests() {
+    let page = text("CONTRIBUTING.md");
+    let head = "| | `scripts/test` | `.ci/run` | `scripts/test --all` |\n";
+    let (_, table) = page.split_once(head).expect("the table of test tiers");
+    let rows = table
+        .lines()
+        .take_while(|line| line.starts_with("| ") || line.starts_with("|--"));
+    let rows = rows.filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let known = [
+        SEEDS.map(|(_, name)| name).as_slice(),
+        &STEPS.map(|(name, _)| name),
+    ]
+    .concat();
+    let known = [
+        &known[..],
+        &NOT_COMPARED,
+        &["seeded bugs", "tests with chaos runs"],
+    ]
+    .concat();
+    let rows: Vec<&str> = rows.collect();
+    for row in &rows {
+        assert!(known.contains(row), "no test compares the table row {row}");
+    }
+    assert_eq!(rows.len(), known.len(), "{rows:?}");
+}
+
+/// The modules that a filter of cargo-nextest names at the beginning of test names: `a` and `b` in `/^(a|b)::/`.
+fn modules_named(filter: &str) -> Vec<String> {
+    let starts = filter.split('^').skip(1);
+    let names = starts.filter_map(|start| Some(start.split_once("::")?.0));
+    let names = names.flat_map(|names| names.trim_matches(['(', ')']).split('|'));
+    names.map(str::to_owned).collect()
+}
+
+/// The folder with the test modules that a filter of cargo-nextest selects.
+fn test_folder(filter: &str) -> &'static str {
+    if filter.contains("package(quorate-chaos) &") {
+        "chaos/tests/all"
+    } else if filter.contains("binary(contract)") {
+        "tests/contract"
+    } else {
+        assert!(
+            filter.contains("package(quorate) & binary(all)"),
+            "{filter}"
+        );
+        "tests/all"
+    }
+}
+
+#[test]
+fn filters_of_the_test_runner_name_only_modules_that_exist() {
+    let config = without_comments(".config/nextest.toml");
+    let filters: Vec<&str> = config
+        .lines()
+        .filter_map(|line| line.strip_prefix("filter = "))
+        .collect();
+    let mut named = 0;
+    for filter in filters {
+        for module in modules_named(filter) {
+            let file = format!("{}/{module}.rs", test_folder(filter));
+            assert!(root().join(&file).exists(), "{filter}: no {file}");
+            named += 1;
+        }
+    }
+    assert!(named > 4, "the filters name only {named} modules");
+}
+
+#[test]
+fn test_group_of_chaos_runs_has_exactly_the_modules_that_start_them() {
+    let config = without_comments(".config/nextest.toml");
+    let before = config.split("test-group = 'chaos'").next();
+    let filter = before.and_then(|before| before.lines().rfind(|line| line.starts_with("filter")));
+    let mut named = modules_named(filter.expect("a filter"));
+    named.sort();
+    let folder = root().join("chaos/tests/all");
+    let files = std::fs::read_dir(folder).expect("a folder");
+    let files = files.map(|file| file.expect("an entry").path());
+    let files = files.filter(|file| file.extension().is_some_and(|end| end == "rs"));
+    let starts = files.filter(|file| {
+        let code = std::fs::read_to_string(file).expect("a source");
+        code.contains("Run::") || code.contains("chaos()")
+    });
+    let names = starts.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned()));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    assert_eq!(names, named);
+}
+
 #[test]
 fn table_of_test_tiers_shows_the_seeds_of_each_tier() {
     let code = text("simulation/tests/all/support/mod.rs");
-    for (constant, name) in [
-        ("REDIS", "seeds of Redis masters"),
-        ("CHANGES", "seeds of masters that are replaced"),
-        ("STORES", "seeds of stores as masters"),
-        ("CROSSINGS", "seeds of each of these for the crossings"),
-    ] {
+    for (constant, name) in SEEDS {
         let start = format!("pub(crate) const {constant}: Seeds = Seeds::of(");
         let line = code.lines().find_map(|line| line.strip_prefix(&start));
         let seeds = numbers(line.unwrap_or_else(|| panic!("no {constant}")));
@@ -99,25 +223,13 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
 
 #[test]
 fn table_of_test_tiers_shows_the_steps_of_each_tier() {
-    let test = text("scripts/test");
+    let test = without_comments("scripts/test");
     let (short, all) = test
         .split_once("[ -n \"$all\" ]; then")
         .expect("scripts/test must have steps for --all only");
-    let ci = text(".ci/run");
+    let ci = without_comments(".ci/run");
     assert!(ci.lines().any(|line| line == "scripts/test"));
-    for (name, command) in [
-        ("examples on pages and in rustdoc", "cargo test --doc"),
-        ("programs in `examples/`", "scripts/examples"),
-        ("server versions", "scripts/versions"),
-        ("order of threads (loom)", "--cfg quorate_loom"),
-        ("oldest compiler", "cargo \"+$lowest\""),
-        ("lowest versions", "scripts/lowest-versions"),
-        ("packages", "scripts/package"),
-        ("each feature alone", "--features \"$feature\""),
-        ("format", "cargo fmt"),
-        ("lints (clippy)", "cargo clippy"),
-        ("documentation builds", "cargo doc"),
-    ] {
+    for (name, command) in STEPS {
         let is_short = short.contains(command);
         let runs = [
             is_short,
