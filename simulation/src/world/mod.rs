@@ -349,6 +349,7 @@ struct Stray {
     run: u32,
     /// The connection on which the first copy of the message was sent.
     conn: usize,
+    /// The check of the generation marker that the script of the message makes; zero if it makes none.
     looks: usize,
     request: Request,
 }

@@ -302,8 +302,8 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// Returns the index of a script's check of the generation marker. Returns the error reply if the script is not
-    /// loaded, or if it refuses its client.
+    /// Returns the index of the check of the generation marker that a script makes; zero if it makes none. Returns the
+    /// error reply if the script is not loaded, or if it refuses its client.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -314,7 +314,7 @@ impl World {
         };
         let extends = matches!(script, Script::Extend | Script::Keep);
         if !script.checks_marker() || self.flaw == Some(Flaw::ExtendUnrefused) && extends {
-            return Ok(looks);
+            return Ok(0);
         }
         let Some(refusal) = self.refusal_by_mark(conn, looks) else {
             return Ok(looks);
@@ -417,8 +417,7 @@ impl World {
         }
         // The copy is lost if the server process that should have read it has ended.
         let readable = master.up && master.run == stray.run && !self.conns[stray.conn].ended;
-        let looks = stray.request.is_vote() || matches!(stray.request, Request::Write { .. });
-        let refused = looks && self.refusal_by_mark(stray.conn, stray.looks).is_some();
+        let refused = self.refusal_by_mark(stray.conn, stray.looks).is_some();
         let readable = readable && !refused;
         if let Some(stray) = self.strays[index].take().filter(|_| readable) {
             let master = stray.master;
