@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use crate::error::BuildError;
 use crate::node::note::{NoteText, Notes};
+use crate::protocol::fencing::COUNTER_TTL_US;
 use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::settings::Wait;
 
 /// The largest `max_ttl`: the lifetime of a fencing counter.
-const LONGEST_TTL: Duration = Duration::from_secs(86_400);
+const LONGEST_TTL: Duration = Duration::from_micros(COUNTER_TTL_US);
 
 /// The options of all locks of one `Redlock`.
 #[derive(Clone, Debug)]

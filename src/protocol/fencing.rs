@@ -44,6 +44,15 @@ pub(crate) struct ClockOffset(i64);
 /// proposal is further away, the master moves it to this limit.
 pub(crate) const PROPOSAL_SLACK_US: u64 = 1_000_000;
 
+/// How long a fencing counter is kept at least after the last grant of its lock, if the counter is not ahead of the
+/// master's clock: one day, in microseconds. So old counters do not accumulate.
+pub(crate) const COUNTER_TTL_US: u64 = 86_400_000_000;
+
+/// On masters that expire keys by their own clock, grants with numbers of the same period of this length (1,000 s, in
+/// microseconds) do not renew the expiry of the fencing counter (`fence/raise.lua`). So the first number of a period
+/// keeps the counter for longer, by the length of the period and the slack by which a number may be ahead of the clock.
+pub(crate) const COUNTER_PERIOD_US: u64 = 1_000_000_000;
+
 /// In microseconds: how far inside the limit the next proposal is placed, after a master raised a proposal to its
 /// limit.
 const EDGE_US: i64 = 5_000;

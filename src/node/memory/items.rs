@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::master::{Master, Waiting};
 use crate::keys::Family;
+use crate::protocol::fencing::COUNTER_TTL_US;
 
 /// One entry that a master keeps until it expires: a key, a waiter's place in a queue, or one of the holds of a shared
 /// lock.
@@ -55,7 +56,7 @@ impl Item {
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
         let number = std::str::from_utf8(&self.what).ok();
         let number: Option<u64> = number.and_then(|number| number.parse().ok());
-        is_counter && number.is_some_and(|number| number.saturating_add(DAY_US) > date)
+        is_counter && number.is_some_and(|number| number.saturating_add(COUNTER_TTL_US) > date)
     }
 }
 
@@ -84,7 +85,8 @@ impl Master {
                 until: Some(until * 1000),
             });
             // Drop the holds that expired more than a day ago, and keep the others.
-            items.extend(holds.filter(|hold| hold.until > Some(now.saturating_sub(DAY_US))));
+            items
+                .extend(holds.filter(|hold| hold.until > Some(now.saturating_sub(COUNTER_TTL_US))));
         }
         items
     }
@@ -118,9 +120,6 @@ impl Master {
         }
     }
 }
-
-/// One day in microseconds. For this long an expired hold is listed, and a counter is kept beyond its number.
-pub(in crate::node) const DAY_US: u64 = 86_400_000_000;
 
 fn number(bytes: &[u8]) -> u64 {
     let bytes = bytes.try_into().unwrap_or_default();

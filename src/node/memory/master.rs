@@ -11,23 +11,14 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
     Request, ServerRun, Shape, StoredValue, Ticket, Token, Waiter,
 };
-use crate::protocol::fencing::PROPOSAL_SLACK_US;
+use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK_US};
 
 /// The length of a process id, which is the beginning of a waiter id.
 pub(super) const PROCESS_LEN: usize = 16;
 
-/// How long a fencing counter is kept after the last grant of its lock, if the counter is not ahead of the master's
-/// clock: at least one day.
-const FENCE_TTL_US: u64 = 86_400_000_000;
-
-/// On masters that expire keys by their own clock, grants with numbers of the same period of 1,000 s do not renew the
-/// expiry of the fencing counter (`fence/raise.lua`). So the first number of a period keeps the counter for longer, by
-/// the length of the period and the slack by which a number may be ahead of the clock.
-const FENCE_PERIOD_US: u64 = 1_000_000_000;
-
 /// How long the break record of a force-released lock is kept: two days, twice the longest TTL that any client can
 /// configure.
-const BROKEN_TTL_US: u64 = 2 * FENCE_TTL_US;
+const BROKEN_TTL_US: u64 = 2 * COUNTER_TTL_US;
 
 /// How many bytes of a lock value are shown to other clients. No value of this library is longer.
 const VALUE_SHOWN: usize = 96;
@@ -816,7 +807,7 @@ impl Master {
         let number = raised(self.date(now), proposal, counter);
         // A store writes the whole record anyway, and its numbers may follow another clock than its expiries.
         let keeps =
-            matches!(self.dates, Dates::Own) && counter >= number - number % FENCE_PERIOD_US;
+            matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
         let fence = Family::Fence.of(key);
         match self.keys.get_mut(&fence).filter(|_| keeps) {
             Some(entry) => entry.value = Value::Text(number.to_string().into_bytes()),
@@ -829,9 +820,9 @@ impl Master {
     pub(super) fn set_counter(&mut self, now: u64, key: &[u8], number: u64) {
         let ahead = number.saturating_sub(self.date(now));
         let ahead = if ahead > PROPOSAL_SLACK_US { ahead } else { 0 };
-        let lives = FENCE_TTL_US + ahead.min(LARGEST_COUNTER);
+        let lives = COUNTER_TTL_US + ahead.min(LARGEST_COUNTER);
         let lives = match self.dates {
-            Dates::Own => Some(lives + FENCE_PERIOD_US + PROPOSAL_SLACK_US),
+            Dates::Own => Some(lives + COUNTER_PERIOD_US + PROPOSAL_SLACK_US),
             Dates::Shown(_) => Some(lives),
             Dates::Unknown => None,
         };

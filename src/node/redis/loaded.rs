@@ -9,13 +9,14 @@ use super::script::{Script, Set};
 use crate::keys::MASTERS;
 use crate::node::note::{NOTE_LIVES, NOTE_SHOWN};
 use crate::node::{Fault, Request};
+use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK_US};
 use crate::protocol::marker::Configuration;
 
 /// The expiry of a fencing counter when a script sets it: one day, so that old counters do not accumulate, plus the
-/// 1,000 s in which grants do not renew the expiry (`scripts/fence/raise.lua`), plus the second by which a number may
-/// be ahead of the master's clock. If the counter is further ahead, the difference is added
-/// (`scripts/fence/lives.lua`).
-pub(super) const FENCE_TTL: Duration = Duration::from_secs(86_400 + 1_000 + 1);
+/// 1,000 s in which grants do not renew the expiry (`scripts/fence/raise.lua`), plus the second by which a number may be
+/// ahead of the master's clock. If the counter is further ahead, the difference is added (`scripts/fence/lives.lua`).
+pub(super) const FENCE_TTL: Duration =
+    Duration::from_micros(COUNTER_TTL_US + COUNTER_PERIOD_US + PROPOSAL_SLACK_US);
 
 /// The SHA1 names by which this connection calls the scripts; empty for a script that is not loaded.
 #[derive(Clone, Default)]

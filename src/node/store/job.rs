@@ -10,9 +10,10 @@ use super::names::{self, Name};
 use super::time::StoreTime;
 use super::wait_lock;
 use crate::node::actor::mailbox::Queued;
-use crate::node::memory::items::{DAY_US, Id, Item, Kind};
+use crate::node::memory::items::{Id, Item, Kind};
 use crate::node::memory::{Dates, Master};
 use crate::node::{Answer, Claim, Fault, Request, ServerRun};
+use crate::protocol::fencing::COUNTER_TTL_US;
 use crate::protocol::instant::Instant;
 
 /// For how long a process that observes an election is notified of new leaders if it does not renew its request.
@@ -149,7 +150,7 @@ impl Job {
                 // The fencing counter has expired but is still needed: it is from a time at which the store's date was
                 // ahead, and the date has been corrected since. Keep the counter for another day.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
-                    item.until = Some(now + DAY_US);
+                    item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
                 }
                 Kind::Watcher => watchers.push(item),
