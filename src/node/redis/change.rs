@@ -9,6 +9,7 @@ use super::loaded::FENCE_TTL;
 use super::needs::{Names, needs};
 use super::refusal::{down, server_fault};
 use super::resp::{Command, Value};
+use super::script::{CARRY, RAISE};
 use super::shared::Shared;
 use super::source::with_parts;
 use crate::keys::{self, Family, MASTERS};
@@ -25,9 +26,6 @@ const TOGETHER: usize = 500;
 
 /// The largest number of stored values that are counted.
 const MOST_VALUES: usize = 1000;
-
-pub(super) const RAISE: &str = include_str!("../../scripts/masters/raise.lua");
-pub(super) const CARRY: &str = include_str!("../../scripts/masters/carry.lua");
 
 /// Executes an operator's operation on the master of `shared`, and then reads the master's state. Uses a connection of
 /// its own.
@@ -63,7 +61,7 @@ async fn carried_out(
             let lifetime = if *restores { RESTORED.as_millis() } else { 0 };
             let raise = [
                 "EVALSHA",
-                &talk.load(&with_parts(RAISE)).await?,
+                &talk.load(&with_parts(RAISE.source)).await?,
                 "1",
                 MASTERS,
                 &number.to_string(),
@@ -305,7 +303,7 @@ impl Talk {
     /// Raises each of these fencing counters to the value given with it. Returns the counters that were not raised
     /// because an owner holds the lock, each with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
-        let carry = self.load(&with_parts(CARRY)).await?;
+        let carry = self.load(&with_parts(CARRY.source)).await?;
         let mut owned = Vec::new();
         for page in counters.chunks(TOGETHER) {
             let mut command = Command::of(self.0.out(), 3 + 2 * page.len() + 1);

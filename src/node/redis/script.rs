@@ -1,6 +1,6 @@
 //! The scripts that masters run, one row for each script. All other lists of scripts are derived from these rows.
 //!
-//! The rows are in the order in which the scripts are loaded. A row without one of the fields does not compile. If a
+//! The rows of the scripts that clients run are in the order in which the scripts are loaded. A row without one of the fields does not compile. If a
 //! row is added, the `match` of the simulated server, which must decode the new script, does not compile either. The
 //! tests below compare KEYS and ARGV with the header of the Lua source. The tests of `needs.rs` compare the purposes
 //! with the calls in the source.
@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use super::source::with_parts;
 use crate::node::right::Purpose::{
-    self, Crowds, Elections, Fencing, Groups, Locking, Notes, Operating, Order, Semaphores, Values,
-    WakeUps,
+    self, Changing, Crowds, Elections, Fencing, Groups, Locking, Notes, Operating, Order,
+    Semaphores, Values, WakeUps,
 };
 use crate::node::{Claim, Fairness, Request, Shape};
 
@@ -297,6 +297,46 @@ scripts! {
         args: Args { first: &[], each: &["value"], last: &["queues"] },
     },
 }
+
+/// The properties of a script that only operators run, while masters are replaced. An operator's operation loads its
+/// script itself, so the script belongs to no set of scripts, and it does not check the generation marker.
+#[cfg_attr(not(test), allow(dead_code, reason = "tests compare these properties"))]
+pub(super) struct OperatorRow {
+    pub(super) source: &'static str,
+    /// The purposes for which the script calls Redis commands.
+    pub(super) purposes: &'static [Purpose],
+    keys: Keys,
+    args: Args,
+}
+
+/// Raises the generation marker.
+pub(super) static RAISE: OperatorRow = OperatorRow {
+    source: include_str!("../../scripts/masters/raise.lua"),
+    // The marker is the only key, and the tests take an only key for a lock key: `Locking`.
+    purposes: &[Changing, Locking],
+    keys: Keys::One("the generation marker"),
+    args: Args {
+        first: &[
+            "the marker's number",
+            "the fingerprint of the masters",
+            "the expiry in ms",
+        ],
+        each: &[],
+        last: &[],
+    },
+};
+
+/// Raises fencing counters to those of the old masters.
+pub(super) static CARRY: OperatorRow = OperatorRow {
+    source: include_str!("../../scripts/masters/carry.lua"),
+    purposes: &[Changing, Locking, Fencing],
+    keys: Keys::Many("counters"),
+    args: Args {
+        first: &["the expiry in ms of a counter that is not ahead of the clock"],
+        each: &["the number for each counter"],
+        last: &[],
+    },
+};
 
 #[allow(unreachable_pub, reason = "public with the feature testing")]
 impl Script {

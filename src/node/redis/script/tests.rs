@@ -8,39 +8,39 @@ fn header(source: &str) -> String {
 
 #[test]
 fn header_of_every_script_names_its_keys_and_arguments_in_order() {
-    for script in Script::ALL {
-        let row = script.row();
-        let header = header(row.source);
-        let (_, said) = header
-            .split_once("KEYS: ")
-            .expect("the header of the script must name KEYS");
-        let (keys, said) = said
-            .split_once(" ARGV: ")
-            .expect("the header of the script must name ARGV");
-        let (Keys::One(name) | Keys::Many(name)) = row.keys;
-        assert!(keys.starts_with(name), "{script:?}: {name} in {keys:?}");
+    let rows = Script::ALL.into_iter().map(Script::row);
+    let rows = rows.map(|row| (row.source, &row.keys, &row.args));
+    let of_operators = [&RAISE, &CARRY].map(|row| (row.source, &row.keys, &row.args));
+    for (source, keys, args) in rows.chain(of_operators) {
+        let header = header(source);
+        let (_, said) = header.split_once("KEYS: ").expect("the header must name KEYS");
+        let (said_keys, said) = said.split_once(" ARGV: ").expect("the header must name ARGV");
+        let (Keys::One(name) | Keys::Many(name)) = keys;
+        assert!(said_keys.starts_with(name), "{name} in {header:?}");
         let mut rest = said.split("Reply").next().unwrap_or_default();
-        for name in [row.args.first, row.args.each, row.args.last].concat() {
+        for name in [args.first, args.each, args.last].concat() {
             let behind = rest.split_once(name);
-            (_, rest) = behind.unwrap_or_else(|| panic!("{script:?}: {name} in {rest:?}"));
+            (_, rest) = behind.unwrap_or_else(|| panic!("{name} in {rest:?} of {header:?}"));
         }
     }
 }
 
 #[test]
 fn script_without_arguments_for_each_key_uses_exactly_the_arguments_of_its_row() {
-    for script in Script::ALL {
-        let Args { first, each, last } = script.row().args;
+    let rows = Script::ALL.map(|script| (script.source(), &script.row().args));
+    let raise = with_parts(RAISE.source);
+    for (source, args) in rows.into_iter().chain([(&*raise, &RAISE.args)]) {
+        let Args { first, each, last } = args;
         if !each.is_empty() {
             continue;
         }
-        let used = script.source().split("ARGV[").skip(1).map(|rest| {
+        let used = source.split("ARGV[").skip(1).map(|rest| {
             let digits = rest.split(']').next().unwrap_or_default();
             digits
                 .parse::<usize>()
                 .expect("ARGV must be indexed by a number")
         });
-        assert_eq!(used.max(), Some(first.len() + last.len()), "{script:?}");
+        assert_eq!(used.max(), Some(first.len() + last.len()), "{source}");
     }
 }
 
