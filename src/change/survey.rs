@@ -1,0 +1,384 @@
+//! The state of all masters during a replacement, and what it says about the next step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::values::CarriedValue;
+use crate::keys::{Family, OWNER};
+use crate::node::Fault;
+use crate::node::change::{ClientKind, MasterSeen};
+use crate::protocol::instant::Instant;
+use crate::protocol::marker::{Admission, Configuration, Marker};
+use crate::protocol::quorum::{MasterSet, Quorum};
+
+/// The masters' clocks may differ by at most `max_ttl` minus this time, or by 1 s if that is more. Then fencing tokens
+/// rise even if all masters lose their memory.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// How far a replacement of the masters has come, according to the generation markers on majorities of the masters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ChangeStage {
+    /// No majority of the masters has a generation marker of this replacement.
+    Untouched,
+    /// Both sets of masters have generation markers. Two groups of clients get votes: those that know only the old
+    /// masters, and those that know both sets.
+    Begun,
+    /// Some of the old masters are closed: they reject clients that know only the old masters. These are not a majority
+    /// of the old masters.
+    PartlyClosed,
+    /// A majority of the old masters is closed. Only clients that know both sets of masters can acquire locks.
+    Closed,
+    /// A majority of the next masters is open. Two groups of clients get votes: those that know both sets, and those
+    /// that know only the next masters.
+    Open,
+    /// The next masters have replaced the old ones: clients that know both sets get no votes any more.
+    Finished,
+}
+
+/// The state of all masters during a replacement, as seen at the beginning or at the end of one step.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Survey {
+    /// The state of each master.
+    pub masters: Vec<MasterSeen>,
+    /// The values (quotas and once-per-period records) that this step has copied to the next masters, or has removed
+    /// from them.
+    pub carried: Vec<CarriedValue>,
+    pub(super) advice: Vec<String>,
+    pub(super) configuration: Configuration,
+    pub(super) quorum: Quorum,
+    /// The time at which this step had raised the generation markers of the masters and had ended the connections of
+    /// clients that know only the old masters. `None` if the step only read the state of the masters.
+    pub(super) closed_at: Option<Instant>,
+}
+
+impl MasterSeen {
+    pub(super) fn marker(&self) -> Option<Marker> {
+        Marker::read(self.seen.mark.as_ref()?.as_bytes())
+    }
+
+    /// Whether the master answered, but the operator's user lacks a right that the steps of a replacement need
+    /// ([`ChangeSeen::missing`]). No step is executed then.
+    pub fn lacks_rights(&self) -> bool {
+        !self.seen.missing.is_empty()
+    }
+}
+
+impl Survey {
+    /// The masters whose state satisfies `such`.
+    pub(super) fn those(&self, such: impl Fn(&MasterSeen) -> bool) -> MasterSet {
+        let masters = self.masters.iter().enumerate();
+        masters
+            .filter(|(_, master)| such(master))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// For each key of a fencing counter, the largest number that an old master reports.
+    pub(super) fn largest(&self) -> BTreeMap<Vec<u8>, u64> {
+        let mut largest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        for master in self.masters.iter().filter(|master| master.is_old) {
+            for (key, number) in &master.seen.counters {
+                let known = largest.entry(key.clone()).or_default();
+                *known = (*known).max(*number);
+            }
+        }
+        largest
+    }
+
+    /// The masters whose generation marker belongs to this replacement and has a high enough number: at least this
+    /// replacement's first marker number plus `by`.
+    pub(super) fn marked(&self, by: u64) -> MasterSet {
+        let least = self.configuration.first_marker() + by;
+        let ours = |marker: Marker| marker.number >= least && !self.is_of_others(marker);
+        self.those(|master| master.marker().is_some_and(ours))
+    }
+
+    /// Whether any master of the same set (old or next) as the master at `index` has a marker of this replacement. If
+    /// so, a master of that set without a marker has lost its marker.
+    pub(super) fn has_marker_like(&self, index: usize) -> bool {
+        let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
+        let mut masters = self.masters.iter().enumerate();
+        masters.any(|(other, master)| master.is_old == is_old && marked.has(other))
+    }
+
+    /// Whether any master is open, so that it admits clients that know only the next masters.
+    pub(super) fn is_any_open(&self) -> bool {
+        self.marked(2) != MasterSet::default()
+    }
+
+    /// Whether the marker was written for other masters than this configuration expects at the marker's number.
+    pub(super) fn is_of_others(&self, marker: Marker) -> bool {
+        let ours = self.configuration.print_at(marker.number);
+        ours.is_some_and(|ours| ours != marker.print)
+    }
+
+    /// Whether the marker belongs to a later replacement of the masters than this one.
+    pub(super) fn is_later(&self, marker: Marker) -> bool {
+        let unknown = self.configuration.print_at(marker.number).is_none();
+        unknown && marker.number >= self.configuration.first_marker()
+    }
+
+    /// How far the replacement has come, according to the generation markers on majorities of the masters.
+    pub fn stage(&self) -> ChangeStage {
+        let [old, next] = [self.quorum.old_only(), self.quorum.next_only()];
+        if next.is_met_by(self.marked(4)) {
+            ChangeStage::Finished
+        } else if next.is_met_by(self.marked(2)) {
+            ChangeStage::Open
+        } else if old.is_met_by(self.marked(1)) {
+            ChangeStage::Closed
+        } else if self.marked(1) != MasterSet::default() {
+            ChangeStage::PartlyClosed
+        } else if self.quorum.is_met_by(self.marked(0)) {
+            ChangeStage::Begun
+        } else {
+            ChangeStage::Untouched
+        }
+    }
+
+    /// Whether a majority of the old masters has a generation marker with this number or a larger one.
+    pub(super) fn is_open_for(&self, number: u64) -> bool {
+        let marked = self.those(|master| {
+            master
+                .marker()
+                .is_some_and(|marker| marker.number >= number)
+        });
+        self.quorum.old_only().is_met_by(marked)
+    }
+
+    /// The masters that are closed both in this survey and in the later survey `now`, and whose server process has not
+    /// restarted between the two surveys.
+    pub(super) fn closed_until(&self, now: &Self) -> MasterSet {
+        let closed = self.marked(1);
+        let still = now.marked(1);
+        let same = |index: &usize| {
+            let run = |survey: &Self| survey.masters.get(*index)?.seen.run_id.clone();
+            run(self).is_some() && run(self) == run(now)
+        };
+        let both = (0..self.masters.len()).filter(|index| closed.has(*index) && still.has(*index));
+        both.filter(same).collect()
+    }
+
+    /// The keys of all locks under which any master stores a value (quota or once-per-period record).
+    pub(super) fn names(&self) -> Vec<Vec<u8>> {
+        let names = self.masters.iter().flat_map(|master| &master.seen.names);
+        let names: BTreeSet<&Vec<u8>> = names.collect();
+        names.into_iter().cloned().collect()
+    }
+
+    /// One line for each fencing counter that no majority of the next masters could raise, because an owner holds its
+    /// lock.
+    pub(super) fn held_by_owners(&self) -> Vec<String> {
+        let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
+        let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
+        let left = owned.into_iter().filter(|(key, _)| {
+            let took = |master: &MasterSeen| {
+                let mut owned = master.seen.owned.iter();
+                master.seen.fault.is_none() && !owned.any(|(other, _)| other == *key)
+            };
+            !self.quorum.next_only().is_met_by(self.those(took))
+        });
+        let line = |(key, owner): (&Vec<u8>, &Vec<u8>)| {
+            let without = |text: &[u8], before: &str| {
+                let rest = text.strip_prefix(before.as_bytes()).unwrap_or(text);
+                String::from_utf8_lossy(rest).into_owned()
+            };
+            format!(
+                "{:?}: the owner {:?} holds this lock, and the fencing number of this hold would change: run the step \
+                 open again when the owner has released the lock",
+                without(key, Family::Fence.before()),
+                without(owner, OWNER)
+            )
+        };
+        left.map(line).collect()
+    }
+
+    /// The masters that answered all requests.
+    pub(super) fn well(&self) -> MasterSet {
+        self.those(|master| master.seen.fault.is_none())
+    }
+
+    /// Returns no lines if `so` is true. Otherwise returns the line `missing`, and one line for each fault of a master,
+    /// because the faults may be the cause.
+    pub(super) fn unless(&self, so: bool, missing: &str) -> Vec<String> {
+        if so {
+            return Vec::new();
+        }
+        let mut missing = vec![missing.to_owned()];
+        missing.extend(self.faults());
+        missing
+    }
+
+    /// One line for each master that could not be asked, or did not answer every request.
+    pub fn faults(&self) -> Vec<String> {
+        self.faults_of(|_| true)
+    }
+
+    pub(super) fn faults_of(&self, such: impl Fn(&MasterSeen) -> bool) -> Vec<String> {
+        let masters = self.masters.iter().filter(|master| such(master));
+        let faults = masters.filter_map(|master| {
+            let fault: &Fault = master.seen.fault.as_ref()?;
+            Some(format!("{}: {fault}", master.node))
+        });
+        faults.collect()
+    }
+
+    /// The reasons why no step may be executed, one line each: markers that do not belong to this replacement, servers
+    /// that are named as two masters, and masters whose user lacks a right. A step that finds a missing right only when
+    /// it writes would be half done.
+    pub(super) fn obstacles(&self) -> Vec<String> {
+        let mut missing = self.faults_of(MasterSeen::lacks_rights);
+        for (index, master) in self.masters.iter().enumerate() {
+            let node = &master.node;
+            if let (Some(text), None) = (&master.seen.mark, master.marker()) {
+                missing.push(format!(
+                    "{node}: key quorate:masters holds {text:?}, which is not a generation marker: remove it if it is not yours"
+                ));
+            }
+            if let Some(marker) = master.marker()
+                && (self.is_of_others(marker) || self.is_later(marker))
+            {
+                missing.push(format!(
+                    "{node}: its generation marker {marker} belongs to other masters: compare masters, next_masters and \
+                     masters_generation with the settings of the replacement that wrote this marker"
+                ));
+            }
+            let run = master.seen.run_id.as_ref();
+            let twin = |other: &&MasterSeen| run.is_some() && other.seen.run_id.as_ref() == run;
+            if let Some(other) = self.masters[..index].iter().find(twin) {
+                missing.push(format!(
+                    "{node} is the same server as {}: name each server once",
+                    other.node
+                ));
+            }
+        }
+        missing
+    }
+
+    /// The reasons why the next masters cannot replace the old ones, one line each.
+    pub(super) fn unfit(&self, max_ttl: Duration) -> Vec<String> {
+        let mut missing = Vec::new();
+        let young = max_ttl + Duration::from_secs(1);
+        for master in self.masters.iter().filter(|master| master.is_next) {
+            let (node, seen) = (&master.node, &master.seen);
+            if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
+                missing.push(format!(
+                    "{node} has been up for only {uptime:?}, but its votes count only after {young:?}: try again then"
+                ));
+            }
+            if let Some(policy) = seen
+                .eviction
+                .as_ref()
+                .filter(|policy| *policy != "noeviction")
+            {
+                missing.push(format!(
+                    "{node} evicts keys ({policy}): set maxmemory-policy noeviction"
+                ));
+            }
+        }
+        missing.extend(self.clocks_apart(max_ttl));
+        missing
+    }
+
+    /// One line if the masters' clocks differ too much. Then the numbers of the next masters might not rise above those
+    /// of the old masters.
+    pub(super) fn clocks_apart(&self, max_ttl: Duration) -> Option<String> {
+        let masters = self.masters.iter();
+        let clocks = masters.filter_map(|master| master.seen.clock_offset_ms);
+        let apart = clocks.clone().max()?.abs_diff(clocks.min()?);
+        let apart = Duration::from_millis(apart);
+        let allowed = max_ttl.saturating_sub(SLACK).max(Duration::from_secs(1));
+        (apart > allowed).then(|| {
+            format!(
+                "the masters' clocks differ by {apart:?}, and at most {allowed:?} is allowed: synchronise them"
+            )
+        })
+    }
+
+    /// One line for each client that is configured with other masters. The masters reject such a client once they have
+    /// the generation marker.
+    pub(super) fn clients_of_other_masters(&self) -> Vec<String> {
+        let configuration = self.configuration;
+        let mut missing = Vec::new();
+        for master in &self.masters {
+            for client in &master.seen.clients {
+                if let ClientKind::AtStep(step, print) = client.kind
+                    && configuration
+                        .tagged(step)
+                        .is_some_and(|ours| ours.number() != print)
+                {
+                    missing.push(format!(
+                        "{}: {} at {} is configured with other masters, or with other names for them: configure \
+                         that client with the hosts and ports that are named here",
+                        master.node, client.name, client.address
+                    ));
+                }
+            }
+        }
+        missing
+    }
+
+    /// One line for each client of the old masters that does not check the generation marker, so that it cannot learn
+    /// of the replacement. The next step is not safe while such a client is connected.
+    pub(super) fn clients_without_notice(&self, strangers_pass: bool) -> Vec<String> {
+        let mut missing = Vec::new();
+        for master in self.masters.iter().filter(|master| master.is_old) {
+            let unaware = master
+                .seen
+                .clients
+                .iter()
+                .filter(|client| match client.kind {
+                    ClientKind::AtStep(..) => false,
+                    ClientKind::Untold => true,
+                    ClientKind::Stranger => !strangers_pass,
+                });
+            for client in unaware {
+                missing.push(format!(
+                    "{}: {} at {} takes locks but does not check the generation marker: stop that client, or revoke its rights",
+                    master.node,
+                    if client.name.is_empty() { "a client without a name" } else { &client.name },
+                    client.address
+                ));
+            }
+        }
+        missing
+    }
+
+    /// Whether next masters are configured, so that a replacement is in progress or planned.
+    pub fn is_change(&self) -> bool {
+        self.configuration.has_next()
+    }
+
+    /// Whether this client cannot get a majority, because too many masters reject its configuration. A master rejects
+    /// it for one of two reasons: the client still uses masters that have been replaced, or it already uses the masters
+    /// that replace them, and `open` has not opened these yet.
+    pub fn refuses(&self) -> bool {
+        let refused = self.those(|master| {
+            let admission = self.configuration.admission(master.marker());
+            master.seen.fault.is_none() && admission != Admission::Admitted
+        });
+        !self.quorum.possible_without(refused)
+    }
+
+    /// Advice for the operator. A step is executed even if there is advice.
+    pub fn advice(&self) -> &[String] {
+        &self.advice
+    }
+
+    /// One line for each next master that already stores values (quotas and once-per-period records), before this step
+    /// copies any.
+    pub(super) fn holding_values(&self) -> Vec<String> {
+        let next = self.masters.iter();
+        let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
+        let advice = next.map(|master| {
+            format!(
+                "{} holds {} values (quota, once): the step open copies the values of the old masters to it and removes all \
+                 others; empty the server now if it was used before",
+                master.node, master.seen.values
+            )
+        });
+        advice.collect()
+    }
+}
