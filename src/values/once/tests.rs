@@ -1,0 +1,145 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::protocol::instant::Instant;
+use crate::runtime::{BoxFuture, Runtime, Tokio};
+
+/// A runtime whose wall clock is ahead by this number of seconds.
+struct Ahead(Tokio, Arc<AtomicU64>);
+
+fn ahead_by(seconds: &Arc<AtomicU64>) -> Redlock {
+    let builder = Redlock::builder().in_memory(3);
+    let builder = builder.runtime(Arc::new(Ahead(Tokio::default(), seconds.clone())));
+    builder.build().expect("good settings")
+}
+
+impl Runtime for Ahead {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.0.wall_micros() + 1_000_000 * self.1.load(Ordering::Relaxed)
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        self.0.sleep_until(at)
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        self.0.spawn(task)
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.0.random(bytes);
+    }
+}
+
+#[tokio::test]
+async fn machine_with_a_clock_far_ahead_records_no_future_period() {
+    let day = 24 * 3600;
+    for (ahead, runs) in [(20, true), (day, false)] {
+        let redlock = ahead_by(&Arc::new(AtomicU64::new(ahead)));
+        // A period of one second began less than a second ago.
+        let once = redlock.once("often", Duration::from_secs(1));
+        once.create().await.expect("all there");
+        let outcome = once.at_most_once(async |_| ()).await;
+        if runs {
+            assert_eq!(outcome, Ok(OnceOutcome::Done(())));
+            continue;
+        }
+        let error = outcome.expect_err("a day ahead");
+        let ours = matches!(
+            error,
+            ValueError::Ahead {
+                recorded: false,
+                ..
+            }
+        );
+        assert!(ours, "{error}");
+        assert!(error.to_string().contains("clock"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn call_that_waits_beyond_the_end_of_its_period_leaves_the_next_period_to_later_calls() {
+    let seconds = Arc::new(AtomicU64::new(0));
+    let redlock = ahead_by(&seconds);
+    let once = redlock.once("often", Duration::from_secs(20));
+    once.create().await.expect("all there");
+    let guard = redlock.acquire("often").await.expect("free");
+    let Ok(Due::Now(turn)) = once.due(&guard).await else {
+        panic!("the first period must be due");
+    };
+    turn.record().await.expect("all there");
+    let mut waits = Box::pin(once.at_most_once(async |_| ()));
+    let soon = tokio::time::timeout(Duration::from_millis(20), waits.as_mut());
+    soon.await.expect_err("the lock is held");
+    seconds.store(20, Ordering::Relaxed);
+    guard.release().await;
+    assert!(matches!(waits.await, Ok(OnceOutcome::AlreadyDone { .. })));
+    let next = once.at_most_once(async |_| ()).await;
+    assert_eq!(
+        next,
+        Ok(OnceOutcome::Done(())),
+        "the job must run again in the next period"
+    );
+}
+
+#[tokio::test]
+async fn note_of_a_record_is_stored_with_the_period_and_can_be_replaced() {
+    let redlock = Redlock::in_memory(3);
+    let day = SystemTime::UNIX_EPOCH..SystemTime::UNIX_EPOCH + Duration::from_secs(24 * 3600);
+    let once = redlock.once_in("nightly", day.clone());
+    once.create().await.expect("all there");
+    for (done, note) in [(false, "failed"), (true, "began")] {
+        let guard = redlock.acquire("nightly").await.expect("free");
+        let Ok(Due::Now(turn)) = once.due(&guard).await else {
+            panic!("the period must be due");
+        };
+        let turn = turn.note(note);
+        let written = if done {
+            turn.record().await
+        } else {
+            turn.leave_due().await
+        };
+        written.expect("all there");
+        let record = once.record(&guard).await.expect("all there");
+        assert_eq!(
+            (record.last(), record.note()),
+            (done.then_some(day.start), note)
+        );
+        guard.release().await;
+    }
+    let guard = redlock.acquire("nightly").await.expect("free");
+    let record = once.record(&guard).await.expect("all there");
+    record.set_note("ended").await.expect("all there");
+    let record = once.record(&guard).await.expect("all there");
+    assert_eq!((record.last(), record.note()), (Some(day.start), "ended"));
+    guard.release().await;
+    assert_eq!(once.drop_record().await, Ok(true));
+    assert_eq!(
+        once.drop_record().await,
+        Ok(false),
+        "a second removal must find no record"
+    );
+}
+
+#[test]
+fn only_text_in_the_format_of_a_once_record_is_read_as_one() {
+    let once = Redlock::in_memory(1).once("nightly", Duration::from_secs(60));
+    let read = |text: &[u8]| {
+        once.stored(text)
+            .map(|stored| (stored.last, stored.note.to_owned()))
+    };
+    assert_eq!(read(b"once never"), Ok((None, String::new())));
+    for (last, note) in [(Some(7), ""), (Some(7), "on a, pid 1"), (None, "failed")] {
+        let text = Stored::text(last, note).expect("short");
+        assert_eq!(read(&text), Ok((last, note.to_owned())));
+    }
+    for other in ["once", "once x", "once -7", "quota 7", "never", "once 7 "] {
+        let error = read(other.as_bytes()).expect_err(other).to_string();
+        assert!(error.contains("is not a once"), "{error}");
+    }
+}
