@@ -15,7 +15,6 @@ use crate::metrics;
 use crate::node::{Fairness, LocalTurn, Note, Numbering};
 use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
-use crate::protocol::permits::NextSlot;
 use crate::report;
 use crate::rounds::acquire::AcquireRound;
 use crate::rounds::attempt::{FailedAttempt, Won};
@@ -27,9 +26,6 @@ use crate::waiting::own::Asked;
 
 /// How long an attempt that began before the acquire's deadline may continue after that deadline.
 const LAST_LOOK: Duration = Duration::from_millis(2);
-
-/// How many slots of a semaphore are tried in a row before the caller waits, or before a `try_acquire` ends.
-const SLOTS_IN_A_ROW: u32 = 3;
 
 /// The user's callback, which is called with the state of a waiter.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
@@ -298,88 +294,6 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Whether to ask for another slot of the semaphore at once, because the masters show another slot as free. At most
-    /// [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or within a `try_acquire`.
-    async fn asks_for_another_slot(
-        &mut self,
-        missed: &FailedAttempt,
-        in_a_row: &mut u32,
-        queued: bool,
-    ) -> bool {
-        let Some(asked) = &self.asked else {
-            return false;
-        };
-        let tried = std::mem::take(in_a_row) + 1;
-        let may = tried < SLOTS_IN_A_ROW && (self.once || !self.is_over());
-        if !may || missed.failure != Some(Failure::Contention) {
-            return false;
-        }
-        let coordinator = &self.core.coordinator;
-        let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
-        let permit = &asked.permit;
-        let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // The waiter that queues on the masters does so for the whole process, so it takes precedence over the other
-        // local waiters. It may even ask for a slot that one of them asks for.
-        let taken = if queued { held } else { held | others };
-        let certain = missed
-            .round
-            .until(|answers| answers.next_slot(permit, taken));
-        let Some(NextSlot::Ask(slot)) = limit.wait(certain).await else {
-            return false;
-        };
-        limit.wait(missed.undo.done()).await;
-        self.wanted = Wanted::slot(permit.at(slot));
-        *in_a_row = tried;
-        true
-    }
-
-    /// Chooses the slot of a semaphore to ask for: if possible, a slot that no other task of this process holds or asks
-    /// for. If there is such a slot, this waiter steps aside in the local queue, so that the next local waiter may ask
-    /// for another slot at the same time. A waiter that is queued on the masters does not step aside.
-    fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
-        let Some(permit) = self.wanted.shape().permit() else {
-            return;
-        };
-        // Free the reservation of the slot that this waiter asked for last.
-        self.asked = None;
-        let asked = self.core.lines.ask(permit, place.as_deref(), queued);
-        if let (Some(place), true) = (place, asked.alone && !queued) {
-            place.step_aside();
-        }
-        if asked.permit != *permit {
-            self.wanted = Wanted::slot(asked.permit.clone());
-        }
-        self.asked = Some(asked);
-    }
-
-    /// Records which slots other processes hold, according to the masters' answers.
-    fn learn_slots(&self, place: &Place, missed: &FailedAttempt) {
-        let Some(asked) = &self.asked else {
-            return;
-        };
-        if let Some(free) = missed.round.answers().free_slots() {
-            let (held, others) = self.core.lines.own_slots(&asked.permit, Some(asked));
-            let all = u64::MAX >> (64 - asked.permit.permits().clamp(1, 64));
-            place.learn(all & !(free | held | others));
-        }
-    }
-
-    /// Puts a waiter that asked for a slot without success back into the local queue. Returns true if it is now the
-    /// first waiter. Only the first waiter may queue on the masters, for the whole process. Any other waiter waits here
-    /// until it is the first, and then asks for a slot again.
-    async fn is_first(&mut self, place: &mut Place) -> bool {
-        if self.asked.is_none() {
-            return true;
-        }
-        place.step_back();
-        let first = place.is_first();
-        if !first {
-            self.asked = None;
-            self.until_over().wait(place.first()).await;
-        }
-        first
-    }
-
     /// Makes one attempt. The attempt ends when the wait ends, with two exceptions that are made in full: the first
     /// attempt of an acquire, and each attempt of a `try_acquire` that tries several slots.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
@@ -407,7 +321,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// A time limit that ends with the acquire's wait.
-    fn until_over(&self) -> Limit<'_> {
+    pub(super) fn until_over(&self) -> Limit<'_> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
 
@@ -497,7 +411,7 @@ impl<'a> AcquireLoop<'a> {
         Box::new(self.core.options.retry.delays(self.seed()))
     }
 
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.once || self.core.coordinator.now() >= self.deadline
     }
 

@@ -1,0 +1,97 @@
+//! The slots of a semaphore within one acquire: which slot to ask for next, and what the masters' answers say about the
+//! others.
+
+use super::acquire_loop::AcquireLoop;
+use crate::limit::Limit;
+use crate::outcome::Failure;
+use crate::protocol::permits::NextSlot;
+use crate::rounds::attempt::FailedAttempt;
+use crate::rounds::wanted::Wanted;
+use crate::waiting::local_line::place::Place;
+
+/// How many slots of a semaphore are tried in a row before the caller waits, or before a `try_acquire` ends.
+const SLOTS_IN_A_ROW: u32 = 3;
+
+impl AcquireLoop<'_> {
+    /// Whether to ask for another slot of the semaphore at once, because the masters show another slot as free. At most
+    /// [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or within a `try_acquire`.
+    pub(super) async fn asks_for_another_slot(
+        &mut self,
+        missed: &FailedAttempt,
+        in_a_row: &mut u32,
+        queued: bool,
+    ) -> bool {
+        let Some(asked) = &self.asked else {
+            return false;
+        };
+        let tried = std::mem::take(in_a_row) + 1;
+        let may = tried < SLOTS_IN_A_ROW && (self.once || !self.is_over());
+        if !may || missed.failure != Some(Failure::Contention) {
+            return false;
+        }
+        let coordinator = &self.core.coordinator;
+        let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
+        let permit = &asked.permit;
+        let (held, others) = self.core.lines.own_slots(permit, Some(asked));
+        // The waiter that queues on the masters does so for the whole process, so it takes precedence over the other
+        // local waiters. It may even ask for a slot that one of them asks for.
+        let taken = if queued { held } else { held | others };
+        let certain = missed
+            .round
+            .until(|answers| answers.next_slot(permit, taken));
+        let Some(NextSlot::Ask(slot)) = limit.wait(certain).await else {
+            return false;
+        };
+        limit.wait(missed.undo.done()).await;
+        self.wanted = Wanted::slot(permit.at(slot));
+        *in_a_row = tried;
+        true
+    }
+
+    /// Chooses the slot of a semaphore to ask for: if possible, a slot that no other task of this process holds or asks
+    /// for. If there is such a slot, this waiter steps aside in the local queue, so that the next local waiter may ask
+    /// for another slot at the same time. A waiter that is queued on the masters does not step aside.
+    pub(super) fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
+        let Some(permit) = self.wanted.shape().permit() else {
+            return;
+        };
+        // Free the reservation of the slot that this waiter asked for last.
+        self.asked = None;
+        let asked = self.core.lines.ask(permit, place.as_deref(), queued);
+        if let (Some(place), true) = (place, asked.alone && !queued) {
+            place.step_aside();
+        }
+        if asked.permit != *permit {
+            self.wanted = Wanted::slot(asked.permit.clone());
+        }
+        self.asked = Some(asked);
+    }
+
+    /// Records which slots other processes hold, according to the masters' answers.
+    pub(super) fn learn_slots(&self, place: &Place, missed: &FailedAttempt) {
+        let Some(asked) = &self.asked else {
+            return;
+        };
+        if let Some(free) = missed.round.answers().free_slots() {
+            let (held, others) = self.core.lines.own_slots(&asked.permit, Some(asked));
+            let all = u64::MAX >> (64 - asked.permit.permits().clamp(1, 64));
+            place.learn(all & !(free | held | others));
+        }
+    }
+
+    /// Puts a waiter that asked for a slot without success back into the local queue. Returns true if it is now the
+    /// first waiter. Only the first waiter may queue on the masters, for the whole process. Any other waiter waits here
+    /// until it is the first, and then asks for a slot again.
+    pub(super) async fn is_first(&mut self, place: &mut Place) -> bool {
+        if self.asked.is_none() {
+            return true;
+        }
+        place.step_back();
+        let first = place.is_first();
+        if !first {
+            self.asked = None;
+            self.until_over().wait(place.first()).await;
+        }
+        first
+    }
+}
