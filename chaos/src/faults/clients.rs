@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use quorate_testbed::within;
 
-use super::kind::{Injection, Landed, Lasts, Reach, Row};
+use super::kind::{Injection, Lasts, Reach, Row};
+use super::landed::Landed;
 use crate::client::Instruction;
 use crate::node::Which;
 use crate::world::World;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use quorate_testbed::{OffsetFile, Reply, Server, Skew, within};
 
-use super::kind::{Breaks, Injection, Landed, Reach, Row, ToEach};
+use super::kind::{Breaks, Injection, Reach, Row, ToEach};
+use super::landed::Landed;
 use crate::world::{Needs, World};
 
 /// How long to wait until a drifting clock can be observed. On a busy machine, the thread that moves the clock may not

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use quorate_testbed::{Error, MariaDb, within};
 
-use super::kind::{Injection, Landed, Lasts, Row};
+use super::kind::{Injection, Lasts, Row};
+use super::landed::Landed;
 use crate::master::DATABASE;
 use crate::node::Which;
 use crate::world::{USER, World};

@@ -12,7 +12,8 @@ use quorate_testbed::{
     Connection, Fault, Hostile, Injected, Reply, Script, Tampering, Words, within,
 };
 
-use super::kind::{Injection, Landed, Row, ToEach};
+use super::kind::{Injection, Row, ToEach};
+use super::landed::Landed;
 use crate::world::{Needs, World, run_id};
 
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use quorate_testbed::{Namespace, Server, within};
 
-use super::kind::{Injection, Landed, Row};
+use super::kind::{Injection, Row};
+use super::landed::Landed;
 use crate::world::{Needs, World};
 
 /// How long the probe waits for a connection while the link is down. It must not get one.

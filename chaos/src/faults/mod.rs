@@ -5,6 +5,7 @@ mod clocks;
 mod databases;
 mod impostors;
 mod kind;
+mod landed;
 mod links;
 mod names;
 mod network;
@@ -16,7 +17,8 @@ use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error};
 
-pub use kind::{Injection, Kind, Landed, Lasts, Reach};
+pub use kind::{Injection, Kind, Lasts, Reach};
+pub use landed::Landed;
 
 use crate::node::NodeKind;
 use crate::world::Needs;

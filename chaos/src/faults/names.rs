@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use quorate_testbed::{Leads, Names};
 
-use super::kind::{Injection, Landed, Row};
+use super::kind::{Injection, Row};
+use super::landed::Landed;
 use crate::fleet;
 use crate::world::{Needs, World, host};
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use quorate_testbed::{Fault, Injected, Way};
 
-use super::kind::{Injection, Landed, Reach, Row, ToAll};
+use super::kind::{Injection, Reach, Row, ToAll};
+use super::landed::Landed;
 use crate::node::{NodeKind, Which};
 use crate::probe::Probe;
 use crate::road::Road;

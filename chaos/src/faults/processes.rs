@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use quorate_testbed::{Persistence, Reply, Server, within};
 
-use super::kind::{Breaks, Disk, Injection, Landed, Lasts, Reach, Row};
+use super::kind::{Breaks, Disk, Injection, Lasts, Reach, Row};
+use super::landed::Landed;
 use crate::node::Which;
 use crate::world::{Needs, World, run_id};
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use quorate_testbed::{Connection, Persistence, Reply, Server, within};
 
-use super::kind::{Breaks, Disk, Injection, Landed, Lasts, Row};
+use super::kind::{Breaks, Disk, Injection, Lasts, Row};
+use super::landed::Landed;
 use crate::world::{ALL_RIGHTS, Needs, PASSWORD, USER, World};
 
 const PATIENCE: Duration = Duration::from_secs(5);

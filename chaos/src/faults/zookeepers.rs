@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use quorate_testbed::{Fault, Injected, Way, ZooKeeper, within};
 
-use super::kind::{Injection, Landed, Lasts, Row};
+use super::kind::{Injection, Lasts, Row};
+use super::landed::Landed;
 use crate::node::Which;
 use crate::world::{Needs, World};
 

@@ -1,0 +1,88 @@
+//! A fault that was injected and whose effect was observed, with the function that heals it.
+
+use std::fmt;
+
+use anyhow::Context;
+
+use crate::world::World;
+
+type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
+
+/// A fault that was injected and whose effect was observed.
+#[must_use = "the fault stays until it is healed"]
+pub struct Landed {
+    /// The observed effect of the fault.
+    pub seen: String,
+    heal: Heal,
+}
+
+impl Landed {
+    /// A fault whose effect `seen` was observed, with the function that heals it.
+    pub fn new(
+        seen: impl Into<String>,
+        heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,
+    ) -> Self {
+        Self {
+            seen: seen.into(),
+            heal: Box::new(heal),
+        }
+    }
+
+    /// Observes the effect of a fault that was just injected. If the effect cannot be observed, the fault is healed at
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// The error of the function `look`, which observes the effect.
+    pub fn once_seen(
+        world: &mut World,
+        look: impl FnOnce(&World) -> anyhow::Result<String>,
+        heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,
+    ) -> anyhow::Result<Self> {
+        match look(world) {
+            Ok(seen) => Ok(Self::new(seen, heal)),
+            Err(error) => {
+                let _ = heal(world);
+                Err(error)
+            }
+        }
+    }
+
+    /// An injected fault that ends as soon as it has happened, so that nothing needs to be healed.
+    pub fn momentary(seen: impl Into<String>) -> Self {
+        Self::new(seen, |_| Ok(()))
+    }
+
+    /// Ends the fault and verifies that it has ended.
+    ///
+    /// # Errors
+    ///
+    /// If the fault cannot be ended, or its end cannot be verified.
+    pub fn heal(self, world: &mut World) -> anyhow::Result<()> {
+        (self.heal)(world)
+    }
+
+    /// Combines several faults into one. Healing heals all of them, and then returns the first error.
+    pub(super) fn all(parts: Vec<(usize, Self)>) -> Self {
+        let seen: Vec<String> = parts
+            .iter()
+            .map(|(index, part)| format!("m{}: {}", index + 1, part.seen))
+            .collect();
+        Self::new(seen.join("; "), |world| {
+            let mut outcome = Ok(());
+            for (index, part) in parts {
+                let one = part.heal(world).with_context(|| format!("m{}", index + 1));
+                outcome = outcome.and(one);
+            }
+            outcome
+        })
+    }
+}
+
+impl fmt::Debug for Landed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Landed")
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
+    }
+}
