@@ -4,6 +4,8 @@
 
 mod asked;
 mod deletion;
+mod event;
+mod faults;
 mod foreign_key;
 mod full;
 mod group;
@@ -32,6 +34,8 @@ use std::task::Waker;
 use quorate::node::{Claim, Request};
 use quorate::runtime::BoxFuture;
 
+pub(crate) use event::Event;
+use event::Scheduled;
 use link::Call;
 pub(crate) use link::Link;
 use marks::Looks;
@@ -47,8 +51,6 @@ use store::{Breaker, Breaks};
 pub(crate) use watch::Watch;
 
 use crate::clock::{BEGIN, Clock};
-use crate::facts::Fact;
-use crate::happening::Happening;
 use crate::play::Play;
 use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
@@ -194,120 +196,6 @@ enum Todo {
     Wake(Waker),
     Step(usize, Call),
     Break(Breaks),
-}
-
-/// A scheduled event.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
-    /// A timer of a process fires.
-    Timer {
-        client: u8,
-        slot: u32,
-        lap: u32,
-    },
-    /// The actor of a link runs.
-    Turn {
-        link: u32,
-    },
-    /// The alarm of a link fires.
-    Alarm {
-        link: u32,
-        lap: u32,
-    },
-    /// The first packet of a connection reaches the master.
-    Accept {
-        conn: u32,
-    },
-    /// The master's acceptance of a connection reaches the client.
-    Dialed {
-        conn: u32,
-    },
-    /// The oldest bytes in flight to the master reach it.
-    Arrive {
-        conn: u32,
-    },
-    /// The oldest bytes in flight to the client reach it.
-    Receive {
-        conn: u32,
-    },
-    /// The client is notified that its connection has ended.
-    Closed {
-        conn: u32,
-    },
-    /// A request reaches a store (`Reach`), or its answer reaches the client (`Tell`).
-    Reach {
-        asked: u32,
-    },
-    Tell {
-        asked: u32,
-    },
-    /// A client is notified that its store session has ended (`Lost`), or a wake-up message reaches it (`Word`).
-    Lost {
-        session: u32,
-    },
-    Word {
-        session: u32,
-    },
-    /// A delayed second copy of a message reaches a master, which executes it.
-    Stray(u32),
-    /// A task that was delayed at an await becomes ready.
-    Wake(u32),
-    /// A fault of the scenario happens.
-    Fault(u32),
-    /// A master that has crashed restarts.
-    Restart(u8),
-    /// The state that a stale disk will restore is saved.
-    Snapshot(u8),
-    /// The other program removes its foreign value from a master.
-    ForeignKeyGoes {
-        master: u8,
-        resource: u8,
-    },
-    /// A paused process resumes.
-    Resume(u8),
-    /// A killed process restarts. The executor handles this event.
-    Boot(u8),
-    /// A client is configured with the masters of its last step.
-    Reconfigured(u8),
-    /// An order of an operator reaches a master (`Ordered`), or its reply reaches the operator (`Obeyed`).
-    Ordered {
-        order: u32,
-    },
-    Obeyed {
-        order: u32,
-    },
-    /// The restart guard ends on a master that came back from a restart with an older generation marker.
-    Unguarded,
-    /// The administrator checks for masters that have lost their generation markers.
-    LookedAfter,
-    /// All clocks jump, as if the masters had been unused for the time that a `Skip` fault states.
-    Skipped(u32),
-}
-
-struct Scheduled {
-    at: u64,
-    seq: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.seq) == (other.at, other.seq)
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.seq).cmp(&(other.at, other.seq))
-    }
 }
 
 /// A client process as the world sees it.
@@ -573,177 +461,6 @@ impl World {
             Event::Wake(_) | Event::Boot(_) => {}
         }
         None
-    }
-
-    fn fault(&mut self, index: usize) -> Option<Todo> {
-        let fault = self.scenario.faults[index];
-        self.say(|| format!("FAULT {:?}", fault.kind));
-        if let Some((what, client, resource)) = Happening::of(fault.kind) {
-            self.tell_happened(what, client, resource);
-        }
-        let now = self.now;
-        match fault.kind {
-            FaultKind::Crash { master, down, .. } => self.crash(master.into(), down),
-            FaultKind::Stall { master, lasts } => {
-                self.watch.coverage.stalls += 1;
-                let master = &mut self.masters[usize::from(master)];
-                master.stalled_until = master.stalled_until.max(now + lasts);
-            }
-            FaultKind::Jump { master, by_us } => {
-                self.watch.coverage.jumps += 1;
-                self.jump(master.into(), by_us * 1_000);
-            }
-            FaultKind::Date { client, by_us } => {
-                self.watch.coverage.dates += 1;
-                let process = &self.processes[usize::from(client)];
-                process.wall_us.fetch_add(by_us, Ordering::Relaxed);
-            }
-            // Each message looks up the partitions in the scenario, so nothing is done here.
-            FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
-            FaultKind::Reset { master } => {
-                self.cut_all(master.into(), true);
-                self.cut_sessions(master.into(), true);
-            }
-            FaultKind::Forget { master } => {
-                self.watch.coverage.half_open += 1;
-                self.forget(master.into());
-                self.forget_sessions(master.into());
-            }
-            FaultKind::Refuse { master, how, lasts } => {
-                self.masters[usize::from(master)].refusing = Some((now + lasts, how));
-            }
-            FaultKind::Fill {
-                master,
-                resource,
-                lasts,
-            } => self.masters[usize::from(master)].full = Some((now + lasts, resource.into())),
-            FaultKind::Flush { master } => self.masters[usize::from(master)].scripts.clear(),
-            FaultKind::Break { resource } => {
-                self.break_lock(resource);
-                return Some(Todo::Break(self.breaks_at_stores(resource)));
-            }
-            FaultKind::ForeignKey {
-                master,
-                resource,
-                lasts,
-            } => self.put_foreign_key(master, resource, lasts),
-            FaultKind::Garble { master } => {
-                for conn in &mut self.conns {
-                    conn.garbled |= conn.master == usize::from(master);
-                }
-                self.garble_sessions(master.into());
-            }
-            FaultKind::Pause { client, lasts } => self.pause(client, lasts),
-            FaultKind::Kill { client, down } => self.kill_process(client, down),
-            FaultKind::Skip { down, .. } => self.leave_alone(index, down),
-            FaultKind::Tell { client, step, down } => {
-                self.tell_masters(index as u32, (client, step), down);
-            }
-        }
-        None
-    }
-
-    fn pause(&mut self, client: u8, lasts: u64) {
-        self.watch.coverage.pauses += 1;
-        let process = &mut self.processes[usize::from(client)];
-        let until = process.paused_until.max(self.now + lasts);
-        process.paused_until = until;
-        self.watch.awake_since[usize::from(client)] = until;
-        self.at(until, Event::Resume(client));
-    }
-
-    /// Kills all processes, lets the clocks jump, and starts the processes again after `down` nanoseconds.
-    fn leave_alone(&mut self, fault: usize, down: u64) {
-        for client in 0..self.processes.len() {
-            self.kill_process(client as u8, down);
-        }
-        self.at(self.now, Event::Skipped(fault as u32));
-    }
-
-    /// Advances all clocks by the time that a `Skip` fault states.
-    fn skip(&mut self, fault: usize) {
-        let FaultKind::Skip { by, .. } = self.scenario.faults[fault].kind else {
-            return;
-        };
-        self.watch.coverage.skips += 1;
-        let now = self.now;
-        for master in 0..self.masters.len() {
-            self.jump(master, by as i64);
-        }
-        if self.flaw == Some(Flaw::CounterForADay) {
-            self.forget_counters();
-        }
-        for process in &mut self.processes {
-            process.clock.jump(now, by as i64);
-            process
-                .wall_us
-                .fetch_add((by / 1_000) as i64, Ordering::Relaxed);
-        }
-        for fallen in self.fallen.iter_mut().flatten() {
-            fallen.1 = now;
-        }
-        for until in self.reopened.iter_mut().flatten() {
-            *until = now.min(*until);
-        }
-        self.judge_marks();
-        self.happened(Happening::Unused);
-    }
-
-    /// Moves the clock of a master by `by` nanoseconds, and reports the jump to the checkers.
-    fn jump(&mut self, index: usize, by: i64) {
-        let now = self.now;
-        let fact = Fact::ClockJumps {
-            master: index,
-            shown_us: self.masters[index].micros(now),
-        };
-        self.watch.fact(now, &fact);
-        let master = &mut self.masters[index];
-        master.clock.jump(now, by);
-        master.look_at_all(now);
-    }
-
-    /// Reports to the checkers that something has happened which concerns all clients and resources.
-    fn happened(&mut self, what: Happening) {
-        self.tell_happened(what, None, None);
-    }
-
-    fn tell_happened(&mut self, what: Happening, client: Option<usize>, resource: Option<usize>) {
-        let now = self.now;
-        let fact = Fact::Happened {
-            what,
-            client,
-            resource,
-        };
-        self.watch.fact(now, &fact);
-    }
-
-    fn kill_process(&mut self, client: u8, down: u64) {
-        let process = &mut self.processes[usize::from(client)];
-        if !process.done && !process.killed {
-            self.watch.coverage.kills += 1;
-            process.killed = true;
-            process.paused_until = 0;
-            self.at(self.now + down, Event::Boot(client));
-        }
-    }
-
-    /// Saves the state of a master that a stale disk will restore.
-    fn snapshot(&mut self, index: usize) {
-        self.masters[index].snapshot();
-        if self.scenario.masters[index].store.is_some() {
-            self.store_disks[index] = self.stores[index].clone();
-        }
-    }
-
-    fn resume(&mut self, client: usize) {
-        let process = &mut self.processes[client];
-        if process.paused_until > self.now {
-            return;
-        }
-        for event in std::mem::take(&mut process.parked) {
-            self.at(self.now, event);
-        }
-        self.say(|| format!("client {client} resumes"));
     }
 
     /// Adds a line to the trace, if the run has one.
