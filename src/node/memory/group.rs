@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Member, Outcome, granted_before, raised, shown_of, shown_value};
+use super::master::{Master, Member, Outcome, granted_before, raised, shown_value};
+use super::note::shown_of;
 use crate::keys;
 use crate::node::shape::is_reader;
 use crate::node::{

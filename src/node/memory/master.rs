@@ -6,26 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::{self, Family};
-use crate::node::note::{NOTE_LIVES, NOTE_SHOWN, dated};
 use crate::node::{
-    Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
-    Request, ServerRun, Shape, StoredValue, Ticket, Token, Waiter,
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, QueueInfo, Request, ServerRun,
+    Shape, Ticket, Waiter,
 };
 use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK_US};
 
 /// The length of a process id, which is the beginning of a waiter id.
 pub(super) const PROCESS_LEN: usize = 16;
 
-/// How long the break record of a force-released lock is kept: two days, twice the longest TTL that any client can
-/// configure.
-const BROKEN_TTL_US: u64 = 2 * COUNTER_TTL_US;
-
 /// How many bytes of a lock value are shown to other clients. No value of this library is longer.
 const VALUE_SHOWN: usize = 96;
 
 /// 2^53: a master refuses to grant if the counter is this large, because the scripts calculate with doubles, which
 /// cannot represent every larger integer.
-const LARGEST_COUNTER: u64 = 1 << 53;
+pub(super) const LARGEST_COUNTER: u64 = 1 << 53;
 
 /// The keys of one master. Applies requests to them as a server would.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +30,7 @@ pub struct Master {
     /// The holds of readers or of an owner for each shared lock, by lock key.
     pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
     published: Vec<(Arc<str>, Vec<u8>)>,
-    announced: Vec<Vec<u8>>,
+    pub(super) announced: Vec<Vec<u8>>,
     run: Run,
     dates: Dates,
 }
@@ -424,84 +419,6 @@ impl Master {
         Ok(Answer::Confirmed)
     }
 
-    fn read_value(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
-        let stored = self.stored(now, claim.key())?;
-        if !self.is_ours(now, claim)? {
-            return Ok(Answer::NotOurs);
-        }
-        if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            // The stored value has a larger number, because it was written while a clock was ahead. Raise the counter
-            // to that number, so that the next holder's number is above it.
-            if self.counter(now, claim.key())? < above {
-                self.set_counter(now, claim.key(), above);
-            }
-            return Ok(Answer::CounterAbove(above));
-        }
-        self.set_counter(now, claim.key(), token);
-        let run = self.run.0.clone();
-        Ok(Answer::Value { run, stored })
-    }
-
-    fn write_value(
-        &mut self,
-        now: u64,
-        claim: &Claim,
-        token: u64,
-        bytes: Option<&[u8]>,
-    ) -> Outcome<Answer> {
-        let stored = self.stored(now, claim.key())?;
-        if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            return Ok(Answer::CounterAbove(above));
-        }
-        let key = Family::Value.of(claim.key());
-        let run = self.run.0.clone();
-        if let Some(bytes) = bytes {
-            let head = format!("{token} {} ", run.as_str());
-            self.set(now, &key, [head.as_bytes(), bytes].concat(), None);
-        } else {
-            self.keys.remove(&key);
-            self.set_counter(now, claim.key(), token);
-        }
-        Ok(Answer::Written { run })
-    }
-
-    /// The larger of the lock's fencing counter and the number of its stored value; `None` if it is not above `token`.
-    fn above(
-        &mut self,
-        now: u64,
-        key: &[u8],
-        stored: Option<&StoredValue>,
-        token: u64,
-    ) -> Outcome<Option<u64>> {
-        let number = stored.map_or(0, |stored| stored.number);
-        let largest = self.counter(now, key)?.max(number);
-        Ok(Some(largest).filter(|largest| *largest > token))
-    }
-
-    fn stored(&mut self, now: u64, key: &[u8]) -> Outcome<Option<StoredValue>> {
-        let run = self.run.0.clone();
-        let key = Family::Value.of(key);
-        let Some(text) = self.text(now, &key)? else {
-            return Ok(None);
-        };
-        let mut parts = text.splitn(3, |byte| *byte == b' ');
-        let number = parts.next().filter(|digits| !digits.starts_with(b"+"));
-        match (number.and_then(parse), parts.next(), parts.next()) {
-            (Some(number @ 1..LARGEST_COUNTER), Some(of), Some(bytes)) if !of.is_empty() => {
-                Ok(Some(StoredValue {
-                    number,
-                    bytes: bytes.to_vec(),
-                    vouched: of == run.as_str().as_bytes(),
-                }))
-            }
-            _ => {
-                let key = String::from_utf8_lossy(&key);
-                let why = format!("ERR quorate: {key} holds no value of a lock: left alone");
-                Err(Fault::Server(why.into()))
-            }
-        }
-    }
-
     fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
         let ours = self.is_ours(now, claim)?;
         if ours {
@@ -607,70 +524,6 @@ impl Master {
         })
     }
 
-    fn note(&mut self, now: u64, item: &NoteItem) -> bool {
-        let mut written = true;
-        for key in item.claim.keys() {
-            written &= self.note_on(now, key, item);
-        }
-        written
-    }
-
-    fn note_on(&mut self, now: u64, lock: &[u8], item: &NoteItem) -> bool {
-        let value = item.claim.token().to_hex();
-        let held = self.text(now, lock).ok().flatten().map(<[u8]>::to_vec);
-        let Some(held) = held.filter(|_| !item.claim.is_withdrawn()) else {
-            return false;
-        };
-        let (left, key) = if held == value {
-            (self.ttl_left(now, lock), Family::Note.of(lock))
-        } else if let Some((left, key)) = self.hold_left(now, lock, &held, value) {
-            (Some(left), key)
-        } else {
-            return false;
-        };
-        let written = left.is_some() && self.text(now, &key).is_ok();
-        if written {
-            let note = dated(item.since, &item.says);
-            let value = [&value[..], b" ", note.as_bytes()].concat();
-            self.set(now, &key, value, left.map(|left| left * NOTE_LIVES));
-        }
-        if item.announce {
-            self.announced.push(lock.to_vec());
-        }
-        written
-    }
-
-    /// Extends the expiry of the holder's note beyond that of its lock. Returns `false` if the note is gone.
-    fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
-        let key = Family::Note.of(claim.key());
-        let left = self.ttl_left(now, claim.key());
-        let Ok(Some(note)) = self.text(now, &key).map(|note| note.map(<[u8]>::to_vec)) else {
-            return false;
-        };
-        let ours = note.starts_with(&claim.token().to_hex());
-        self.set(now, &key, note, left.map(|left| left * NOTE_LIVES));
-        ours
-    }
-
-    /// The note of the lock `key`, if it belongs to the lock value `holder`.
-    pub(super) fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
-        let holder = holder?;
-        let note = self.text(now, &Family::Note.of(key)).ok().flatten();
-        Note::read(shown_of(note?), holder)
-    }
-
-    fn term_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<u64> {
-        let note = self.text(now, &Family::Note.of(key)).ok().flatten();
-        Note::term(shown_of(note?), holder?)
-    }
-
-    pub(super) fn drop_note(&mut self, now: u64, key: &[u8]) {
-        let key = Family::Note.of(key);
-        if let Ok(Some(_)) = self.text(now, &key) {
-            self.keys.remove(&key);
-        }
-    }
-
     /// Lists all matching lock keys in one page. `pattern` is a prefix followed by `*`.
     fn list(&mut self, now: u64, pattern: &[u8]) -> Answer {
         let before: Vec<u8> = {
@@ -689,93 +542,12 @@ impl Master {
         Answer::Keys { cursor: 0, keys }
     }
 
-    fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> Outcome<KeyState> {
-        if let Some(holder) = self.text(now, key)?.map(shown_value) {
-            self.mark_as_broken(now, key, &holder, &was)?;
-            self.keys.remove(key);
-            if keys::is_marker(&holder) {
-                for hold in &was.holds {
-                    self.keys.remove(&keys::hold(&hold.value, key));
-                }
-            } else {
-                self.drop_note(now, key);
-            }
-            let mut living = was.queue.iter().filter(|waiter| !waiter.lives.is_zero());
-            if let Some(first) = living.next() {
-                self.publish(&first.id, &keys::line_of(key));
-            }
-        }
-        let queue = Vec::new();
-        Ok(KeyState { queue, ..was })
-    }
-
-    /// Adds a force-released lock to its break record, before the older entries. An entry names the value of the lock.
-    /// For a lock that readers or an owner share, the entry names their marker with the counter, and each hold. Locks
-    /// of other programs get no break record, because no client of this library renews them.
-    fn mark_as_broken(
-        &mut self,
-        now: u64,
-        key: &[u8],
-        holder: &[u8],
-        was: &KeyState,
-    ) -> Outcome<()> {
-        if !keys::is_marker(holder) && Token::from_hex(holder).is_none() {
-            return Ok(());
-        }
-        let mark = Family::Broken.of(key);
-        let others = self.text(now, &mark)?.unwrap_or(b"");
-        let counter = was.counter.unwrap_or(0).to_string();
-        let mut all = if keys::is_marker(holder) {
-            [b"\n", holder, b"\t", counter.as_bytes(), b"\n"].concat()
-        } else {
-            [b"\n", holder, b"\n"].concat()
-        };
-        for hold in &was.holds {
-            all.extend([&hold.value[..], b"\n"].concat());
-        }
-        all.extend_from_slice(others);
-        all.truncate(16_384);
-        let lives = Duration::from_micros(BROKEN_TTL_US);
-        self.set(now, &mark, all, Some(lives));
-        Ok(())
-    }
-
-    /// Whether the break record names the lock value `ours`: a force-release has ended that lock.
-    pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
-        let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
-        let line = [b"\n", ours, b"\n"].concat();
-        Ok(mark.windows(line.len()).any(|piece| piece == line))
-    }
-
-    /// Whether a force-release has ended one of the holds that share a lock. It has if the break record names the hold,
-    /// or if the hold's number is not above the counter at the last force-release of these readers or this owner.
-    pub(super) fn is_hold_broken(
-        &mut self,
-        now: u64,
-        key: &[u8],
-        marker: &[u8],
-        (value, number): (&[u8], u64),
-    ) -> Outcome<bool> {
-        if self.is_broken(now, key, value)? {
-            return Ok(true);
-        }
-        let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
-        let before = [b"\n", marker, b"\t"].concat();
-        let at = mark.windows(before.len()).position(|piece| piece == before);
-        let last = at.and_then(|at| {
-            let rest = &mark[at + before.len()..];
-            let end = rest.iter().position(|byte| *byte == b'\n')?;
-            parse(&rest[..end])
-        });
-        Ok(last.is_some_and(|last| number <= last))
-    }
-
     pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {
         let process = waiter.get(..PROCESS_LEN).unwrap_or(waiter).into();
         self.published.push((process, key.to_vec()));
     }
 
-    fn is_ours(&mut self, now: u64, claim: &Claim) -> Outcome<bool> {
+    pub(super) fn is_ours(&mut self, now: u64, claim: &Claim) -> Outcome<bool> {
         Ok(self.text(now, claim.key())? == Some(&claim.token().to_hex()[..]))
     }
 
@@ -967,11 +739,6 @@ impl Entry {
     }
 }
 
-/// The beginning of a note, as much of it as a reply contains.
-pub(super) fn shown_of(note: &[u8]) -> &[u8] {
-    &note[..note.len().min(NOTE_SHOWN)]
-}
-
 /// The beginning of a lock value, as much of it as a reply contains.
 pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(VALUE_SHOWN)].to_vec()
@@ -997,6 +764,6 @@ pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     Ok(Answer::Granted { counter })
 }
 
-fn parse(text: &[u8]) -> Option<u64> {
+pub(super) fn parse(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }

@@ -3,13 +3,16 @@
 //! [`MemoryNode`] answers at once, from a [`Master`] that gives the same replies as the scripts. It has no network and
 //! no persistence. Tests can make it fail, and let it work again.
 
+mod broken;
 mod group;
 #[cfg(any(test, feature = "node"))]
 pub(super) mod items;
 mod master;
 #[cfg(any(test, feature = "testing"))]
 mod masters;
+mod note;
 mod permit;
+mod value;
 
 #[cfg(any(test, feature = "node"))]
 pub(super) use master::Dates;

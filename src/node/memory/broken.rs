@@ -1,0 +1,95 @@
+//! Force-releases, and the break records that they leave, on the master in memory.
+
+use std::time::Duration;
+
+use super::master::{Master, Outcome, parse, shown_value};
+use crate::keys::{self, Family};
+use crate::node::{KeyState, Token};
+use crate::protocol::fencing::COUNTER_TTL_US;
+
+/// How long the break record of a force-released lock is kept: two days, twice the longest TTL that any client can
+/// configure.
+const BROKEN_TTL_US: u64 = 2 * COUNTER_TTL_US;
+
+impl Master {
+    pub(super) fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> Outcome<KeyState> {
+        if let Some(holder) = self.text(now, key)?.map(shown_value) {
+            self.mark_as_broken(now, key, &holder, &was)?;
+            self.remove(key);
+            if keys::is_marker(&holder) {
+                for hold in &was.holds {
+                    self.remove(&keys::hold(&hold.value, key));
+                }
+            } else {
+                self.drop_note(now, key);
+            }
+            let mut living = was.queue.iter().filter(|waiter| !waiter.lives.is_zero());
+            if let Some(first) = living.next() {
+                self.publish(&first.id, &keys::line_of(key));
+            }
+        }
+        let queue = Vec::new();
+        Ok(KeyState { queue, ..was })
+    }
+
+    /// Adds a force-released lock to its break record, before the older entries. An entry names the value of the lock.
+    /// For a lock that readers or an owner share, the entry names their marker with the counter, and each hold. Locks
+    /// of other programs get no break record, because no client of this library renews them.
+    fn mark_as_broken(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        holder: &[u8],
+        was: &KeyState,
+    ) -> Outcome<()> {
+        if !keys::is_marker(holder) && Token::from_hex(holder).is_none() {
+            return Ok(());
+        }
+        let mark = Family::Broken.of(key);
+        let others = self.text(now, &mark)?.unwrap_or(b"");
+        let counter = was.counter.unwrap_or(0).to_string();
+        let mut all = if keys::is_marker(holder) {
+            [b"\n", holder, b"\t", counter.as_bytes(), b"\n"].concat()
+        } else {
+            [b"\n", holder, b"\n"].concat()
+        };
+        for hold in &was.holds {
+            all.extend([&hold.value[..], b"\n"].concat());
+        }
+        all.extend_from_slice(others);
+        all.truncate(16_384);
+        let lives = Duration::from_micros(BROKEN_TTL_US);
+        self.set(now, &mark, all, Some(lives));
+        Ok(())
+    }
+
+    /// Whether the break record names the lock value `ours`: a force-release has ended that lock.
+    pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
+        let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
+        let line = [b"\n", ours, b"\n"].concat();
+        Ok(mark.windows(line.len()).any(|piece| piece == line))
+    }
+
+    /// Whether a force-release has ended one of the holds that share a lock. It has if the break record names the hold,
+    /// or if the hold's number is not above the counter at the last force-release of these readers or this owner.
+    pub(super) fn is_hold_broken(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        marker: &[u8],
+        (value, number): (&[u8], u64),
+    ) -> Outcome<bool> {
+        if self.is_broken(now, key, value)? {
+            return Ok(true);
+        }
+        let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
+        let before = [b"\n", marker, b"\t"].concat();
+        let at = mark.windows(before.len()).position(|piece| piece == before);
+        let last = at.and_then(|at| {
+            let rest = &mark[at + before.len()..];
+            let end = rest.iter().position(|byte| *byte == b'\n')?;
+            parse(&rest[..end])
+        });
+        Ok(last.is_some_and(|last| number <= last))
+    }
+}

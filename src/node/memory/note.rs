@@ -1,0 +1,77 @@
+//! The notes of the holders of locks, on the master in memory.
+
+use super::master::Master;
+use crate::keys::Family;
+use crate::node::note::{NOTE_LIVES, NOTE_SHOWN, dated};
+use crate::node::{Claim, Note, NoteItem};
+
+impl Master {
+    pub(super) fn note(&mut self, now: u64, item: &NoteItem) -> bool {
+        let mut written = true;
+        for key in item.claim.keys() {
+            written &= self.note_on(now, key, item);
+        }
+        written
+    }
+
+    fn note_on(&mut self, now: u64, lock: &[u8], item: &NoteItem) -> bool {
+        let value = item.claim.token().to_hex();
+        let held = self.text(now, lock).ok().flatten().map(<[u8]>::to_vec);
+        let Some(held) = held.filter(|_| !item.claim.is_withdrawn()) else {
+            return false;
+        };
+        let (left, key) = if held == value {
+            (self.ttl_left(now, lock), Family::Note.of(lock))
+        } else if let Some((left, key)) = self.hold_left(now, lock, &held, value) {
+            (Some(left), key)
+        } else {
+            return false;
+        };
+        let written = left.is_some() && self.text(now, &key).is_ok();
+        if written {
+            let note = dated(item.since, &item.says);
+            let value = [&value[..], b" ", note.as_bytes()].concat();
+            self.set(now, &key, value, left.map(|left| left * NOTE_LIVES));
+        }
+        if item.announce {
+            self.announced.push(lock.to_vec());
+        }
+        written
+    }
+
+    /// Extends the expiry of the holder's note beyond that of its lock. Returns `false` if the note is gone.
+    pub(super) fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
+        let key = Family::Note.of(claim.key());
+        let left = self.ttl_left(now, claim.key());
+        let Ok(Some(note)) = self.text(now, &key).map(|note| note.map(<[u8]>::to_vec)) else {
+            return false;
+        };
+        let ours = note.starts_with(&claim.token().to_hex());
+        self.set(now, &key, note, left.map(|left| left * NOTE_LIVES));
+        ours
+    }
+
+    /// The note of the lock `key`, if it belongs to the lock value `holder`.
+    pub(super) fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
+        let holder = holder?;
+        let note = self.text(now, &Family::Note.of(key)).ok().flatten();
+        Note::read(shown_of(note?), holder)
+    }
+
+    pub(super) fn term_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<u64> {
+        let note = self.text(now, &Family::Note.of(key)).ok().flatten();
+        Note::term(shown_of(note?), holder?)
+    }
+
+    pub(super) fn drop_note(&mut self, now: u64, key: &[u8]) {
+        let key = Family::Note.of(key);
+        if let Ok(Some(_)) = self.text(now, &key) {
+            self.remove(&key);
+        }
+    }
+}
+
+/// The beginning of a note, as much of it as a reply contains.
+pub(super) fn shown_of(note: &[u8]) -> &[u8] {
+    &note[..note.len().min(NOTE_SHOWN)]
+}

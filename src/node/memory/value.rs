@@ -1,0 +1,85 @@
+//! The value that is stored under a lock, on the master in memory.
+
+use super::master::{LARGEST_COUNTER, Master, Outcome, parse};
+use crate::keys::Family;
+use crate::node::{Answer, Claim, Fault, StoredValue};
+
+impl Master {
+    pub(super) fn read_value(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
+        let stored = self.stored(now, claim.key())?;
+        if !self.is_ours(now, claim)? {
+            return Ok(Answer::NotOurs);
+        }
+        if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
+            // The stored value has a larger number, because it was written while a clock was ahead. Raise the counter
+            // to that number, so that the next holder's number is above it.
+            if self.counter(now, claim.key())? < above {
+                self.set_counter(now, claim.key(), above);
+            }
+            return Ok(Answer::CounterAbove(above));
+        }
+        self.set_counter(now, claim.key(), token);
+        let run = self.run().clone();
+        Ok(Answer::Value { run, stored })
+    }
+
+    pub(super) fn write_value(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        token: u64,
+        bytes: Option<&[u8]>,
+    ) -> Outcome<Answer> {
+        let stored = self.stored(now, claim.key())?;
+        if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
+            return Ok(Answer::CounterAbove(above));
+        }
+        let key = Family::Value.of(claim.key());
+        let run = self.run().clone();
+        if let Some(bytes) = bytes {
+            let head = format!("{token} {} ", run.as_str());
+            self.set(now, &key, [head.as_bytes(), bytes].concat(), None);
+        } else {
+            self.remove(&key);
+            self.set_counter(now, claim.key(), token);
+        }
+        Ok(Answer::Written { run })
+    }
+
+    /// The larger of the lock's fencing counter and the number of its stored value; `None` if it is not above `token`.
+    fn above(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        stored: Option<&StoredValue>,
+        token: u64,
+    ) -> Outcome<Option<u64>> {
+        let number = stored.map_or(0, |stored| stored.number);
+        let largest = self.counter(now, key)?.max(number);
+        Ok(Some(largest).filter(|largest| *largest > token))
+    }
+
+    fn stored(&mut self, now: u64, key: &[u8]) -> Outcome<Option<StoredValue>> {
+        let run = self.run().clone();
+        let key = Family::Value.of(key);
+        let Some(text) = self.text(now, &key)? else {
+            return Ok(None);
+        };
+        let mut parts = text.splitn(3, |byte| *byte == b' ');
+        let number = parts.next().filter(|digits| !digits.starts_with(b"+"));
+        match (number.and_then(parse), parts.next(), parts.next()) {
+            (Some(number @ 1..LARGEST_COUNTER), Some(of), Some(bytes)) if !of.is_empty() => {
+                Ok(Some(StoredValue {
+                    number,
+                    bytes: bytes.to_vec(),
+                    vouched: of == run.as_str().as_bytes(),
+                }))
+            }
+            _ => {
+                let key = String::from_utf8_lossy(&key);
+                let why = format!("ERR quorate: {key} holds no value of a lock: left alone");
+                Err(Fault::Server(why.into()))
+            }
+        }
+    }
+}
