@@ -136,9 +136,19 @@ fn goals(figures: &[Figures]) {
             number(value)
         );
     };
-    let [one, four, paused, ..] = figures else {
+    let [one, four, paused, _, _, least, two, ..] = figures else {
         return;
     };
+    for (what, most, value) in [
+        ("mean", 1.05, two.handover_mean / least.handover_mean),
+        ("p99", 0.8, two.handover_p99 / least.handover_p99),
+    ] {
+        goal(
+            &format!("hand-over between two processes over the hand-written minimum, {what}"),
+            most,
+            value,
+        );
+    }
     goal("commands sent per acquisition, 1 process", 10.0, one.sent);
     goal(
         "commands sent per acquisition, 4 processes",
