@@ -283,9 +283,13 @@ impl<'a> AcquireLoop<'a> {
         }
         // One attempt is made in full, even if the wait is shorter. Either this waiter makes it, or the waiter at the
         // front of the local queue, whose finding (what its attempt showed about the lock) this waiter shares.
-        if place.shared_finding().is_none() {
-            let coordinator = &self.core.coordinator;
-            let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
+        // The front's finding wakes no other waiter, so look for it after each node timeout. The first attempt of a
+        // process may take much longer, because it waits for connections.
+        let coordinator = &self.core.coordinator;
+        let until = coordinator.answered_by();
+        while place.shared_finding().is_none() && !place.is_front() && coordinator.now() < until {
+            let step = coordinator.now() + coordinator.patience.answer;
+            let mut limit = Limit::new(&*coordinator.runtime, step.min(until));
             limit.wait(place.front()).await;
         }
         match place.shared_finding() {

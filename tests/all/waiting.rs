@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::stubborn::{Stubborn, Treatment};
+use crate::support::{ms, secs};
+use quorate::node::Node;
 use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait};
 use quorate_testbed::Masters;
 
@@ -257,4 +260,26 @@ async fn wait_ends_in_time_and_its_error_distinguishes_an_outage_from_a_held_loc
         .expect_err("no quorum");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     drop(guard);
+}
+
+/// Tests the first attempt of a process, which may take long because it waits for connections. Another task, whose wait
+/// has ended, must return soon after this attempt.
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_the_first_attempt_of_a_process_returns_soon_after_this_attempt() {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
+    for node in &nodes {
+        node.change(|_| Treatment::Late(ms(200)));
+    }
+    let nodes: Vec<Arc<dyn Node>> = nodes.into_iter().map(|node| node as _).collect();
+    let builder = Redlock::builder().nodes(nodes).node_timeout(ms(50));
+    let redlock = builder.build().expect("good settings");
+    let first = redlock.lock("job").wait(Wait::For(secs(10)));
+    let first = tokio::spawn(async move { first.acquire().await.map(drop) });
+    tokio::task::yield_now().await;
+    let began = tokio::time::Instant::now();
+    let second = redlock.lock("job").wait(Wait::For(ms(10))).acquire().await;
+    second.expect_err("another client holds the lock");
+    let waited = began.elapsed();
+    assert!(waited < ms(400), "the waiter returned after {waited:?}");
+    first.abort();
 }
