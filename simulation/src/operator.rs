@@ -187,7 +187,7 @@ impl Operator {
                 return false;
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
-            if later && misses(&error, "of other masters") {
+            if later && misses(&error, "belongs to other masters") {
                 // A restarted master has a generation marker of the next change, so the operator continues with the
                 // next change.
                 return true;
