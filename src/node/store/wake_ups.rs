@@ -65,6 +65,13 @@ struct Listens<S: Store> {
     done: bool,
 }
 
+impl<S: Store> Listens<S> {
+    async fn run(&mut self) {
+        listen_on(&self.shared).await;
+        self.done = true;
+    }
+}
+
 impl<S: Store> Drop for Listens<S> {
     fn drop(&mut self) {
         if self.done {
@@ -85,10 +92,7 @@ fn listening_task<S: Store>(shared: Arc<Shared<S>>) -> impl Future<Output = ()> 
         shared,
         done: false,
     };
-    async move {
-        listen_on(&listens.shared).await;
-        listens.done = true;
-    }
+    async move { listens.run().await }
 }
 
 /// Listens until there is nothing left to listen for.
