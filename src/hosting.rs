@@ -199,7 +199,13 @@ async fn watch_over(host: Handle) {
         let ran = tokio::time::timeout(PATIENCE, &mut runs).await;
         if ran.is_err() && !is_paused(&host) {
             runs.abort();
-            for task in tasks_of(&host) {
+            let tasks = tasks_of(&host);
+            let count = tasks.len();
+            tracing::debug!(
+                tasks = count,
+                "a runtime runs nothing: its tasks continue in the background"
+            );
+            for task in tasks {
                 drop(task.take());
             }
         }

@@ -79,6 +79,7 @@
 //! | `master has lost its generation marker ..` | warn | `node` |
 //! | `no wake-ups, only timers` | warn | `node`, `why` |
 //! | `an even number of masters ..` | warn | `masters` |
+//! | `a runtime runs nothing ..` | debug | `tasks` (the number of tasks) |
 //!
 //! No span or event contains a password.
 #![cfg_attr(docsrs, feature(doc_cfg))]
