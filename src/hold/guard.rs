@@ -32,8 +32,9 @@ use crate::report::NodeReport;
 /// Locks are not re-entrant: a task that acquires the same resource again while it holds the guard waits for itself. If
 /// several parts of a program need the lock, share the guard.
 ///
-/// Dropping the guard releases the lock in the background: the releases are queued at once, and sent as long as the
-/// runtime lives. Without a running runtime the keys expire with their ttl.
+/// Dropping the guard releases the lock in the background. The releases are queued at once, and they are sent even if the
+/// runtime is shut down. If the process ends before that, the keys expire with their ttl:
+/// [`Redlock::flush`](crate::Redlock::flush) waits until they are sent.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
     pub(crate) held: Arc<Held>,
