@@ -216,7 +216,7 @@ impl Redlock {
     ///     }
     /// }
     ///
-    /// # async fn write_report(fence: Option<u64>) -> std::io::Result<u64> { Ok(fence.unwrap_or(0)) }
+    /// # async fn write_report(fence: Option<u64>) -> std::io::Result<u64> { fence.ok_or(std::io::ErrorKind::Other.into()) }
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), ReportError> {
     /// let bytes = redlock
     ///     .try_scope("report", async |guard| {
