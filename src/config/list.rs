@@ -209,7 +209,7 @@ settings! {
         change: "always: name an odd number of independent servers",
         option: Masters "URL,URL,..",
         help: "URLs of the masters, separated by commas",
-        more: "The URLs begin with redis://, rediss:// (TLS), unix://, mysql://, mysqls:// (TLS) or zk://. Each URL names one independent master, never a replica or a node of a cluster. Use an odd number of \
+        more: "The URLs begin with redis:// or valkey://, rediss:// or valkeys:// (TLS), unix://, mysql://, mysqls:// (TLS) or zk://. Each URL names one independent master, never a replica or a node of a cluster. Use an odd number of \
             masters; different kinds may be mixed. Masters of the form mysql://user:password@host/database and \
             zk://host+host/path need `quorate prepare-server` once. A URL may contain a user, a password and a database \
             number: redis://user:password@host:6379/0. A password on the command line is visible in the list of \

@@ -20,8 +20,11 @@ pub(crate) struct BadAddress {
     pub(crate) why: String,
 }
 
-const SCHEMES: &str =
-    "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]";
+const SCHEMES: &str = "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]; \
+                       valkey:// and valkeys:// mean the same as redis:// and rediss://";
+
+/// The hint for a URL whose password may contain characters that end the host.
+const ENCODE: &str = "in a password write %2F for /, %3F for ? and %23 for #";
 
 /// The beginnings of the URL schemes for masters of other kinds.
 const OTHER_KINDS: [&str; 4] = ["mysql", "mariadb", "zk", "zookeeper"];
@@ -57,6 +60,12 @@ impl Address {
             return Err(bad(format!("no address after the scheme: {SCHEMES}")));
         }
         let socket = scheme.ends_with("unix");
+        if rest.contains('#') {
+            return Err(bad(format!("a fragment (#..) is not allowed: {ENCODE}")));
+        }
+        if !socket && is_unclear(rest) {
+            return Err(bad(format!("parameters (?..) are not allowed: {ENCODE}")));
+        }
         if let Some(name) = unknown_parameter(rest, socket) {
             let known = if socket { ": use db, user or pass" } else { "" };
             return Err(bad(format!("unknown parameter {name:?}{known}")));
@@ -171,18 +180,29 @@ fn name(address: &ConnectionAddr) -> Option<String> {
 /// The URL without user name and password; `None` if these cannot be told apart from the rest of the text.
 fn shown(url: &str) -> Option<String> {
     match url.split_once("://") {
+        // After a `?`, only the URL of a Unix socket may contain a password, which is not shown.
+        Some((scheme, rest)) if rest.starts_with('/') => {
+            let path = rest.split(['?', '#']).next()?;
+            Some(format!("{scheme}://{path}"))
+        }
+        Some((_, rest)) if is_unclear(rest) => None,
         Some((scheme, rest)) => {
+            let rest = rest.split(['?', '#']).next()?;
             let rest = match rest.rsplit_once('@') {
                 Some((_, host)) => host.to_owned(),
                 None => without_secret(rest),
             };
-            // The URL of a Unix socket may contain the password in its query.
-            let rest = rest.split_once('?').map_or(&*rest, |(path, _)| path);
             Some(format!("{scheme}://{rest}"))
         }
         // A text without a scheme may be anything, for example "user:password@host".
         None => (!url.contains('@')).then(|| without_secret(url)),
     }
+}
+
+/// Whether an `@` follows the end of the host, so that everything before it may be a password.
+fn is_unclear(rest: &str) -> bool {
+    let after = rest.split_once(['?', '#']);
+    after.is_some_and(|(_, after)| after.contains('@'))
 }
 
 /// Returns the text without parts that may be a password. The part after a colon may be a port or a password, so it is
@@ -204,8 +224,7 @@ fn is_port(text: &str) -> bool {
 /// The name of the first parameter of an address that is not known. Never the value of a parameter, because that may be
 /// a password.
 fn unknown_parameter(rest: &str, socket: bool) -> Option<&str> {
-    let address = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    let (_, query) = address.split_once('?')?;
+    let (_, query) = rest.split_once('?')?;
     let names = query
         .split('&')
         .map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
@@ -215,8 +234,11 @@ fn unknown_parameter(rest: &str, socket: bool) -> Option<&str> {
 
 /// The number after the host of an address, if it is too large to be a port.
 fn port_out_of_range(rest: &str) -> Option<&str> {
-    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    let (_, port) = host.split(['/', '?']).next()?.rsplit_once(':')?;
+    let authority = rest.split(['/', '?']).next()?;
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    let (_, port) = host.rsplit_once(':')?;
     let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     (is_number && port.parse::<u16>().is_err()).then_some(port)
 }
@@ -295,6 +317,34 @@ mod tests {
     }
 
     #[test]
+    fn hint_names_all_schemes_and_a_form_of_unix_addresses_that_is_accepted() {
+        let hint = named("nonsense");
+        for scheme in ["redis://", "rediss://", "valkey://", "valkeys://"] {
+            assert!(hint.contains(scheme), "{hint}");
+        }
+        assert!(hint.contains("unix:///path[?db=N]"), "{hint}");
+        let address = Address::parse("unix:///path?db=3").ok();
+        let address = address.expect("the form of the hint must be accepted");
+        assert_eq!(address.name().as_str(), "/path");
+        assert_eq!(address.info.redis_settings().db(), 3);
+    }
+
+    #[cfg(feature = "tls-rustls")]
+    #[test]
+    fn schemes_with_an_s_at_their_end_use_tls() {
+        for (url, tls) in [
+            ("rediss://host:7000", true),
+            ("valkeys://host:7000", true),
+            ("VALKEYS://host:7000", true),
+            ("valkey://host:7000", false),
+        ] {
+            let address = Address::parse(url).ok();
+            let address = address.unwrap_or_else(|| panic!("{url}"));
+            assert_eq!((address.name().as_str(), address.tls), ("host:7000", tls));
+        }
+    }
+
+    #[test]
     fn schemes_of_valkey_and_schemes_in_capital_letters_are_accepted() {
         for url in [
             "REDIS://host:7000",
@@ -318,11 +368,39 @@ mod tests {
                 "unix:///run/redis.sock?db=2&password=s3cret",
                 "unknown parameter \"password\": use db, user or pass",
             ),
+            (
+                "unix:///run/redis.sock?pass=p@s3cret&timeout=5",
+                "unknown parameter \"timeout\": use db, user or pass",
+            ),
         ] {
             let bad = Address::parse(url).err().expect("refused");
             assert_eq!(bad.why, why);
             assert!(!format!("{bad:?}").contains("s3cret"), "{bad:?}");
         }
+    }
+
+    /// After an `@`, a parameter may be a part of a password.
+    #[test]
+    fn address_with_an_at_sign_after_its_host_is_refused_without_showing_it() {
+        for url in [
+            "redis://host?password=p@s3cret",
+            "redis://host/2?s3cret@t",
+            "redis://user:s3?cret=s3cret@host",
+            "redis://s3cret?x@host",
+            "redis://user:s3cret#2@host",
+            "redis://host#s3cret",
+            "redis://host/2#s3cret",
+            "unix:///run/redis.sock?pass=s3cret#2",
+        ] {
+            let bad = Address::parse(url).err();
+            let bad = bad.unwrap_or_else(|| panic!("{url:?} was accepted"));
+            assert!(bad.why.contains("%23"), "{url:?}: {bad:?}");
+            assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
+        }
+        let encoded = "redis://user:a%2Fb%3Fc%23d%40e@host";
+        let address = Address::parse(encoded).ok().expect("accepted");
+        let password = address.info.redis_settings().password();
+        assert_eq!(password, Some("a/b?c#d@e"));
     }
 
     #[test]
