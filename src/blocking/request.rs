@@ -41,6 +41,7 @@ pub struct LockRequest<'a> {
 
 impl<'a> LockRequest<'a> {
     pub(super) fn new(request: lock_request::LockRequest, home: &'a Home) -> Self {
+        let request = request.blocking();
         Self { request, home }
     }
 

@@ -50,6 +50,7 @@ impl Redlock {
         LockRequest {
             core: self.core.clone(),
             used: AtomicBool::new(false),
+            blocking: false,
             resource: resource.as_ref().into(),
             kind: Kind::Exclusive,
             ttl: options.ttl,
@@ -107,14 +108,18 @@ impl Redlock {
 const DROPPED: &str =
     "nothing was locked: a lock request was dropped unused. Await it, or call acquire() on it";
 
+/// The same warning about a request of the module `blocking`, which cannot be awaited.
+const DROPPED_BLOCKING: &str =
+    "nothing was locked: a lock request was dropped unused. Call acquire() on it";
+
 /// A request for a lock with its options; see [`Redlock::lock`].
 ///
 /// Awaiting a request is the same as calling [`acquire`](Self::acquire). A request is independent of the `Redlock` that
 /// made it: it can be cloned, stored, and moved into a spawned task.
 ///
 /// A request that is dropped without being awaited, acquired or cloned has locked nothing. This is usually a mistake
-/// (`let _guard = redlock.lock("job");`), so the drop is reported as a warning of [`tracing`]. A debug build of a
-/// program that does not collect warnings reports it on standard error.
+/// (`let _guard = redlock.lock("job");`), so the drop is reported as a warning of [`tracing`]. If the program collects no
+/// warnings, the first such drop of the process is reported on standard error.
 ///
 /// ```no_run
 /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -129,6 +134,8 @@ pub struct LockRequest {
     core: Arc<Core>,
     /// Whether the request was started or cloned. Otherwise its drop is reported.
     used: AtomicBool,
+    /// Whether this request belongs to a caller without async.
+    blocking: bool,
     resource: Box<[u8]>,
     kind: Kind,
     ttl: Duration,
@@ -146,6 +153,7 @@ impl Clone for LockRequest {
         Self {
             core: self.core.clone(),
             used: AtomicBool::new(false),
+            blocking: self.blocking,
             resource: self.resource.clone(),
             kind: self.kind.clone(),
             ttl: self.ttl,
@@ -174,9 +182,16 @@ impl Drop for LockRequest {
             return;
         }
         let resource = String::from_utf8_lossy(&self.resource);
-        tracing::warn!(%resource, "{DROPPED}");
-        if cfg!(debug_assertions) && !tracing::enabled!(tracing::Level::WARN) {
-            eprintln!("quorate: {resource:?}: {DROPPED}");
+        let dropped = if self.blocking {
+            DROPPED_BLOCKING
+        } else {
+            DROPPED
+        };
+        tracing::warn!(%resource, "{dropped}");
+        // Many programs collect only errors, and a lock that was never taken must not go unnoticed.
+        static PRINTED: AtomicBool = AtomicBool::new(false);
+        if !tracing::enabled!(tracing::Level::WARN) && !PRINTED.swap(true, Ordering::Relaxed) {
+            eprintln!("quorate: {resource:?}: {dropped}");
         }
     }
 }
@@ -333,6 +348,13 @@ impl LockRequest {
     ) -> impl Future<Output = Result<T, E>> {
         let scope = self.scope(body);
         async move { scope.await.unwrap_or_else(|error| Err(error.into_one())) }
+    }
+
+    /// Marks this request as one of a caller without async.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn blocking(mut self) -> Self {
+        self.blocking = true;
+        self
     }
 
     fn begun(mut self) -> Self {

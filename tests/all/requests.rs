@@ -39,6 +39,44 @@ fn lock_request_that_was_used_or_cloned_causes_no_warning_when_dropped() {
     assert_eq!(warnings(cloned), 0);
 }
 
+/// The text of a blocking request must not ask its caller to await it.
+#[cfg(feature = "blocking")]
+#[test]
+fn blocking_lock_request_that_is_dropped_unused_causes_a_warning_of_its_own() {
+    let listener = Listener::default();
+    let listening = listener.listen();
+    drop(quorate::blocking::Redlock::in_memory(3).lock("job"));
+    drop(listening);
+    let heard = listener.heard();
+    assert!(heard.contains("Call acquire() on it"), "{heard}");
+    assert!(!heard.contains("Await"), "{heard}");
+}
+
+/// Set in the process that drops requests unused.
+const DROPS: &str = "DROPS_LOCK_REQUESTS_UNUSED";
+
+#[test]
+fn unused_lock_request_is_reported_once_on_standard_error_if_no_subscriber_collects_warnings() {
+    if std::env::var_os(DROPS).is_some() {
+        let redlock = Redlock::in_memory(3);
+        for name in ["first job", "second job"] {
+            let _guard = redlock.lock(name);
+        }
+        return;
+    }
+    let test = "requests::unused_lock_request_is_reported_once_on_standard_error_if_no_subscriber_collects_warnings";
+    let this = std::env::current_exe().expect("this program");
+    let mut process = std::process::Command::new(this);
+    process
+        .args([test, "--exact", "--nocapture"])
+        .env(DROPS, "1");
+    let ended = process.output().expect("the process starts");
+    let heard = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{heard}");
+    assert_eq!(heard.matches("nothing was locked").count(), 1, "{heard}");
+    assert!(heard.contains("first job"), "{heard}");
+}
+
 #[tokio::test]
 async fn lock_request_that_is_awaited_acquires_the_lock() -> Result<(), AcquireError> {
     let redlock = Redlock::in_memory(3);
