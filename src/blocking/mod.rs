@@ -34,7 +34,7 @@
 //!
 //! # The end of the thread
 //!
-//! The background thread ends when the last handle and the last guard are dropped. The last drop waits until the
+//! The background thread ends when the last handle, lock request and guard are dropped. The last drop waits until the
 //! pending releases have been sent: usually well under a millisecond, and at most the node timeout plus 300 ms. On a
 //! thread of a Tokio runtime the drop does not wait, and the background thread ends by itself within the same time.
 

@@ -51,7 +51,7 @@ impl Owner {
 
     /// A request for a hold of this owner, with options that are set for this hold only. The request always asks the
     /// masters, even if this handle has a valid hold.
-    pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
+    pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest {
         LockRequest::new(self.owner.lock(resource), &self.home)
     }
 }

@@ -143,21 +143,18 @@ impl Redlock {
 
     /// A request for a lock on `resource`, with options that are set for this lock only; see
     /// [`quorate::Redlock::lock`](crate::Redlock::lock).
-    pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
+    pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest {
         LockRequest::new(self.redlock.lock(resource), &self.home)
     }
 
     /// A request for several resources in one lock; see [`quorate::Redlock::lock_all`](crate::Redlock::lock_all).
-    pub fn lock_all<R: AsRef<[u8]>>(
-        &self,
-        resources: impl IntoIterator<Item = R>,
-    ) -> LockRequest<'_> {
+    pub fn lock_all<R: AsRef<[u8]>>(&self, resources: impl IntoIterator<Item = R>) -> LockRequest {
         LockRequest::new(self.redlock.lock_all(resources), &self.home)
     }
 
     /// A request for one permit of the semaphore `name`, which has at most `permits` holders; see
     /// [`quorate::Redlock::semaphore`](crate::Redlock::semaphore).
-    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest<'_> {
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest {
         LockRequest::new(self.redlock.semaphore(name, permits), &self.home)
     }
 

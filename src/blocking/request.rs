@@ -33,16 +33,33 @@ impl TryAcquire {
 }
 
 /// A request for a lock with its options, without async; see [`quorate::LockRequest`](crate::LockRequest).
+///
+/// A request is independent of the `Redlock` that made it: it can be cloned, stored, and moved into another thread. While
+/// it exists, the background thread does not end. A request that is dropped without being acquired or cloned has locked
+/// nothing, which is reported as a warning.
+///
+/// ```
+/// # #[cfg(feature = "testing")] {
+/// let request = quorate::blocking::Redlock::in_memory(3).lock("job");
+/// let other = request.clone();
+/// let thread = std::thread::spawn(move || other.acquire().is_ok());
+/// drop(request.acquire().expect("the lock, in turn"));
+/// assert!(thread.join().expect("no panic"));
+/// # }
+/// ```
+#[derive(Clone)]
 #[must_use = "a lock request does nothing until acquire() is called"]
-pub struct LockRequest<'a> {
+pub struct LockRequest {
     request: lock_request::LockRequest,
-    home: &'a Home,
+    home: Home,
 }
 
-impl<'a> LockRequest<'a> {
-    pub(super) fn new(request: lock_request::LockRequest, home: &'a Home) -> Self {
-        let request = request.blocking();
-        Self { request, home }
+impl LockRequest {
+    pub(super) fn new(request: lock_request::LockRequest, home: &Home) -> Self {
+        Self {
+            request: request.blocking(),
+            home: home.clone(),
+        }
     }
 
     fn with(
@@ -99,7 +116,7 @@ impl<'a> LockRequest<'a> {
     pub fn acquire(self) -> Result<LockGuard, AcquireError> {
         let guard = self.home.wait(self.request.acquire());
         let guard = guard.map_err(AcquireError::CannotBlock)??;
-        Ok(LockGuard::new(guard, self.home))
+        Ok(LockGuard::new(guard, &self.home))
     }
 
     /// Makes one attempt to acquire the lock, without waiting for its holder; see
@@ -112,7 +129,7 @@ impl<'a> LockRequest<'a> {
         let found = self.home.wait(self.request.try_acquire());
         Ok(match found.map_err(AcquireError::CannotBlock)?? {
             tried::TryAcquire::Acquired(guard) => {
-                TryAcquire::Acquired(LockGuard::new(guard, self.home))
+                TryAcquire::Acquired(LockGuard::new(guard, &self.home))
             }
             tried::TryAcquire::Held(refusal) => TryAcquire::Held(refusal),
         })
@@ -153,7 +170,7 @@ impl<'a> LockRequest<'a> {
     }
 }
 
-impl fmt::Debug for LockRequest<'_> {
+impl fmt::Debug for LockRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.request, f)
     }

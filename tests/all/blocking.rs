@@ -320,3 +320,17 @@ fn blocking_observer_sees_a_leader_of_another_thread() {
     assert_eq!(observation.next_within(secs(20)), Ok(Change::Nobody));
     assert_eq!(observation.next_within(ms(50)), Ok(Change::Unchanged));
 }
+
+#[test]
+fn blocking_lock_request_can_be_cloned_and_moved_into_other_threads() {
+    let request = Redlock::in_memory(3).lock("job");
+    let threads = [request.clone(), request].map(|request| {
+        thread::spawn(move || {
+            let guard = request.acquire().expect("the lock, in turn");
+            guard.release().expect("this thread may wait")
+        })
+    });
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
+}
