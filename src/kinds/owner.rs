@@ -97,7 +97,8 @@ impl Owner {
         if let Some(held) = self.held(resource) {
             return Ok(held);
         }
-        let guard = self.lock(resource).acquire().await?;
+        // Boxed, so that this future stays small.
+        let guard = Box::pin(self.lock(resource).acquire()).await?;
         Ok(self.keep(resource, guard))
     }
 

@@ -413,7 +413,7 @@ impl Once {
                 Ok(OnceOutcome::AlreadyDone { next })
             }
         };
-        self.value.under_lock(run).await
+        Box::pin(self.value.under_lock(run)).await
     }
 
     /// The period to which this call belongs.

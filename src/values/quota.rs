@@ -136,7 +136,7 @@ impl Quota {
                 }
             })
         };
-        self.0.change(take).await
+        Box::pin(self.0.change(take)).await
     }
 
     /// Reads the number of units that are left.
@@ -155,7 +155,7 @@ impl Quota {
             known.keep().await;
             Ok(left)
         };
-        self.0.under_lock(look).await
+        Box::pin(self.0.under_lock(look)).await
     }
 
     /// Removes the quota from every master. An operator does this; it is the only remedy if the quota is

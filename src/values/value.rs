@@ -43,7 +43,7 @@ impl NamedValue {
         String::from_utf8_lossy(&self.name).into_owned()
     }
 
-    /// Takes the lock, runs `body`, and releases the lock.
+    /// Takes the lock, runs `body`, and releases the lock. The future is large, so callers box it.
     pub(crate) async fn under_lock<T>(
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, ValueError>,
@@ -55,7 +55,7 @@ impl NamedValue {
     }
 
     /// Takes the lock, reads the value, and writes the new value that `change` returns, if there is one. If possible,
-    /// the release is sent together with the write.
+    /// the release is sent together with the write. The future is large, so callers box it.
     pub(crate) async fn change<T>(
         &self,
         change: impl FnOnce(&[u8]) -> Result<(Option<Vec<u8>>, T), ValueError>,
@@ -105,14 +105,17 @@ impl NamedValue {
 
     pub(crate) async fn create(&self, rest: &str) -> Result<(), ValueError> {
         let text = self.text(rest);
-        self.under_lock(async |guard| Register::under(guard)?.vacant().await?.write(&text).await)
-            .await
+        let create = async |guard: &LockGuard| {
+            let vacant = Register::under(guard)?.vacant().await?;
+            vacant.write(&text).await
+        };
+        Box::pin(self.under_lock(create)).await
     }
 
     pub(crate) async fn remove(&self) -> Result<bool, ValueError> {
         let ours = |bytes: &[u8]| self.rest(bytes).map(drop);
-        self.under_lock(async |guard| Register::under(guard)?.remove(ours).await)
-            .await
+        let remove = async |guard: &LockGuard| Register::under(guard)?.remove(ours).await;
+        Box::pin(self.under_lock(remove)).await
     }
 
     /// The text to store for a value of this kind.

@@ -104,6 +104,9 @@ async fn cloned_lock_request_works_in_a_spawned_task_after_its_redlock_is_droppe
 #[test]
 fn futures_of_an_uncontended_acquire_have_at_most_1024_bytes() {
     let redlock = Redlock::in_memory(3);
+    let owner = redlock.owner("order-1").expect("a good id");
+    let (election, quota) = (redlock.election("job"), redlock.quota("job"));
+    let once = redlock.once("job", crate::support::secs(60));
     let sizes = [
         ("acquire", size_of_val(&redlock.acquire("job"))),
         (
@@ -112,6 +115,20 @@ fn futures_of_an_uncontended_acquire_have_at_most_1024_bytes() {
         ),
         ("try_acquire", size_of_val(&redlock.try_acquire("job"))),
         ("scope", size_of_val(&redlock.scope("job", async |_| ()))),
+        ("Owner::acquire", size_of_val(&owner.acquire("job"))),
+        ("campaign", size_of_val(&election.campaign("me"))),
+        ("Quota::create", size_of_val(&quota.create(1))),
+        ("Quota::take", size_of_val(&quota.take(1))),
+        ("Quota::left", size_of_val(&quota.left())),
+        ("Once::create", size_of_val(&once.create())),
+        (
+            "at_most_once",
+            size_of_val(&once.at_most_once(async |_| ())),
+        ),
+        (
+            "at_least_once",
+            size_of_val(&once.at_least_once(async |_| Ok::<_, ()>(()))),
+        ),
     ];
     for (call, bytes) in sizes {
         println!("{call}: {bytes} bytes");
