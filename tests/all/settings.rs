@@ -303,7 +303,7 @@ async fn retry_pauses_of_any_length_are_accepted() {
     }
 }
 
-/// A number has no unit, and null has no value.
+/// A number has no unit.
 #[cfg(feature = "serde")]
 #[test]
 fn setting_that_is_not_valid_text_is_refused_with_the_expected_format() {
@@ -315,4 +315,17 @@ fn setting_that_is_not_valid_text_is_refused_with_the_expected_format() {
         let error = toml::from_str::<quorate::Settings>(file).expect_err(file);
         assert!(error.to_string().contains(format), "{error}");
     }
+}
+
+/// Other formats than TOML have null.
+#[cfg(feature = "serde")]
+#[test]
+fn setting_that_is_null_is_refused_with_the_expected_format() {
+    use serde::Deserialize;
+    use serde::de::value::{Error, MapDeserializer};
+
+    let null = MapDeserializer::<_, Error>::new([("ttl", ())].into_iter());
+    let error = quorate::Settings::deserialize(null).expect_err("null");
+    let format = "such as \"250ms\" or \"10s\"";
+    assert!(error.to_string().contains(format), "{error}");
 }
