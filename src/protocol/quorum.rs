@@ -273,6 +273,13 @@ mod tests {
     }
 
     #[test]
+    fn debug_text_of_a_quorum_is_the_number_of_masters_it_needs_of_each_set() {
+        assert_eq!(format!("{:?}", Quorum::of(5)), "3 of 5");
+        let joint = Quorum::joint(MasterSet::first(3), MasterSet::first(4));
+        assert_eq!(format!("{joint:?}"), "2 of 3 and 3 of 4");
+    }
+
+    #[test]
     fn majority_is_counted_over_all_configured_masters() {
         let sizes: Vec<_> = (1..=9).map(|n| Quorum::of(n).size()).collect();
         assert_eq!(sizes, [1, 2, 2, 3, 3, 4, 4, 5, 5]);

@@ -93,3 +93,21 @@ async fn holder_of_a_force_released_lock_is_notified() {
     assert_eq!(cause, LossCause::TakenAway);
     assert!(thief.fencing_token() > guard.fencing_token());
 }
+
+#[tokio::test]
+async fn debug_text_of_an_error_names_the_masters_and_the_majority() {
+    let masters = quorate::testing::Masters::new(3);
+    let redlock = || {
+        let redlock = Redlock::builder().in_memory_on(&masters).build();
+        redlock.expect("good settings")
+    };
+    let (here, there) = (redlock(), redlock());
+    let _held = here.acquire("job").await.expect("free");
+    let waiting = there.lock("job").wait(Wait::For(Duration::from_millis(50)));
+    let error = waiting.acquire().await.expect_err("held");
+    let text = format!("{error:?}");
+    assert!(text.contains("majority: 2 of 3"), "{text}");
+    for name in there.masters() {
+        assert!(text.contains(&format!("node: \"{name}\"")), "{text}");
+    }
+}
