@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub use self::survey::{ChangeStage, Survey};
 pub use self::values::CarriedValue;
-use self::values::Carrier;
+use self::values::{Carrier, Copied};
 use crate::node::NodeName;
 use crate::node::change::{ChangeOrder, ChangeSeen, Counter, MasterSeen};
 use crate::protocol::instant::Instant;
@@ -94,9 +94,23 @@ impl MastersChange<'_> {
         }
     }
 
-    /// Reads the state of all masters; changes nothing.
+    /// Reads the state of all masters, and looks for rights that the user lacks for the steps of the replacement;
+    /// changes nothing.
     pub async fn look(&self) -> Survey {
-        self.order(&ChangeOrder::Look).await
+        let scope = self.redlock.scope_of_rights();
+        let rights = |keys| ChangeOrder::Rights {
+            scope: scope.clone(),
+            keys,
+        };
+        let survey = self.order(&rights(None)).await;
+        // A key that one master stores may have to be written on all masters, where the user may have other rights.
+        let stored = survey.masters.iter().flat_map(|master| &master.seen.stored);
+        let stored: BTreeSet<Vec<u8>> = stored.cloned().collect();
+        if stored.is_empty() || survey.masters.iter().any(MasterSeen::lacks_rights) {
+            return survey;
+        }
+        self.order(&rights(Some(stored.into_iter().collect())))
+            .await
     }
 
     /// How long to wait between closing the old masters and opening the next masters: `max_ttl` for the longest lease,
@@ -112,7 +126,8 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`], which lists all conditions that are not met.
+    /// [`ChangeError::Missing`], which lists all conditions that are not met. The markers may be written already if only
+    /// the copy of a value found that a right is missing.
     pub async fn begin(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.obstacles();
@@ -137,7 +152,7 @@ impl MastersChange<'_> {
             reached,
             "no majority of masters, or none of next_masters, has the generation marker: run the step begin again",
         ))?;
-        let after = self.carry_early(after).await;
+        let after = self.carry_early(after).await?;
         let mut advice = before.holding_values();
         advice.extend(after.advice);
         Ok(Survey { advice, ..after })
@@ -149,8 +164,8 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] in two cases: some clients cannot be notified and would go on taking locks, or no
-    /// majority of the old masters could be closed. Masters that were closed stay closed.
+    /// [`ChangeError::Missing`] in three cases: some clients cannot be notified and would go on taking locks, no
+    /// majority of the old masters could be closed, or a right is missing. Masters that were closed stay closed.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.obstacles();
@@ -168,7 +183,7 @@ impl MastersChange<'_> {
             reached,
             "no majority of the old masters is closed: run the step close again",
         ))?;
-        Ok(self.carry_early(after).await)
+        self.carry_early(after).await
     }
 
     /// Repeats the last part of [`close`](Self::close): ends again the connections of clients that know only the old
@@ -308,7 +323,12 @@ impl MastersChange<'_> {
             open: read.marked(2),
             removes: true,
         };
-        let (carried, mut missing) = carrier.carry_all(&read.names()).await;
+        let Copied {
+            carried,
+            left,
+            denied: mut missing,
+        } = carrier.carry_all(&read.names()).await;
+        missing.extend(left);
         if missing.is_empty() {
             return Ok(carried);
         }
@@ -317,11 +337,11 @@ impl MastersChange<'_> {
     }
 
     /// Copies values before the next masters are opened, so that clients that know both sets can use values that
-    /// clients of the old masters have written. A value that cannot be copied does not stop the step, because `open`
-    /// copies all values again.
-    async fn carry_early(&self, after: Survey) -> Survey {
+    /// clients of the old masters have written. `open` copies all values again. So a value that cannot be copied now
+    /// does not stop the step, unless a right is missing, because then `open` could not copy the value either.
+    async fn carry_early(&self, after: Survey) -> Result<Survey, ChangeError> {
         if after.stage() >= ChangeStage::Open {
-            return after;
+            return Ok(after);
         }
         let read = self.order(&ChangeOrder::Values).await;
         let carrier = Carrier {
@@ -330,12 +350,17 @@ impl MastersChange<'_> {
             open: read.marked(2),
             removes: false,
         };
-        let (carried, advice) = carrier.carry_all(&read.names()).await;
-        Survey {
+        let Copied {
             carried,
-            advice,
+            left,
+            denied,
+        } = carrier.carry_all(&read.names()).await;
+        none(denied)?;
+        Ok(Survey {
+            carried,
+            advice: left,
             ..after
-        }
+        })
     }
 
     /// Copies the fencing counters of a majority of the closed old masters to a majority of the next masters. No

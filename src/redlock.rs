@@ -291,17 +291,22 @@ impl Redlock {
     ///
     /// Dropping the future closes its connections.
     pub async fn inspect(&self) -> Vec<Inspection> {
+        let scope = self.scope_of_rights();
+        let nodes = self.core.coordinator.nodes().iter();
+        futures::future::join_all(nodes.map(|node| node.inspect(&scope))).await
+    }
+
+    /// The settings that decide which rights the users of the masters need.
+    pub(crate) fn scope_of_rights(&self) -> Scope {
         let coordinator = &self.core.coordinator;
         let mut word = [0; 16];
         coordinator.runtime.random(&mut word);
-        let scope = Scope {
+        Scope {
             prefix: coordinator.prefix.clone(),
             fencing: coordinator.fencing,
             fair: self.core.options.fair,
             unheard_of: format!("{:032x}", u128::from_be_bytes(word)).into(),
-        };
-        let inspections = coordinator.nodes().iter().map(|node| node.inspect(&scope));
-        futures::future::join_all(inspections).await
+        }
     }
 
     /// Waits until no request to any master is outstanding. A program that is about to end must call `flush` on **every**

@@ -10,8 +10,11 @@ use std::time::Duration;
 use crate::acquire::kind::Kind;
 use crate::error::AcquireError;
 use crate::hold::guard::LockGuard;
-use crate::protocol::quorum::MasterSet;
+use crate::node::Fault;
+use crate::node::change::ChangeOrder;
+use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::redlock::Redlock;
+use crate::report::failed_with;
 use crate::settings::Wait;
 use crate::values::register::{Carried, Register};
 
@@ -45,6 +48,16 @@ const ATTEMPTS: u32 = 3;
 /// How many values are copied at the same time.
 const TOGETHER: usize = 32;
 
+/// The results of copying all values.
+#[derive(Default)]
+pub(crate) struct Copied {
+    pub(crate) carried: Vec<CarriedValue>,
+    /// One line for each value that was not copied and that an operator must handle.
+    pub(crate) left: Vec<String>,
+    /// One line for each value that was not copied because the operator's user lacks a right.
+    pub(crate) denied: Vec<String>,
+}
+
 /// The parameters of copying values to the next masters.
 #[derive(Clone, Copy)]
 pub(crate) struct Carrier<'a> {
@@ -58,11 +71,10 @@ pub(crate) struct Carrier<'a> {
 }
 
 impl Carrier<'_> {
-    /// Copies the values under these lock keys to the next masters. Returns the results, and one line for each value
-    /// that an operator must handle. If the lock of a value is held by another client, the value is tried again after
-    /// all others.
-    pub(crate) async fn carry_all(self, keys: &[Vec<u8>]) -> (Vec<CarriedValue>, Vec<String>) {
-        let (mut carried, mut left) = (Vec::new(), Vec::new());
+    /// Copies the values under these lock keys to the next masters. If the lock of a value is held by another client,
+    /// the value is tried again after all others.
+    pub(crate) async fn carry_all(self, keys: &[Vec<u8>]) -> Copied {
+        let mut copied = Copied::default();
         let mut pending: Vec<&Vec<u8>> = keys.iter().collect();
         for attempt in 1..=ATTEMPTS {
             let first = attempt == 1;
@@ -80,13 +92,13 @@ impl Carrier<'_> {
                     if may_change && attempt < ATTEMPTS {
                         again.push(*key);
                     } else {
-                        note(key, outcome, &mut carried, &mut left);
+                        copied.note(key, outcome, self.redlock.core.coordinator.quorum);
                     }
                 }
             }
             pending = again;
         }
-        (carried, left)
+        copied
     }
 
     /// Copies the values of these lock keys, each under its lock. The generation markers are checked once for all of
@@ -123,37 +135,48 @@ impl Carrier<'_> {
     /// and the old masters may no longer have the latest values. It is enough to ask a majority of the next masters: a
     /// client writes to the next masters alone only after a majority of the next masters has opened.
     async fn look(self) -> Result<(), Carried> {
-        match self.redlock.survey().await {
-            Ok(survey) if survey.is_any_open() => Err(Carried::Nowhere),
-            Ok(survey) if survey.quorum.next_only().is_met_by(survey.well()) => Ok(()),
-            Ok(survey) => Err(Carried::Undecided(survey.faults().join("; "))),
-            Err(error) => Err(Carried::Undecided(error.to_string())),
+        let masters = self.redlock.masters_as_marked();
+        let masters = masters.map_err(|error| Carried::Undecided(error.to_string()))?;
+        match masters.order(&ChangeOrder::Look).await {
+            survey if survey.is_any_open() => Err(Carried::Nowhere),
+            survey if survey.quorum.next_only().is_met_by(survey.well()) => Ok(()),
+            survey => Err(Carried::Undecided(survey.faults().join("; "))),
         }
     }
 }
 
-/// Records the result of carrying one value.
-fn note(
-    key: &[u8],
-    outcome: Result<Carried, AcquireError>,
-    carried: &mut Vec<CarriedValue>,
-    left: &mut Vec<String>,
-) {
-    let name = String::from_utf8_lossy(key).into_owned();
-    match outcome {
-        Ok(Carried::Nowhere) => {}
-        Ok(done @ (Carried::Both | Carried::Removed)) => carried.push(CarriedValue {
-            name,
-            is_carried: matches!(done, Carried::Both),
-        }),
-        Ok(Carried::Lost(shown)) => left.push(format!(
-            "{name:?}: lost, or only partly created or removed: no majority of the old masters has it ({shown}): \
-             drop it with a client that has masters and next_masters (quorate quota drop, quorate once --drop)"
-        )),
-        Ok(Carried::Undecided(shown)) => left.push(format!(
-            "{name:?}: not copied: too few masters could store it ({shown}): run this step again"
-        )),
-        Err(error) => left.push(format!("{name:?}: not copied: {}", error.details())),
+impl Copied {
+    /// Records the result of carrying one value.
+    fn note(&mut self, key: &[u8], outcome: Result<Carried, AcquireError>, quorum: Quorum) {
+        let name = String::from_utf8_lossy(key).into_owned();
+        match outcome {
+            Ok(Carried::Nowhere) => {}
+            Ok(done @ (Carried::Both | Carried::Removed)) => self.carried.push(CarriedValue {
+                name,
+                is_carried: matches!(done, Carried::Both),
+            }),
+            Ok(Carried::Lost(shown)) => self.left.push(format!(
+                "{name:?}: lost, or only partly created or removed: no majority of the old masters has it ({shown}): \
+                 drop it with a client that has masters and next_masters (quorate quota drop, quorate once --drop)"
+            )),
+            Ok(Carried::Undecided(shown)) => self.left.push(format!(
+                "{name:?}: not copied: too few masters could store it ({shown}): run this step again"
+            )),
+            Ok(Carried::Denied(shown)) => self.denied.push(format!(
+                "{name:?}: not copied: a right is missing ({shown}): grant it, and run this step again"
+            )),
+            Err(error) => {
+                let is_denied = |fault: &Fault| matches!(fault, Fault::Denied(_));
+                let denied = failed_with(error.reports(), is_denied);
+                // A single master that refuses this user does not prevent the copy.
+                let lines = if quorum.possible_without(denied) {
+                    &mut self.left
+                } else {
+                    &mut self.denied
+                };
+                lines.push(format!("{name:?}: not copied: {}", error.details()));
+            }
+        }
     }
 }
 
@@ -162,4 +185,50 @@ fn note(
 pub(crate) fn removed(carried: &[CarriedValue]) -> impl Iterator<Item = String> + '_ {
     let removed = carried.iter().filter(|value| !value.is_carried);
     removed.map(ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Missed;
+    use crate::node::{NodeName, Phase};
+    use crate::report::{NodeOutcome, NodeReport};
+
+    fn missed(fault: Fault) -> AcquireError {
+        AcquireError::NoQuorum(Missed {
+            resource: "prizes".into(),
+            waited: Duration::ZERO,
+            attempts: 1,
+            reports: vec![NodeReport {
+                node: NodeName::new("a"),
+                phase: Phase::Acquire,
+                outcome: NodeOutcome::Fault(fault),
+                latency: None,
+                late: false,
+            }],
+            held_here: false,
+            note: None,
+            majority: Quorum::of(1),
+        })
+    }
+
+    #[test]
+    fn missing_right_is_distinguished_from_other_reasons_why_a_value_was_not_copied() {
+        let mut copied = Copied::default();
+        let denied = || Err(missed(Fault::Denied("NOPERM".into())));
+        let (one, three) = (Quorum::of(1), Quorum::of(3));
+        copied.note(b"a", denied(), one);
+        copied.note(b"b", Ok(Carried::Denied("NOPERM".into())), one);
+        copied.note(b"c", Err(missed(Fault::Loading)), one);
+        copied.note(b"d", Ok(Carried::Undecided("loading".into())), one);
+        // Two other masters are enough.
+        copied.note(b"e", denied(), three);
+        let names = |lines: &[String]| {
+            let names = lines.iter().map(|line| line[1..2].to_owned());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(names(&copied.denied), ["a", "b"]);
+        assert_eq!(names(&copied.left), ["c", "d", "e"]);
+        assert_eq!(copied.carried, []);
+    }
 }

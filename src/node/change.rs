@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::name::NodeName;
 use super::right::MissingRight;
+use super::scope::Scope;
 
 /// The full key of a fencing counter, and the value of the counter.
 pub(crate) type Counter = (Vec<u8>, u64);
@@ -17,6 +18,17 @@ pub enum ChangeOrder {
     /// Changes nothing: only reads the master's state.
     #[default]
     Look,
+    /// Changes nothing: looks for the rights that the user lacks for the steps of a replacement.
+    ///
+    /// Without `keys`, tries every command on names that nobody uses, and reads the keys of all values and fencing
+    /// counters. With `keys`, tries the commands that copy these values and counters: other users may have other
+    /// prefixes.
+    Rights {
+        /// The settings of the locks that the user must be able to take.
+        scope: Scope,
+        /// Keys of values and fencing counters, as any master lists them.
+        keys: Option<Arc<[Vec<u8>]>>,
+    },
     /// Raises the number in the generation marker to `number`, for the set of masters with the fingerprint `print`. The
     /// number is never lowered. Then ends the connections of the clients whose step of the replacement is below `step`.
     /// Requests that these clients sent earlier are answered first. When these clients connect again, the master
@@ -48,8 +60,10 @@ pub struct ChangeSeen {
     /// Why the state is missing or incomplete; `None` if it is complete.
     pub fault: Option<Fault>,
     /// The rights for the steps of an operator that the user does not have on this master. Only
-    /// [`ChangeOrder::Look`] looks for them. If there are any, `fault` names them.
+    /// [`ChangeOrder::Rights`] looks for them. If there are any, `fault` names them.
     pub missing: Vec<MissingRight>,
+    /// The keys of all values and fencing counters, if the operation reads these keys.
+    pub stored: Vec<Vec<u8>>,
     /// The generation marker as text: its number, and the fingerprint of the set of masters that the number refers to.
     pub mark: Option<String>,
     /// The run id of the server. It changes at a restart.

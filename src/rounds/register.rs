@@ -285,6 +285,14 @@ impl ValueAnswers {
         answers.all(|answer| matches!(answer, Some(Ok(Answer::Written { .. }))))
     }
 
+    /// Whether the user lacks a right on so many masters that the others are no majority.
+    pub(crate) fn is_denied(&self) -> bool {
+        let answers = self.answers().enumerate();
+        let denied = answers.filter(|(_, answer)| matches!(answer, Some(Err(Fault::Denied(_)))));
+        let denied = denied.map(|(node, _)| node).collect();
+        !self.quorum.possible_without(denied)
+    }
+
     /// The stored value or the reply of each master, in one line.
     pub(crate) fn shown<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> String {
         let shown = |(node, report): (usize, NodeReport)| match self.bytes(node) {

@@ -39,6 +39,8 @@ pub(crate) enum Carried {
     Lost(String),
     /// Too few masters answered, or the lock was lost.
     Undecided(String),
+    /// As [`Undecided`](Self::Undecided), because the user lacks a right on too many masters.
+    Denied(String),
 }
 
 /// A register that has been read, and may be written once.
@@ -134,21 +136,29 @@ impl<'a> Register<'a> {
         tracing::debug!(resource = %self.name(), ?carrying, "read the value that is copied to the next masters");
         let coordinator = &self.guard.core.coordinator;
         let shown = || read.shown(coordinator.names());
+        let undecided = |answers: &ValueAnswers| {
+            let shown = answers.shown(coordinator.names());
+            if answers.is_denied() {
+                Carried::Denied(shown)
+            } else {
+                Carried::Undecided(shown)
+            }
+        };
         let bytes = match carrying {
             Carrying::Value(node) => read.bytes(node),
             Carrying::Removed if removes => None,
             Carrying::Removed | Carrying::Nowhere => return Carried::Nowhere,
             Carrying::Lost => return Carried::Lost(shown()),
-            Carrying::Undecided => return Carried::Undecided(shown()),
+            Carrying::Undecided => return undecided(&read),
         };
         let Ok(asked) = self.send(bytes, &read) else {
-            return Carried::Undecided(shown());
+            return undecided(&read);
         };
         let written = coordinator.answers(&asked, ValueAnswers::complete).await;
         match bytes {
             Some(_) if written.has_carried(&read, open) => Carried::Both,
             None if written.has_removed(&read) => Carried::Removed,
-            _ => Carried::Undecided(written.shown(coordinator.names())),
+            _ => undecided(&written),
         }
     }
 

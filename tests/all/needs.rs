@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, ask_server, eventually, has_key, secs};
 use quorate::{
-    Inspection, LockGuard, MissingRight, Order, Redlock, RedlockBuilder, RestartGuard, Take,
-    TryAcquire, Wait,
+    ChangeError, Inspection, LockGuard, MissingRight, Order, Redlock, RedlockBuilder, RestartGuard,
+    Take, TryAcquire, Wait,
 };
 use quorate_testbed::{Masters, Reply, Server, ServerOptions, not_run};
 
@@ -66,7 +66,10 @@ fn grant(masters: &Masters, without: Option<&str>) {
 }
 
 fn grant_to(user: &str, masters: &Masters, without: Option<&str>) {
-    let mut words = documented_for(user);
+    grant_words(documented_for(user), masters, without);
+}
+
+fn grant_words(mut words: Vec<String>, masters: &Masters, without: Option<&str>) {
     words.retain(|word| Some(word.as_str()) != without);
     for word in &mut words {
         if word.starts_with('>') {
@@ -444,67 +447,158 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
     }
 }
 
-/// Regression test: with the rights of a client, the first step of a change failed only after it had written the
-/// markers of the next masters.
+/// A second prefix, which locks of the tests have in addition to [`PREFIX`].
+const SECOND_PREFIX: &str = "b:";
+
+/// The words of the documented command for operators, with the patterns of both prefixes.
+fn words_of_operators() -> Vec<String> {
+    let mut words = documented_for(OPERATOR);
+    let keys = words.iter().filter(|word| word.starts_with('~'));
+    let keys = keys.filter(|word| word.contains(PREFIX));
+    let second: Vec<String> = keys
+        .map(|word| word.replace(PREFIX, SECOND_PREFIX))
+        .collect();
+    words.extend(second);
+    words
+}
+
+/// Stores a quota and a semaphore's counter under both prefixes.
+async fn store_values(masters: &Masters) {
+    for prefix in [PREFIX, SECOND_PREFIX] {
+        let urls = masters.iter().take(2).map(Server::url).collect();
+        let client = settings_of(urls).prefix(prefix).build().expect("good");
+        client.quota("prizes").create(3).await.expect("it is new");
+        drop(client.semaphore("api", 2).acquire().await.expect("free"));
+        client.flush().await;
+    }
+}
+
+/// Takes all steps. Returns the first refusal.
+async fn replace(redlock: &Redlock) -> Result<(), ChangeError> {
+    let change = redlock.change().expect("next masters are set");
+    let began = Instant::now();
+    while let Err(error) = change.begin().await {
+        if began.elapsed() > PATIENCE || !error.to_string().contains("has been up for") {
+            return Err(error);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    change.close().await?;
+    let closed = change.closed().await?;
+    tokio::time::sleep(change.wait()).await;
+    change.open(&closed).await?;
+    change.finish().await?;
+    Ok(())
+}
+
+async fn assert_each_step_names(right: &str, masters: &Masters) {
+    let operator = replacing(OPERATOR, masters);
+    let survey = operator.survey().await.expect("masters with markers");
+    for master in &survey.masters {
+        let rules = master.seen.missing.iter().map(MissingRight::rule);
+        assert_eq!(rules.collect::<Vec<_>>(), [right], "{master:?}");
+        assert!(master.lacks_rights());
+    }
+    let change = operator.change().expect("next masters are set");
+    let old = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
+    let old = old.build().expect("good settings");
+    for step in [
+        change.begin().await,
+        change.close().await,
+        change.closed().await,
+        change.open(&survey).await,
+        change.finish().await,
+        old.mark_masters().await,
+    ] {
+        let said = step.expect_err("a right is missing").to_string();
+        assert!(
+            said.contains(&format!("ACL SETUSER <user> {right}")),
+            "{said}"
+        );
+        assert!(!said.contains(PASSWORD), "{said}");
+    }
+}
+
+/// Regression tests: with the rights of a client, the first step of a change failed only after it had written the
+/// markers of the next masters. With only the operator's own rights, `close` was done, and `open` failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missing() {
     for program in programs() {
         let masters = three(program);
-        let (commands, keys) = row("`quorate masters`: operators only");
-        let keys = keys.iter().map(|key| key.trim_end_matches('*').to_owned());
-        let rights: Vec<String> = commands.into_iter().chain(keys).collect();
-        assert!(
-            rights.contains(&"~quorate:masters".to_owned()),
-            "{rights:?}"
-        );
-        for right in &rights {
-            grant_to(OPERATOR, &masters, Some(right));
-            let operator = replacing(OPERATOR, &masters);
-            let survey = operator.survey().await.expect("the survey must succeed");
-            for master in &survey.masters {
-                let rules = master.seen.missing.iter().map(MissingRight::rule);
-                assert_eq!(rules.collect::<Vec<_>>(), [right], "{master:?}");
-                assert!(master.lacks_rights());
+        store_values(&masters).await;
+        let mut needless = Vec::new();
+        for right in words_of_operators() {
+            if !right.starts_with(['+', '~', '&']) {
+                continue;
             }
-            let change = operator.change().expect("next_masters must be set");
-            let old = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
-            let old = old.build().expect("good settings");
-            for step in [
-                change.begin().await,
-                change.close().await,
-                change.closed().await,
-                change.finish().await,
-                old.mark_masters().await,
-            ] {
-                let said = step.expect_err("the step must fail").to_string();
-                assert!(
-                    said.contains(&format!("ACL SETUSER <user> {right}")),
-                    "{said}"
-                );
-                assert!(!said.contains(PASSWORD), "{said}");
+            grant_words(words_of_operators(), &masters, Some(&right));
+            match replace(&replacing(OPERATOR, &masters)).await {
+                Err(_) => {
+                    assert_eq!(markers(&masters), [None, None, None], "{right}");
+                    assert_each_step_names(&right, &masters).await;
+                    assert_eq!(markers(&masters), [None, None, None], "{right}");
+                }
+                Ok(()) => needless.push(right),
             }
-            assert_eq!(markers(&masters), [None, None, None], "{right}");
+            for master in &masters {
+                ask_server(master, &["DEL", "quorate:masters"]);
+            }
         }
-        // The error for the documented user of clients names the right that it lacks.
-        grant(&masters, None);
-        let client = replacing(CLIENT, &masters);
-        let change = client.change().expect("next_masters must be set");
-        let said = change.begin().await.expect_err("the step must fail");
-        let said = said.to_string();
-        assert!(
-            said.contains("CLIENT LIST: ACL SETUSER <user> +client|list"),
-            "{said}"
-        );
-        assert_eq!(markers(&masters), [None, None, None]);
-        // It still reads what its rights allow.
-        let survey = client.survey().await.expect("the survey must succeed");
-        assert!(
-            survey
-                .masters
-                .iter()
-                .all(|master| master.seen.run_id.is_some())
-        );
+        // The operator holds no locks of these kinds under the second prefix.
+        let groups = ["~quorate:holds:b:*", "~quorate:note:quorate:hold:*:b:*"];
+        assert_eq!(needless, groups);
+        assert_refusals_without_the_rights_of_clients_or_operators(&masters).await;
     }
+}
+
+async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Masters) {
+    let (mut commands, keys) = row("`quorate masters`: operators only");
+    let words = ["ACL", "SETUSER", OPERATOR, "reset", "on", ">"].map(str::to_owned);
+    commands.extend(keys.iter().map(|key| key.trim_end_matches('*').to_owned()));
+    grant_words(words.into_iter().chain(commands).collect(), masters, None);
+    let operator = replacing(OPERATOR, masters);
+    let said = replace(&operator).await.expect_err("rights are missing");
+    assert!(said.to_string().contains("+del"), "{said}");
+    assert_eq!(markers(masters), [None, None, None]);
+
+    // The error for the documented user of clients names the right that it lacks.
+    grant(masters, None);
+    let client = replacing(CLIENT, masters);
+    let said = replace(&client).await.expect_err("rights are missing");
+    let said = said.to_string();
+    assert!(
+        said.contains("CLIENT LIST: ACL SETUSER <user> +client|list"),
+        "{said}"
+    );
+    assert_eq!(markers(masters), [None, None, None]);
+    // It still reads what its rights allow.
+    let survey = client.survey().await.expect("masters with markers");
+    let mut seen = survey.masters.iter().map(|master| &master.seen);
+    assert!(seen.all(|seen| seen.run_id.is_some()));
+}
+
+/// The operator's machine may have no prefix in its configuration, and its user may have rights only to some prefixes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operator_without_a_configured_prefix_needs_rights_only_to_the_keys_that_exist() {
+    let masters = three(None);
+    store_values(&masters).await;
+    let all = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
+    let all = all
+        .next_masters(urls(OPERATOR, masters.iter().skip(1), ""))
+        .prefix("")
+        .max_ttl(MAX_TTL)
+        .ttl(MAX_TTL)
+        .node_timeout(MAX_TTL / 4);
+    let operator = all.build().expect("good settings");
+    grant_words(words_of_operators(), &masters, Some("~quorate:value:b:*"));
+    let said = replace(&operator).await.expect_err("a right is missing");
+    assert!(
+        said.to_string().contains("<user> ~quorate:value:b:*"),
+        "{said}"
+    );
+    assert_eq!(markers(&masters), [None, None, None]);
+    grant_words(words_of_operators(), &masters, None);
+    replace(&operator).await.expect("all rights are granted");
 }
 
 #[tokio::test]

@@ -6,17 +6,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::conversation::Conversation;
 use super::encode::millis;
 use super::loaded::FENCE_TTL;
-use super::needs::{Names, needs};
+use super::needs::{Names, copied_with, needs, purposes_of_operators, right_to_key};
 use super::refusal::{down, server_fault};
 use super::resp::{Command, Value};
 use super::script::{CARRY, RAISE};
 use super::shared::Shared;
 use super::source::with_parts;
 use crate::keys::{self, Family, MASTERS};
-use crate::node::Fault;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
-use crate::node::right::{MissingRight, Purpose};
+use crate::node::right::{MissingRight, Purpose, Right};
+use crate::node::{Fault, Scope};
 use crate::protocol::marker::RESTORED;
+use crate::settings::RestartGuard;
 
 /// The time limit for the replies to one message: 5 s, far longer than a master needs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,15 +44,26 @@ async fn carried_out(
     seen: &mut ChangeSeen,
 ) -> Result<(), Fault> {
     let mut talk = Talk(Conversation::introduce(shared).await?);
-    let database = shared.address.info.redis_settings().db().to_string();
-    if database != "0" {
-        talk.say(&["SELECT", &database]).await?;
+    let database = shared.address.info.redis_settings().db();
+    if database != 0 {
+        let selected = talk.say(&["SELECT", &database.to_string()]).await;
+        // An order that looks for missing rights tries this command again, and names the right.
+        if !matches!(order, ChangeOrder::Rights { .. }) {
+            selected?;
+        }
     }
     // The connection's name is for information only, so ignore an error in the reply.
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
+        ChangeOrder::Look => {}
         // Every step of an operator begins with this order. So a missing right is found before anything is written.
-        ChangeOrder::Look => talk.missing_rights(seen).await?,
+        ChangeOrder::Rights { scope, keys: None } => {
+            talk.missing_rights(shared, scope, seen).await?;
+        }
+        ChangeOrder::Rights {
+            scope,
+            keys: Some(keys),
+        } => talk.missing_rights_to(keys, scope, seen).await?,
         ChangeOrder::Raise {
             number,
             print,
@@ -186,26 +198,69 @@ impl Talk {
     }
 
     /// Tries the commands that the steps of an operator need, and records the rights that the user does not have.
-    /// Changes nothing.
-    async fn missing_rights(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
-        let needs = needs(std::iter::once(Purpose::Changing));
-        // The commands that operators need contain none of these names, so the names stay empty.
-        let names = Names {
-            lock: String::new(),
-            channel: String::new(),
-            database: 0,
-        };
+    /// If there are none, also reads the keys of all values and fencing counters. Changes nothing.
+    async fn missing_rights(
+        &mut self,
+        shared: &Shared,
+        scope: &Scope,
+        seen: &mut ChangeSeen,
+    ) -> Result<(), Fault> {
+        let guarded = shared.options.restart_guard != RestartGuard::Off;
+        let database = shared.address.info.redis_settings().db();
+        let needs = needs(purposes_of_operators(scope, guarded, database != 0));
+        let names = Names::unheard_of(scope, database);
         for need in &needs {
             need.write(&names, self.0.out());
         }
         let missing = &mut seen.missing;
         self.receive(needs.len(), |index, value| {
             let need = &needs[index];
-            if let Some(right) = need.missing("", value) {
+            let Some(right) = need.missing(&scope.prefix, value) else {
+                return;
+            };
+            // Without a configured prefix, the locks may have any names. The keys that exist show these names.
+            let unclear = scope.prefix.is_empty() && need.is_about_a_lock();
+            if !(unclear && matches!(right, Right::Keys(_))) {
                 MissingRight::add(missing, right, need.purposes());
             }
         })
-        .await
+        .await?;
+        if seen.missing.is_empty() {
+            seen.stored = self.keys(Family::Value, usize::MAX).await?;
+            let counters = self.keys(Family::Fence, usize::MAX).await?;
+            seen.stored.extend(counters);
+        }
+        Ok(())
+    }
+
+    /// Tries to read and to write each key that is used when these values and counters are copied. Changes nothing. The
+    /// user has the rights to run the commands (`missing_rights`).
+    async fn missing_rights_to(
+        &mut self,
+        keys: &[Vec<u8>],
+        scope: &Scope,
+        seen: &mut ChangeSeen,
+    ) -> Result<(), Fault> {
+        let missing = &mut seen.missing;
+        for page in keys.chunks(TOGETHER) {
+            let used: Vec<_> = page.iter().flat_map(|key| copied_with(key)).collect();
+            for (_, key) in &used {
+                Command::of(self.0.out(), 2).arg("PTTL").arg(key);
+                // This command is invalid on purpose: the server first checks the user's rights, then refuses it.
+                let mut write = Command::of(self.0.out(), 5);
+                write.arg("SET").arg(key).arg("x").arg("NX").arg("XX");
+            }
+            self.receive(2 * used.len(), |index, value| {
+                let (family, key) = &used[index / 2];
+                if matches!(value, Value::Error(error) if error.starts_with(b"NOPERM")) {
+                    let lock = &key[family.before().len()..];
+                    let right = right_to_key(*family, lock, &scope.prefix);
+                    MissingRight::add(missing, right, &[Purpose::Changing]);
+                }
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     async fn clients(&mut self) -> Result<Vec<ClientSeen>, Fault> {

@@ -11,7 +11,6 @@ use super::needs::{Names, Need, needs, purposes};
 use super::refusal::down;
 use super::resp::{Command, Value};
 use super::shared::Shared;
-use crate::keys::WAKE;
 use crate::node::Fault;
 use crate::node::Scope;
 use crate::node::inspection::{Inspection, plain};
@@ -101,11 +100,7 @@ async fn interview(
     let database = shared.address.info.redis_settings().db();
     let guarded = shared.options.restart_guard != RestartGuard::Off;
     let needs = needs(purposes(scope, guarded, database != 0));
-    let names = Names {
-        lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unheard_of),
-        channel: format!("{WAKE}{}", scope.unheard_of),
-        database,
-    };
+    let names = Names::unheard_of(scope, database);
     for need in &needs {
         need.write(&names, connection.out());
     }

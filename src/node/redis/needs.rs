@@ -4,6 +4,8 @@
 //! An inspection tries the lines one by one. `docs/operations.md` (Rights) prints the table, and a test compares that
 //! page with it. `tests/all/needs.rs` runs with exactly these rights.
 
+use std::collections::BTreeSet;
+
 use super::denied::Denied;
 use super::resp::{Command, Value};
 use crate::keys::{self, Family, LEADER, LEADER_PLACE, RESERVED, WAKE, WAKE_PLACE};
@@ -130,7 +132,8 @@ const USES: &[(Purpose, &str)] = &[
     // refuses the command.
     (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
-    // Operators also read and write the keys of locks, counters and values, with the rights of the clients above.
+    // Operators also read and write the keys of locks, counters and values, with the rights of the clients above
+    // (`purposes_of_operators`).
     (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
     // No connection has this id, so the list is empty and no connection is closed.
     (Purpose::Changing, "CLIENT LIST ID 9223372036854775807"),
@@ -153,7 +156,7 @@ pub(super) fn purposes(
     scope: &Scope,
     guarded: bool,
     database: bool,
-) -> impl Iterator<Item = Purpose> {
+) -> impl Iterator<Item = Purpose> + use<> {
     let (fencing, fair) = (scope.fencing, scope.fair);
     Purpose::OF_REDIS
         .into_iter()
@@ -162,8 +165,7 @@ pub(super) fn purposes(
                 true
             }
             // Old servers do not have the commands of the first two purposes. Locks work fully without them. Only
-            // operators need the rights for `Changing`, and `change` looks for these itself. `Removal` is a right on
-            // tables.
+            // operators need the rights for `Changing`. `Removal` is a right on tables.
             Purpose::Naming | Purpose::Releases | Purpose::Changing | Purpose::Removal => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
@@ -176,11 +178,83 @@ pub(super) fn purposes(
         })
 }
 
+/// The purposes for which an operator needs rights to replace masters. An operator copies values under locks and raises
+/// fencing counters, so it needs all rights of a client with fencing tokens.
+pub(super) fn purposes_of_operators(
+    scope: &Scope,
+    guarded: bool,
+    database: bool,
+) -> impl Iterator<Item = Purpose> {
+    let scope = Scope {
+        fencing: true,
+        ..scope.clone()
+    };
+    // `doctor` asks about persistence; no step of a replacement does.
+    let of_clients = purposes(&scope, guarded, database);
+    of_clients
+        .filter(|purpose| *purpose != Purpose::Persistence)
+        .chain([Purpose::Changing])
+}
+
+/// The keys that a replacement of masters uses when it copies the value or the fencing counter with this key.
+pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
+    let of = |families: BTreeSet<Family>, lock: &[u8]| {
+        let key = |family: Family| (family, [family.before().as_bytes(), lock].concat());
+        families.into_iter().map(key).collect()
+    };
+    if let Some(lock) = key.strip_prefix(Family::Value.before().as_bytes()) {
+        let under_lock = [
+            Purpose::Locking,
+            Purpose::Fencing,
+            Purpose::Order,
+            Purpose::Notes,
+            Purpose::Values,
+        ];
+        let needs = needs(under_lock.into_iter());
+        let families = needs.iter().filter_map(Need::family);
+        return of(
+            families.filter(|family| !family.is_one_key()).collect(),
+            lock,
+        );
+    }
+    match key.strip_prefix(Family::Fence.before().as_bytes()) {
+        Some(lock) => of([Family::Lock, Family::Fence].into(), lock),
+        None => Vec::new(),
+    }
+}
+
+/// The right to a key of this family that belongs to `lock`. The pattern covers the keys with the configured prefix. If
+/// the lock does not have this prefix, the pattern covers the names up to the first colon.
+pub(super) fn right_to_key(family: Family, lock: &[u8], prefix: &str) -> Right {
+    let (family, name) = match (family, keys::slot_of(lock)) {
+        (Family::Lock, Some((_, name))) => (Family::Slot, name),
+        (Family::Fence, Some((_, name))) => (Family::OfSlot, name),
+        _ => (family, lock),
+    };
+    if !prefix.is_empty() && name.starts_with(prefix.as_bytes()) {
+        return Right::Keys(pattern(family, prefix));
+    }
+    let colon = name.iter().position(|byte| *byte == b':');
+    let before = &name[..colon.map_or(name.len(), |at| at + 1)];
+    Right::Keys(pattern(family, &String::from_utf8_lossy(before)))
+}
+
 /// The names that replace the placeholders in the commands of the table.
 pub(super) struct Names {
-    pub(super) lock: String,
-    pub(super) channel: String,
-    pub(super) database: i64,
+    lock: String,
+    channel: String,
+    database: i64,
+}
+
+impl Names {
+    /// Names that no client uses.
+    pub(super) fn unheard_of(scope: &Scope, database: i64) -> Self {
+        Self {
+            lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unheard_of),
+            channel: format!("{WAKE}{}", scope.unheard_of),
+            database,
+        }
+    }
 }
 
 /// One command of the table, with all purposes for which it is needed.
@@ -231,6 +305,11 @@ impl Need {
                 .into_iter()
                 .find(|family| family.place() == word)
         })
+    }
+
+    /// Whether the command uses a key whose name contains the name of a lock.
+    pub(super) fn is_about_a_lock(&self) -> bool {
+        self.family().is_some_and(|family| !family.is_one_key())
     }
 
     /// The prefix of the channels that the command uses, if it uses channels.
