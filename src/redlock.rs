@@ -66,7 +66,8 @@ pub struct Redlock {
 impl Redlock {
     pub(crate) fn new(coordinator: Coordinator, options: Options) -> Self {
         let phases: Vec<_> = Phase::all().map(Phase::as_str).collect();
-        let faults: Vec<_> = Fault::all().map(|fault| fault.kind()).collect();
+        let mut faults: Vec<_> = Fault::all().map(|fault| fault.kind()).collect();
+        faults.dedup();
         let names = coordinator.names().map(NodeName::shared);
         metrics::register(names, &phases, &faults);
         let lines = LocalLines::new();

@@ -240,6 +240,7 @@ pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
         NodeOutcome::Fault(Fault::Quarantined(_)) => 1,
         NodeOutcome::Fault(
             Fault::Down(_)
+            | Fault::NoConnection(_)
             | Fault::Stalled
             | Fault::Overloaded
             | Fault::Timeout(_)

@@ -12,6 +12,7 @@ use clap::Args;
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output;
+use crate::patience::patient;
 use crate::status::{ResourceStatus, holder_lines, no_quorum, wrong_name};
 
 /// The text below the options of `quorate break --help`.
@@ -77,8 +78,8 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
             output::bytes(name)
         )));
     }
-    let (masters, _) = args.masters.complete()?;
-    let redlock = config::redlock(&masters, None)?;
+    let (mut masters, _) = args.masters.complete()?;
+    let redlock = patient(&mut masters)?;
     let status = config::block_on(async {
         let status = match args.slot {
             Some(slot) => redlock.break_permit(name, slot).await,

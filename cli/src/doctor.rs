@@ -193,7 +193,7 @@ impl MasterReport {
             unseen: found.unseen.clone(),
             state: match fault {
                 None => State::Up,
-                Some(Fault::Down(_) | Fault::Timeout(_)) => State::Down,
+                Some(Fault::Down(_) | Fault::NoConnection(_) | Fault::Timeout(_)) => State::Down,
                 Some(_) => State::Refuses,
             },
         }

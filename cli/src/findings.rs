@@ -93,7 +93,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
             format!("replies too late: {why}"),
             "find out what keeps this master busy, or raise --node-timeout",
         ),
-        Fault::Down(_) => (
+        Fault::Down(_) | Fault::NoConnection(_) => (
             "reachable",
             format!("does not reply: {why}"),
             "start this master, or correct its URL, firewall or certificate",

@@ -7,15 +7,26 @@ use quorate::Listing;
 use crate::config;
 use crate::exit::{self, Outcome};
 use crate::output::{self, Cell};
+use crate::patience::{Patience, may_be_up, patient};
 use crate::status::{ResourceStatus, StatusArgs, unanswered};
 
 /// Lists the held locks and prints them.
 pub(crate) fn run(args: StatusArgs) -> Outcome {
-    let (masters, _) = args.masters.complete()?;
+    let (mut masters, _) = args.masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
     let beginning = args.starting_with.unwrap_or_default();
     let all = redlock.masters().count();
-    let listing = config::block_on(async { Ok(redlock.list(beginning.as_bytes()).await) })?;
+    let listing = config::block_on(async {
+        let mut listing = redlock.list(beginning.as_bytes()).await;
+        if is_undecided(&listing, all) {
+            let (redlock, mut patience) = (patient(&mut masters)?, Patience::begin());
+            listing = redlock.list(beginning.as_bytes()).await;
+            while is_undecided(&listing, all) && patience.lets_ask_again().await {
+                listing = redlock.list(beginning.as_bytes()).await;
+            }
+        }
+        Ok(listing)
+    })?;
     let locks = listing.locks.iter();
     let locks = locks.map(ResourceStatus::of_listed);
     let locks: Vec<ResourceStatus> = locks.collect();
@@ -39,6 +50,12 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
         return Err(unanswered((answered, all, all / 2 + 1), kinds));
     }
     Ok(exit::OK)
+}
+
+/// Whether silent masters are the only reason why no majority answered.
+fn is_undecided(listing: &Listing, all: usize) -> bool {
+    let faults = listing.faults.iter().map(|(_, fault)| fault);
+    !listing.majority_answered && may_be_up(faults, all)
 }
 
 /// Whether no held lock is missing from the list.

@@ -2,13 +2,10 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
-use quorate::{
-    AcquireError, Fault, LockGuard, LockRequest, NodeOutcome, NodeReport, Phase, Redlock, Settings,
-    Wait,
-};
+use quorate::{LockGuard, LockRequest, NodeOutcome, Phase, Redlock, Settings, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
@@ -16,6 +13,7 @@ use crate::errors::not_acquired;
 use crate::exit::{self, Failure};
 use crate::file::FileOptions;
 use crate::kind::{Kind, KindArgs, Place};
+use crate::patience::{Patience, be_patient, is_undecided};
 use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
@@ -49,16 +47,6 @@ pub(crate) struct LockArgs {
     )]
     conflict_exit_code: Option<u8>,
 }
-
-/// How long `--try` asks again while a majority of the masters is neither up nor down for certain (10 s). On a busy
-/// machine an answer may come later than the timeouts allow.
-const UNDECIDED: Duration = Duration::from_secs(10);
-/// The default `connect_timeout` of `--try`: 5 s.
-const TRY_CONNECT: Duration = Duration::from_secs(5);
-/// The longest default `node_timeout` of `--try`: 1 s. It is never longer than a tenth of the ttl.
-const TRY_ANSWER: Duration = Duration::from_secs(1);
-/// The pause before `--try` asks again.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// A lock to acquire, with its options completed from the configuration file.
 pub(crate) struct Lock {
@@ -180,13 +168,14 @@ impl Lock {
     }
 
     async fn acquire(&self) -> Result<LockGuard, Failure> {
-        let began = Instant::now();
+        let mut patience = Patience::begin();
         let error = loop {
             match self.request()?.acquire().await {
                 Ok(guard) => return Ok(guard),
-                Err(error) if self.asks_again(&error, began.elapsed()) => {
-                    tokio::time::sleep(PAUSE).await;
-                }
+                Err(error)
+                    if self.wait == Wait::None
+                        && is_undecided(&error)
+                        && patience.lets_ask_again().await => {}
                 Err(error) => break error,
             }
         };
@@ -195,12 +184,6 @@ impl Lock {
             return Err(failure);
         }
         Err(failure.with("; the outer quorate process holds it as a reader, and a waiting writer comes before this inner reader"))
-    }
-
-    /// Whether `--try` asks the masters again: the attempt has not shown whether another client holds the lock, and the
-    /// missing answers alone may be the reason.
-    fn asks_again(&self, error: &AcquireError, asked_for: Duration) -> bool {
-        self.wait == Wait::None && asked_for < UNDECIDED && is_undecided(error)
     }
 
     fn request(&self) -> Result<LockRequest, Failure> {
@@ -217,31 +200,6 @@ impl Lock {
             lock = lock.waiting(move |seen| display.see(seen));
         }
         Ok(lock)
-    }
-}
-
-/// Gives masters more time to answer `--try`, unless the user has set the time. `--try` must end with the right exit
-/// code, and a wait can simply ask again.
-fn be_patient(settings: &mut Settings, ttl: Duration) {
-    settings.connect_timeout.get_or_insert(TRY_CONNECT);
-    let answer = TRY_ANSWER.min(ttl / 10);
-    settings.node_timeout.get_or_insert(answer);
-}
-
-/// Whether this failed attempt could have ended otherwise if all masters had answered in time.
-fn is_undecided(error: &AcquireError) -> bool {
-    match error {
-        AcquireError::TooLate(_) => true,
-        AcquireError::NoQuorum(missed) => {
-            let failed = |report: &&NodeReport| {
-                let fault =
-                    matches!(&report.outcome, NodeOutcome::Fault(fault) if !fault.is_silence());
-                fault && report.outcome != NodeOutcome::Fault(Fault::Withdrawn)
-            };
-            let failed = missed.reports.iter().filter(failed).count();
-            failed <= missed.reports.len().saturating_sub(1) / 2
-        }
-        _ => false,
     }
 }
 

@@ -37,6 +37,7 @@ mod masters;
 mod metrics;
 mod once;
 mod output;
+mod patience;
 mod period;
 mod prepare;
 mod process;

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::{Args, Subcommand};
-use quorate::{Quota, Take, Wait};
+use quorate::{Quota, Take, ValueError, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::errors::{VALUE_CUT_SHORT, no_quota};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::{Place, check_ancestors_of_value};
 use crate::output;
+use crate::patience::{Patience, is_undecided, patient};
 use crate::process;
 use crate::run::leaving_nothing;
 
@@ -154,11 +155,11 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
     }
     match args.verb {
         Verb::Create { of, units } => of.with(async |quota| {
-            quota.create(units).await.map_err(no_quota)?;
+            quota.create(units).await?;
             Ok(Count::done(Some(units)))
         }),
         Verb::Take { of, units } => of.with(async |quota| {
-            let take = quota.take(units).await.map_err(no_quota)?;
+            let take = quota.take(units).await?;
             let (taken, left) = match take {
                 Take::Taken { left } => (units, left),
                 Take::SoldOut { left } => (0, left),
@@ -169,11 +170,9 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
                 too_many: (taken == 0).then_some(units),
             })
         }),
-        Verb::Left { of } => {
-            of.with(async |quota| Ok(Count::done(Some(quota.left().await.map_err(no_quota)?))))
-        }
+        Verb::Left { of } => of.with(async |quota| Ok(Count::done(Some(quota.left().await?)))),
         Verb::Drop { of, .. } => of.with(async |quota| {
-            if !quota.drop_quota().await.map_err(no_quota)? {
+            if !quota.drop_quota().await? {
                 output::mention("nothing to drop: no master has this quota");
             }
             Ok(Count::done(None))
@@ -183,16 +182,33 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
 
 impl Of {
     /// Runs `ask` on the quota, and prints the result.
-    fn with(self, ask: impl AsyncFnOnce(&Quota) -> Result<Count, Failure>) -> Outcome {
-        let (masters, file) = self.masters.complete()?;
-        let redlock = config::redlock(&masters, None)?;
+    fn with(self, ask: impl AsyncFn(&Quota) -> Result<Count, ValueError>) -> Outcome {
+        let (mut masters, file) = self.masters.complete()?;
+        let wait = self.wait.or(file.settings.wait);
+        let redlock = match wait {
+            Some(Wait::None) => patient(&mut masters)?,
+            _ => config::redlock(&masters, None)?,
+        };
         let mut quota = redlock.quota(self.name.as_bytes());
-        if let Some(wait) = self.wait.or(file.settings.wait) {
+        if let Some(wait) = wait {
             quota = quota.wait(wait);
         }
         let place = Place::new(&redlock, &masters);
         check_ancestors_of_value(&place, &self.name)?;
-        let work = process::unless_asked_to_end(async { ask(&quota).await }, VALUE_CUT_SHORT);
+        let work = async {
+            let mut patience = Patience::begin();
+            loop {
+                // If the lock was not acquired, nothing was changed.
+                match ask(&quota).await {
+                    Err(ValueError::NotAcquired(error))
+                        if wait == Some(Wait::None)
+                            && is_undecided(&error)
+                            && patience.lets_ask_again().await => {}
+                    asked => return asked.map_err(no_quota),
+                }
+            }
+        };
+        let work = process::unless_asked_to_end(work, VALUE_CUT_SHORT);
         let count = config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
         let name = output::bytes(self.name.as_bytes());
         if self.json {

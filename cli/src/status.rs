@@ -19,6 +19,7 @@ use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::holder_words;
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
+use crate::patience::{Patience, may_be_up, patient};
 
 /// The text below the options of `quorate status --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -112,6 +113,9 @@ pub(crate) struct ResourceStatus {
     /// Why the semaphore named `resource` could not be read, although the plain lock could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
+    /// Whether the verdict is unknown only because masters were silent. They may be up.
+    #[serde(skip)]
+    pub(crate) is_undecided: bool,
     /// The number of masters that make a majority.
     pub(crate) quorum: usize,
     /// The number of masters that replied to `status`.
@@ -241,9 +245,8 @@ impl StatusArgs {
 
 /// Reads the state of each resource and prints it.
 pub(crate) fn run(args: StatusArgs) -> Outcome {
-    let (masters, _) = args.masters.complete()?;
-    let redlock = config::redlock(&masters, None)?;
-    let statuses = config::block_on(look(&redlock, &args.resource))?;
+    let (mut masters, _) = args.masters.complete()?;
+    let statuses = config::block_on(look_patiently(&mut masters, &args.resource))?;
     if args.json {
         output::print_json(&serde_json::json!({ "resources": statuses }))?;
     } else {
@@ -253,6 +256,26 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
     match statuses.iter().find(|status| status.verdict == "unknown") {
         Some(status) => Err(no_quorum(status)),
         None => Ok(exit::OK),
+    }
+}
+
+/// Reads the state of each resource. If silent masters are the only reason why a resource has no majority, asks again and
+/// gives the masters more time.
+async fn look_patiently(
+    masters: &mut MasterOptions,
+    names: &[OsString],
+) -> Result<Vec<ResourceStatus>, Failure> {
+    let statuses = look(&config::redlock(masters, None)?, names).await?;
+    if !statuses.iter().any(|status| status.is_undecided) {
+        return Ok(statuses);
+    }
+    let (redlock, mut patience) = (patient(masters)?, Patience::begin());
+    loop {
+        let statuses = look(&redlock, names).await?;
+        let is_undecided = statuses.iter().any(|status| status.is_undecided);
+        if !is_undecided || !patience.lets_ask_again().await {
+            return Ok(statuses);
+        }
     }
 }
 
@@ -385,7 +408,11 @@ impl ResourceStatus {
             StatusVerdict::Split => ("split", None),
             _ => ("unknown", None),
         };
+        let faults = status.nodes.iter();
+        let faults = faults.filter_map(|node| node.state.as_ref().err());
+        let is_undecided = verdict == "unknown" && may_be_up(faults, status.nodes.len());
         Self {
+            is_undecided,
             resource: output::name(name),
             shown: output::bytes(name),
             resource_hex: std::str::from_utf8(name)

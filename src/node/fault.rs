@@ -12,6 +12,9 @@ use std::time::Duration;
 pub enum Fault {
     /// There is no connection to the master. The request was not sent.
     Down(Arc<str>),
+    /// No connection to the master was made, because one step of connecting took longer than the connect timeout, which
+    /// is the given time. The request was not sent.
+    NoConnection(Duration),
     /// The master has stopped answering. The request was not sent.
     Stalled,
     /// Too many requests are queued for this master. The request was not sent.
@@ -57,24 +60,14 @@ pub enum Fault {
     Server(Arc<str>),
 }
 
-/// The beginning of the text of [`Fault::no_connection_within`].
-const NO_CONNECTION_WITHIN: &str = "no connection within ";
-
 impl Fault {
-    /// Creates the fault of a connection attempt in which one step took longer than `limit`.
-    pub(crate) fn no_connection_within(limit: Duration) -> Self {
-        let limit = humantime::format_duration(limit);
-        Self::Down(format!("{NO_CONNECTION_WITHIN}{limit}").into())
-    }
-
     /// Whether the master did not answer in time. It may be up: a busy machine delays answers as well. The opposite is
     /// an answer that shows the fault, such as a refused connection.
     pub fn is_silence(&self) -> bool {
-        match self {
-            Self::Timeout(_) | Self::Stalled => true,
-            Self::Down(why) => why.starts_with(NO_CONNECTION_WITHIN),
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Timeout(_) | Self::Stalled | Self::NoConnection(_)
+        )
     }
 
     /// Returns one fault of each variant, for metrics. The match has no wildcard, so a new variant does not compile
@@ -82,7 +75,8 @@ impl Fault {
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let (none, no_time) = ("", Duration::ZERO);
         std::iter::successors(Some(Fault::Down(none.into())), move |fault| match fault {
-            Fault::Down(_) => Some(Fault::Stalled),
+            Fault::Down(_) => Some(Fault::NoConnection(no_time)),
+            Fault::NoConnection(_) => Some(Fault::Stalled),
             Fault::Stalled => Some(Fault::Overloaded),
             Fault::Overloaded => Some(Fault::Quarantined(no_time)),
             Fault::Quarantined(_) => Some(Fault::Withdrawn),
@@ -110,6 +104,7 @@ impl Fault {
         matches!(
             self,
             Self::Down(_)
+                | Self::NoConnection(_)
                 | Self::Stalled
                 | Self::Overloaded
                 | Self::Quarantined(_)
@@ -138,7 +133,7 @@ impl Fault {
     /// The fault as one word, for log fields and machine-readable output. The word is the same in all versions.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Down(_) => "down",
+            Self::Down(_) | Self::NoConnection(_) => "down",
             Self::Stalled => "stalled",
             Self::Overloaded => "overloaded",
             Self::Quarantined(_) => "quarantined",
@@ -165,6 +160,10 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Down(why) => write!(f, "down ({why})"),
+            Self::NoConnection(limit) => {
+                let limit = humantime::format_duration(*limit);
+                write!(f, "down (no connection within {limit})")
+            }
             Self::Stalled => f.write_str("not answering"),
             Self::Overloaded => f.write_str("too many requests queued"),
             Self::Quarantined(left) => {
@@ -205,7 +204,8 @@ mod tests {
 
     /// Every kind of fault: its word, whether the request left nothing on the master, and whether the fault is
     /// temporary.
-    const EACH: [(&str, bool, bool); 19] = [
+    const EACH: [(&str, bool, bool); 20] = [
+        ("down", true, true),
         ("down", true, true),
         ("stalled", true, true),
         ("overloaded", true, true),
@@ -240,13 +240,14 @@ mod tests {
     #[test]
     fn only_faults_without_an_answer_are_silence() {
         let limit = Duration::from_millis(500);
-        let late = Fault::no_connection_within(limit);
+        let late = Fault::NoConnection(limit);
         assert_eq!(late.to_string(), "down (no connection within 500ms)");
         for fault in [late, Fault::Timeout(limit), Fault::Stalled] {
             assert!(fault.is_silence(), "{fault}");
         }
         let refused = Fault::Down("Connection refused (os error 111)".into());
-        for fault in [refused, Fault::Loading, Fault::Quarantined(limit)] {
+        let text = Fault::Down("no connection within a thousand miles".into());
+        for fault in [refused, text, Fault::Loading, Fault::Quarantined(limit)] {
             assert!(!fault.is_silence(), "{fault}");
         }
     }

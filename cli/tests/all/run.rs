@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use quorate_testbed::Fault::Latency;
-use quorate_testbed::{Proxy, Way};
+use quorate_testbed::{Masters, Proxy, Server, Way};
 
 use crate::common::{
     self, alive, bare, done, end, mark, masters, quorate, run, signal, sleeps, until, until_held,
@@ -122,6 +122,23 @@ fn run_works_while_a_minority_is_down_and_exits_with_69_while_a_majority_is_down
     masters[1].cont().expect("continued");
 }
 
+/// The URLs of proxies that delay each message to and from these masters by `delay`, while the first value lives.
+fn delayed(masters: &Masters, delay: Duration) -> (impl Sized, String) {
+    let start = |master: &Server| Proxy::start(master.addr()).expect("a proxy");
+    let proxies: Vec<Proxy> = masters.iter().map(start).collect();
+    let inject = |proxy: &Proxy| {
+        proxy.inject(Latency {
+            way: Way::Both,
+            base: delay,
+            jitter: Duration::ZERO,
+        })
+    };
+    let delays: Vec<_> = proxies.iter().map(inject).collect();
+    let url = |proxy: &Proxy| format!("redis://{}", proxy.addr());
+    let urls: Vec<String> = proxies.iter().map(url).collect();
+    ((proxies, delays), urls.join(","))
+}
+
 /// Regression test: of 200 processes that tried one lock at the same time on two processors, 62 ended with 69, although
 /// all masters were up.
 #[test]
@@ -143,25 +160,8 @@ fn single_try_does_not_take_slow_masters_for_masters_that_are_down() {
         run
     };
     // Each step of connecting takes 400 ms, and all of them take longer than the connect timeout of 500 ms.
-    let slow: Vec<_> = masters
-        .iter()
-        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
-        .collect();
-    let _late: Vec<_> = slow
-        .iter()
-        .map(|proxy| {
-            proxy.inject(Latency {
-                way: Way::Both,
-                base: Duration::from_millis(200),
-                jitter: Duration::ZERO,
-            })
-        })
-        .collect();
-    let urls: Vec<_> = slow
-        .iter()
-        .map(|proxy| format!("redis://{}", proxy.addr()))
-        .collect();
-    let far = done(&mut tried(&["--masters", &urls.join(",")]));
+    let (_delays, urls) = delayed(&masters, Duration::from_millis(200));
+    let far = done(&mut tried(&["--masters", &urls]));
     assert_eq!((far.code, &*far.out), (Some(0), "ran\n"), "{far:?}");
     // Two of three masters stop for longer than any timeout of a single attempt.
     let frozen = || masters.iter().take(2);
@@ -176,6 +176,55 @@ fn single_try_does_not_take_slow_masters_for_masters_that_are_down() {
     let down = done(&mut tried(&[]));
     assert_eq!(down.code, Some(69), "{down:?}");
     assert!(!down.err.contains("attempts: 2"), "{down:?}");
+}
+
+/// Each answer takes longer than the default timeouts, but not longer than those of `--try`.
+#[test]
+fn single_try_gives_masters_more_time_than_the_default_timeouts() {
+    let masters = masters(3);
+    let (_delays, urls) = delayed(&masters, Duration::from_millis(280));
+    let mut run = quorate(&masters);
+    run.env("QUORATE_MASTERS", urls);
+    let run = done(run.args(["run", "--try", "r", "--", "true"]));
+    assert_eq!(run.code, Some(0), "{run:?}");
+}
+
+#[test]
+fn quota_status_and_break_give_silent_masters_as_much_time_as_a_single_try() {
+    let masters = masters(3);
+    let created = done(quorate(&masters).args(["quota", "create", "prizes", "9"]));
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let calls: [&[&str]; 5] = [
+        &["quota", "take", "prizes", "--wait", "none"],
+        &["quota", "left", "prizes", "--wait", "none"],
+        &["status", "r"],
+        &["status"],
+        &["break", "r", "--yes"],
+    ];
+    let frozen = || masters.iter().take(2);
+    for words in calls {
+        frozen().for_each(|master| master.stop().expect("stopped"));
+        let call = quorate(&masters).args(words).stdout(Stdio::piped()).spawn();
+        let call = call.expect("quorate starts");
+        std::thread::sleep(Duration::from_secs(2));
+        frozen().for_each(|master| master.cont().expect("continued"));
+        let call = end(call);
+        assert_eq!(call.code, Some(0), "{words:?}: {call:?}");
+    }
+    let (_delays, urls) = delayed(&masters, Duration::from_millis(280));
+    for words in calls {
+        let mut call = quorate(&masters);
+        call.env("QUORATE_MASTERS", &urls);
+        let call = done(call.args(words));
+        assert_eq!(call.code, Some(0), "{words:?}: {call:?}");
+    }
+    // A master that refuses connections is down: these commands ask once.
+    frozen().for_each(|master| master.kill().expect("killed"));
+    for words in calls {
+        let down = done(quorate(&masters).args(words));
+        assert_eq!(down.code, Some(69), "{words:?}: {down:?}");
+        assert!(down.took < Duration::from_secs(5), "{words:?}: {down:?}");
+    }
 }
 
 #[test]

@@ -135,5 +135,5 @@ async fn in_time<T>(
 ) -> Result<T, Fault> {
     let limit = shared.options.connect_timeout;
     let done = tokio::time::timeout(limit, work).await;
-    done.unwrap_or_else(|_| Err(Fault::no_connection_within(limit)))
+    done.unwrap_or_else(|_| Err(Fault::NoConnection(limit)))
 }

@@ -325,7 +325,7 @@ impl Link {
             }
             State::Dialing { until } | State::Handshaking { until, .. } if *until <= now => {
                 let limit = self.shared.options.connect_timeout;
-                self.lose(Fault::no_connection_within(limit), now);
+                self.lose(Fault::NoConnection(limit), now);
             }
             State::Pausing { until } if *until <= now => self.dial(now),
             State::Dialing { .. }
@@ -396,7 +396,8 @@ impl Link {
         let pause = self.back_off.pause(&fault, lived);
         // Requests that are refused from now on were not sent. Their fault must say so, and name the cause of the loss.
         self.fault = match (lived, fault) {
-            (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
+            (None, fault)
+            | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
         // Requests wait for the next connection for a while, because a restart takes only a moment. They do not wait if

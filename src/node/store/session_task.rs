@@ -187,8 +187,7 @@ impl<S: Store> SessionTask<S> {
         let limit = shared.context().connect_timeout;
         let until = self.now() + limit;
         let connected = self.wait_apart(until, shared.store.connect()).await;
-        let (session, greeting) =
-            connected.unwrap_or_else(|| Err(Fault::no_connection_within(limit)))?;
+        let (session, greeting) = connected.unwrap_or_else(|| Err(Fault::NoConnection(limit)))?;
         self.greet(session, greeting)
     }
 
@@ -282,7 +281,8 @@ impl<S: Store> SessionTask<S> {
         let pause = self.back_off.pause(&fault, lived);
         let stalled = matches!(fault, Fault::Stalled);
         self.fault = match (lived, fault) {
-            (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
+            (None, fault)
+            | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
         // A restart of the server takes only a moment, so requests wait until it is over. They do not wait if the

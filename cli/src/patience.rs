@@ -1,0 +1,77 @@
+//! More time for masters that are silent, for commands that do not wait for a lock: `--try`, `quota`, `status` and
+//! `break`. They must report what is true, and on a busy machine an answer may come later than the timeouts allow. A
+//! command that waits can simply ask again.
+
+use std::time::{Duration, Instant};
+
+use quorate::list::{DEFAULT_MAX_TTL, DEFAULT_TTL};
+use quorate::{AcquireError, Fault, NodeOutcome, NodeReport, Redlock, Settings};
+
+use crate::config::{self, MasterOptions};
+use crate::exit::Failure;
+
+/// How long a command asks again while a majority of the masters is neither up nor down for certain (10 s).
+const UNDECIDED: Duration = Duration::from_secs(10);
+/// The default `connect_timeout` of these commands: 5 s.
+const CONNECT: Duration = Duration::from_secs(5);
+/// The longest default `node_timeout` of these commands: 1 s. It is never longer than a tenth of the ttl.
+const ANSWER: Duration = Duration::from_secs(1);
+/// The pause before the masters are asked again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Gives masters more time to answer, unless the user has set the time.
+pub(crate) fn be_patient(settings: &mut Settings, ttl: Duration) {
+    settings.connect_timeout.get_or_insert(CONNECT);
+    settings.node_timeout.get_or_insert(ANSWER.min(ttl / 10));
+}
+
+/// A client for a command that asks the masters once, and gives them more time to answer.
+pub(crate) fn patient(masters: &mut MasterOptions) -> Result<Redlock, Failure> {
+    let most = masters.settings().max_ttl.unwrap_or(DEFAULT_MAX_TTL);
+    be_patient(masters.settings_mut(), DEFAULT_TTL.min(most));
+    config::redlock(masters, None)
+}
+
+/// Limits how often a command asks again.
+pub(crate) struct Patience {
+    began: Instant,
+}
+
+impl Patience {
+    pub(crate) fn begin() -> Self {
+        Self {
+            began: Instant::now(),
+        }
+    }
+
+    /// Waits a moment and returns true, unless the command has asked for too long.
+    pub(crate) async fn lets_ask_again(&mut self) -> bool {
+        if self.began.elapsed() >= UNDECIDED {
+            return false;
+        }
+        tokio::time::sleep(PAUSE).await;
+        true
+    }
+}
+
+/// Whether this failed attempt could have ended otherwise if all masters had answered in time.
+pub(crate) fn is_undecided(error: &AcquireError) -> bool {
+    match error {
+        AcquireError::TooLate(_) => true,
+        AcquireError::NoQuorum(missed) => {
+            let fault = |report: &NodeReport| match &report.outcome {
+                NodeOutcome::Fault(fault) => Some(fault.clone()),
+                _ => None,
+            };
+            let faults: Vec<Fault> = missed.reports.iter().filter_map(fault).collect();
+            may_be_up(faults.iter(), missed.reports.len())
+        }
+        _ => false,
+    }
+}
+
+/// Whether a majority of `all` masters may be up although these masters failed: most of the faults are silence.
+pub(crate) fn may_be_up<'a>(faults: impl Iterator<Item = &'a Fault>, all: usize) -> bool {
+    let failed = faults.filter(|fault| !fault.is_silence() && **fault != Fault::Withdrawn);
+    failed.count() <= all.saturating_sub(1) / 2
+}
