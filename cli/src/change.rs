@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use quorate::{ChangeError, ChangeStage, ClientKind, MasterSeen, MastersChange, Redlock, Survey};
+use quorate::{
+    ChangeError, ChangeStage, ClientKind, Fault, MasterSeen, MastersChange, Redlock, Survey,
+};
 
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
@@ -144,23 +146,44 @@ async fn take_step(args: &ChangeArgs, redlock: &Redlock, strangers_pass: bool) -
 async fn status(redlock: &Redlock) -> Outcome {
     let survey = redlock.survey().await.map_err(Failure::usage)?;
     show(&survey)?;
-    output::print(&format!("{}\n", what_next(&survey)))?;
     let mut masters = survey.masters.iter();
-    // A master that names the missing rights has answered.
-    if masters.any(MasterSeen::lacks_rights) {
+    // A master that names the missing rights has answered, and its marker may have been read.
+    let lacks_rights = masters.any(MasterSeen::lacks_rights);
+    if let Some(refusal) = refusal(&survey).filter(|_| !lacks_rights) {
+        return Err(Failure::new(
+            exit::FINDINGS,
+            format!("the printed state is not complete: {refusal}"),
+        ));
+    }
+    let mut masters = survey.masters.iter();
+    if !lacks_rights && masters.all(|master| master.seen.fault.is_some()) {
+        return Err(Failure::new(exit::UNAVAILABLE, "no master answered"));
+    }
+    output::print(&format!("{}\n", what_next(&survey)))?;
+    if lacks_rights {
         return Err(Failure::new(
             exit::FINDINGS,
             "the printed state is not complete: grant the rights that are named above",
         ));
     }
-    if survey
-        .masters
-        .iter()
-        .all(|master| master.seen.fault.is_some())
-    {
-        return Err(Failure::new(exit::UNAVAILABLE, "no master answered"));
-    }
     Ok(exit::OK)
+}
+
+/// The first fault by which a server answered, for example because it refused the password.
+fn refusal(survey: &Survey) -> Option<String> {
+    survey.masters.iter().find_map(|master| {
+        let fault = master.seen.fault.as_ref()?;
+        let is_answer = !matches!(
+            fault,
+            Fault::Down(_)
+                | Fault::NoConnection(_)
+                | Fault::Stalled
+                | Fault::Timeout(_)
+                | Fault::Disconnected(_)
+        );
+        let fault = fault.to_string();
+        is_answer.then(|| format!("{}: {}", master.node, output::redact(&fault)))
+    })
 }
 
 async fn marked(redlock: &Redlock) -> Outcome {

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{Done, bare, done, masters, until};
-use quorate_testbed::Masters;
+use quorate_testbed::{Masters, Server};
 
 /// The `quorate masters` commands that docs/operations.md shows, in the order of the page.
 fn walk() -> Vec<Vec<String>> {
@@ -195,6 +195,35 @@ fn step_of_a_change_of_masters_is_refused_with_the_reason_if_it_is_taken_too_ear
     assert_eq!(none.code, Some(64), "{none:?}");
     let shown = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
     assert_eq!(shown.code, Some(0), "{shown:?}");
+}
+
+#[test]
+fn masters_status_names_the_fault_of_a_server_that_answers_and_exits_with_1() {
+    let masters = masters(3);
+    let status = |urls: &[String]| {
+        let shown = done(Scene::quorate(&urls.join(",")).args(["masters", "status"]));
+        assert!(!shown.out.contains("masters mark"), "{shown:?}");
+        shown
+    };
+    let of_nobody = |master: &Server| format!("redis://nobody:wrong@{}", master.addr());
+    let strangers: Vec<String> = masters.iter().map(of_nobody).collect();
+    let denied = status(&strangers);
+    assert_eq!(denied.code, Some(1), "{denied:?}");
+    assert!(denied.err.contains("WRONGPASS"), "{denied:?}");
+    assert!(!denied.err.contains("no master answered"), "{denied:?}");
+
+    let set = masters[1].command(&["SADD", "quorate:masters", "x"]);
+    set.expect("alive");
+    let strange = status(&masters.urls());
+    assert_eq!(strange.code, Some(1), "{strange:?}");
+    assert!(strange.err.contains("key quorate:masters"), "{strange:?}");
+
+    masters
+        .iter()
+        .for_each(|master| master.kill().expect("killed"));
+    let down = status(&masters.urls());
+    assert_eq!(down.code, Some(69), "{down:?}");
+    assert!(down.err.contains("no master answered"), "{down:?}");
 }
 
 #[test]

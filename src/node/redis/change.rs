@@ -299,9 +299,16 @@ impl Talk {
         let ours = asked.duration_since(UNIX_EPOCH).unwrap_or_default();
         let ahead = i128::from(theirs / 1000) - i128::try_from(ours.as_millis()).unwrap_or(0);
         seen.clock_offset_ms = i64::try_from(ahead).ok();
-        seen.mark = match self.say(&["GET", MASTERS]).await? {
-            OwnedValue::Nothing => None,
-            marker => Some(marker.text()),
+        seen.mark = match self.say(&["GET", MASTERS]).await {
+            Ok(OwnedValue::Nothing) => None,
+            Ok(marker) => Some(marker.text()),
+            Err(Fault::WrongType) => {
+                let why = format!(
+                    "key {MASTERS} holds another type of value (WRONGTYPE): remove it if it is not yours"
+                );
+                return Err(Fault::Server(why.into()));
+            }
+            Err(fault) => return Err(fault),
         };
         seen.values = self.keys(Family::Value, MOST_VALUES).await?.len();
         seen.clients = self.clients().await?;
