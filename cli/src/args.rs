@@ -9,7 +9,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::file::{FileOptions, Source};
+use crate::file::{self, FileOptions, Source};
 use crate::help::{self, Detail};
 use crate::log::Talk;
 use crate::{
@@ -133,11 +133,8 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error
         layout::page_width(),
         Detail::asked_for(&words),
     );
-    let matches = command.clone().try_get_matches_from(&words)?;
-    let matches = match set_by_named_file(&matches) {
-        keys if keys.is_empty() => matches,
-        keys => without_variables(command, &keys).try_get_matches_from(&words)?,
-    };
+    let overridden = set_by_named_file(&command, &words);
+    let matches = without_variables(command, &overridden).try_get_matches_from(&words)?;
     let Cli {
         mut command,
         mut talk,
@@ -164,25 +161,39 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error
     Ok((command, talk))
 }
 
-/// The settings that a variable sets and a file sets as well, if `--config` on the command line names the file. The
-/// file then overrides the variable. If the file cannot be read, returns nothing: the command reports that itself.
-fn set_by_named_file(matches: &ArgMatches) -> Vec<String> {
-    let mut matches = matches;
+/// The options whose variables have no effect, because `--config` on the command line names a file that sets them. If
+/// the file or the command line has an error, returns nothing: the caller reports the error.
+fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String> {
+    let is_named = |word: &OsString| word.to_string_lossy().starts_with("--config");
+    if !words.iter().any(is_named) {
+        return Vec::new();
+    }
+    // Ignore the variables of all settings here, because one that the file overrides may have a bad value.
+    let all: Vec<String> = file::KEYS.iter().copied().flat_map(options_of).collect();
+    let command = without_variables(command.clone(), &all);
+    let Ok(matches) = command.try_get_matches_from(words) else {
+        return Vec::new();
+    };
+    let mut matches = &matches;
     while let Some((_, of_command)) = matches.subcommand() {
         matches = of_command;
     }
-    let source = |id: &str| {
-        matches.try_contains_id(id).ok()?;
-        matches.value_source(id)
-    };
-    if source("config") != Some(ValueSource::CommandLine) {
-        return Vec::new();
-    }
-    let path = matches.get_one::<PathBuf>("config");
+    let is_given = matches.try_contains_id("config").is_ok()
+        && matches.value_source("config") == Some(ValueSource::CommandLine);
+    let path = matches.try_get_one::<PathBuf>("config").ok().flatten();
+    let path = path.filter(|_| is_given);
     let file = path.and_then(|path| FileOptions::load(path, Source::Named).ok());
     let keys = file.map(|file| file.keys).unwrap_or_default();
-    let by_variable = |key: &String| source(key) == Some(ValueSource::EnvVariable);
-    keys.into_iter().filter(by_variable).collect()
+    keys.iter().flat_map(|key| options_of(key)).collect()
+}
+
+/// The options that a key of the file sets: `--try` means `--wait none`.
+fn options_of(key: &str) -> Vec<String> {
+    let mut options = vec![key.to_owned()];
+    if key == "wait" {
+        options.push("try_once".to_owned());
+    }
+    options
 }
 
 /// Makes the parser ignore the environment variables of these options.

@@ -4,6 +4,7 @@
 //! The argument parser merges flags and variables. This module adds the settings of the TOML file, and passes the
 //! result to the library's builder, which checks it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use quorate::{Redlock, Settings};
 use serde::Serialize;
 
 use crate::exit::Failure;
-use crate::file::{FileOptions, Source};
+use crate::file::{self, FileOptions, Source};
 use crate::output;
 use crate::settings::{self, MasterSettings};
 
@@ -87,23 +88,24 @@ impl MasterOptions {
         Ok((self, file))
     }
 
-    /// The origin of each setting of the masters that has no default value.
+    /// The origin of each setting that has no default value. Settings of the lock and of the command have no flags here,
+    /// because this command takes no lock.
     pub(crate) fn origins(&self, file: &FileOptions) -> Vec<Origin> {
         let path = self.config.as_deref().unwrap_or(DEFAULT_FILE.as_ref());
-        let rows = SETTINGS
-            .iter()
-            .filter(|row| row.group == OptionGroup::Masters);
-        let origins = rows.filter_map(|row| {
-            let given = self.given.1.iter().find(|(name, _)| *name == row.name);
-            let in_file = file.keys.iter().any(|key| key == row.name);
-            let source = match given {
-                Some((_, source)) => source.clone(),
-                None if in_file => path.display().to_string(),
+        let is_typed = |word: OsString| word.to_string_lossy().starts_with("--config");
+        let file_first = std::env::args_os().any(is_typed);
+        let origins = file::keys_and_variables().filter_map(|(setting, variable)| {
+            let is_set = std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+            let in_file = file.keys.iter().any(|key| key == setting);
+            let mut given = self.given.1.iter();
+            let flag = given.find(|(name, source)| *name == setting && source != variable);
+            let source = match flag {
+                Some((_, flag)) => flag.clone(),
+                None if in_file && (file_first || !is_set) => path.display().to_string(),
+                None if is_set => variable.to_owned(),
                 None => return None,
             };
-            let is_set = std::env::var_os(row.variable).is_some_and(|value| !value.is_empty());
-            let overridden = (is_set && source != row.variable).then_some(row.variable);
-            let setting = row.name;
+            let overridden = (is_set && source != variable).then_some(variable);
             Some(Origin {
                 setting,
                 source,

@@ -33,11 +33,20 @@ pub(crate) struct FileOptions {
 const KEEP_FOR: &str = "keep_for";
 const GRACE: &str = "grace";
 
+/// The keys that are not settings of the library, each with its variable.
+const OWN_KEYS: [(&str, &str); 2] = [(KEEP_FOR, "QUORATE_KEEP_FOR"), (GRACE, "QUORATE_GRACE")];
+
+/// All keys of the file, each with the variable of the same option.
+pub(crate) fn keys_and_variables() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let library = SETTINGS
+        .iter()
+        .map(|setting| (setting.name, setting.variable));
+    library.chain(OWN_KEYS)
+}
+
 /// All keys that the file may contain.
-static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
-    let library = SETTINGS.iter().map(|setting| setting.name);
-    library.chain([KEEP_FOR, GRACE]).collect()
-});
+pub(crate) static KEYS: LazyLock<Vec<&str>> =
+    LazyLock::new(|| keys_and_variables().map(|(key, _)| key).collect());
 
 impl FileOptions {
     /// Reads the file. A second call for the same file returns the result of the first one, because a pipe can be read

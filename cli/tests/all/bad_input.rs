@@ -1,7 +1,9 @@
 //! Tests of wrong usage: quorate prints one line that names the wrong argument, exits with 64, and executes and writes
 //! nothing.
 
-use crate::common::{self, bare, done, masters, quorate};
+use quorate_testbed::Masters;
+
+use crate::common::{self, Done, bare, done, masters, quorate};
 
 /// Runs `quorate run` with these options and the command `touch FILE`. Expects exit code 64, one line of output that
 /// contains all of `parts`, and no file FILE.
@@ -248,10 +250,13 @@ fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
     let doctor: serde_json::Value = serde_json::from_str(&doctor.out).expect("JSON");
     let path = file.path().to_str().expect("text");
     let expected = serde_json::json!([
+        { "setting": "grace", "source": path, "overridden": "QUORATE_GRACE" },
         { "setting": "masters", "source": path, "overridden": "QUORATE_MASTERS" },
         { "setting": "max_ttl", "source": path, "overridden": null },
         { "setting": "node_timeout", "source": "--node-timeout", "overridden": null },
         { "setting": "restart_guard", "source": path, "overridden": null },
+        { "setting": "ttl", "source": "QUORATE_TTL", "overridden": null },
+        { "setting": "wait", "source": path, "overridden": "QUORATE_WAIT" },
     ]);
     let mut settings = doctor["settings"].as_array().expect("a list").clone();
     settings.sort_by_key(|row| row["setting"].to_string());
@@ -259,12 +264,58 @@ fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
     let words = done(
         bare()
             .env("QUORATE_MASTERS", masters.urls()[0].clone())
+            .env("QUORATE_KEEP_FOR", "1m")
             .arg("doctor"),
     );
-    assert!(
-        words.out.contains("setting masters from QUORATE_MASTERS\n"),
+    let settings = words.out.split_once("\nsetting ").map(|(_, rest)| rest);
+    assert_eq!(
+        settings,
+        Some(
+            "masters from QUORATE_MASTERS\nsetting keep_for from QUORATE_KEEP_FOR\nother settings: default\n"
+        ),
         "{words:?}"
     );
+}
+
+/// Runs `quorate run r -- true` with a file that has these lines, and with these variables.
+fn run_with_file(masters: &Masters, lines: &str, variables: &[(&str, &str)]) -> Done {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let url = &masters.urls()[0];
+    let text = format!("masters = '{url}'\nrestart_guard = 'off'\n{lines}");
+    std::fs::write(&file, text).expect("written");
+    let mut run = bare();
+    run.args(["run", "r", "--config"]).arg(file.path());
+    done(
+        run.envs(variables.iter().copied())
+            .args(["-q", "--", "true"]),
+    )
+}
+
+#[test]
+fn wait_in_the_file_of_the_option_config_overrides_the_variable_quorate_try() {
+    let masters = masters(1);
+    for lines in ["", "wait = '1m'\n"] {
+        let held = masters[0].command(&["SET", "r", "somebody else", "PX", "700"]);
+        held.expect("alive");
+        let run = run_with_file(&masters, lines, &[("QUORATE_TRY", "1")]);
+        let code = if lines.is_empty() { 75 } else { 0 };
+        assert_eq!(run.code, Some(code), "{lines}: {run:?}");
+    }
+}
+
+#[test]
+fn bad_variable_is_an_error_unless_the_file_of_the_option_config_overrides_it() {
+    let masters = masters(1);
+    let variables = [
+        ("QUORATE_TTL", "garbage"),
+        ("QUORATE_MAX_TTL", "garbage"),
+        ("QUORATE_TRY", "garbage"),
+    ];
+    let lines = "ttl = '5s'\nmax_ttl = '5s'\nwait = '1m'\n";
+    let run = run_with_file(&masters, lines, &variables);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = run_with_file(&masters, "ttl = '5s'\n", &variables);
+    assert_eq!(run.code, Some(64), "{run:?}");
 }
 
 #[test]
