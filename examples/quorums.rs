@@ -4,7 +4,9 @@
 //!
 //! `cargo run -p quorate --features testing --example quorums`
 
-use quorate::{AcquireError, LockGuard, Redlock};
+use std::time::Duration;
+
+use quorate::{LockGuard, Redlock, StatusVerdict};
 
 /// A quorum, and the name by which locks choose it. All clients must use the same name for the same masters.
 #[derive(Clone)]
@@ -13,12 +15,25 @@ pub(crate) struct Quorum {
     pub(crate) redlock: Redlock,
 }
 
-/// A client of several quorums. While the list of quorums changes, `next` is the new list, and `now` the old one.
+/// A client's step of a change of the list of quorums. Clients of two neighbouring steps may run at the same time.
 #[derive(Clone)]
-pub(crate) struct Quorums {
-    pub(crate) now: Vec<Quorum>,
-    pub(crate) next: Option<Vec<Quorum>>,
+pub(crate) enum Quorums {
+    /// No change: the client knows one list.
+    One(Vec<Quorum>),
+    /// First step: the client takes a lock in its quorum of the old list, and passes on the token of that quorum.
+    TokensOfOld { old: Vec<Quorum>, new: Vec<Quorum> },
+    /// Second step: the client takes a lock in its quorums of both lists, and passes on the token of the new quorum.
+    TokensOfNew { old: Vec<Quorum>, new: Vec<Quorum> },
 }
+
+/// A held lock. The lock is lost as soon as one of the guards is lost.
+pub(crate) struct Held {
+    pub(crate) guards: Vec<LockGuard>,
+    /// The fencing token to pass on to the resource.
+    pub(crate) token: u64,
+}
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The quorum of a lock by rendezvous hashing: the quorum with the largest hash of both names. A quorum that is added
 /// gets its share of the locks from each of the others, and no other lock moves.
@@ -38,24 +53,63 @@ fn hash(quorum: &str, lock: &str) -> u64 {
     mixed ^ (mixed >> 33)
 }
 
+/// The fencing token of a guard.
+fn token(guard: &LockGuard) -> Result<u64, Error> {
+    Ok(guard.fencing_token().ok_or("fencing tokens are off")?)
+}
+
+/// The largest fencing counter of the lock on a majority of the masters of this quorum; 0 if there is none.
+async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
+    let status = quorum.redlock.status(lock).await?;
+    if status.verdict() == StatusVerdict::Unknown {
+        return Err("no majority of the new quorum answered".into());
+    }
+    let states = status
+        .nodes
+        .iter()
+        .filter_map(|node| node.state.as_ref().ok());
+    let counters = states.filter_map(|state| state.counter);
+    Ok(counters.max().unwrap_or(0))
+}
+
 impl Quorums {
-    /// Takes the lock in its quorum. While the list changes, a lock that moves is taken in its old quorum first, and
-    /// then in its new quorum. So this client excludes clients that know only the old list as well as clients that know
-    /// only the new one. All clients take the two locks in the same order, so these clients cannot block each other.
-    /// The fencing token of the first guard is the one to pass on.
-    pub(crate) async fn acquire(&self, lock: &str) -> Result<Vec<LockGuard>, AcquireError> {
-        let old = chosen(&self.now, lock);
-        let mut guards = vec![old.redlock.acquire(lock).await?];
-        let next = self.next.as_ref().map(|next| chosen(next, lock));
-        if let Some(next) = next.filter(|next| next.name != old.name) {
-            guards.push(next.redlock.acquire(lock).await?);
+    /// Takes the lock. While the list changes, the token to pass on must be larger than all tokens that earlier holders
+    /// passed on, from whichever quorum:
+    ///
+    /// - In the first step, clients that know only the old list pass on tokens of the old quorum. So this client does
+    ///   the same, unless a client of the second step has already passed on a larger token of the new quorum. That
+    ///   client held the lock in the old quorum as well, so its token is in the counters of the new quorum before this
+    ///   client looks.
+    /// - In the second step, no client knows only the old list. This client passes on tokens of the new quorum, and
+    ///   takes the lock there again until its token is larger than that of the old quorum.
+    pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
+        let (old, new, is_first_step) = match self {
+            Self::One(all) => (chosen(all, lock), chosen(all, lock), false),
+            Self::TokensOfOld { old, new } => (chosen(old, lock), chosen(new, lock), true),
+            Self::TokensOfNew { old, new } => (chosen(old, lock), chosen(new, lock), false),
+        };
+        let guard = old.redlock.acquire(lock).await?;
+        let (token_of_old, mut guards) = (token(&guard)?, vec![guard]);
+        if old.name == new.name || (is_first_step && counter(new, lock).await? < token_of_old) {
+            let token = token_of_old;
+            return Ok(Held { guards, token });
         }
-        Ok(guards)
+        loop {
+            let guard = new.redlock.acquire(lock).await?;
+            let token = token(&guard)?;
+            if token > token_of_old {
+                guards.push(guard);
+                return Ok(Held { guards, token });
+            }
+            // Tokens are times in microseconds, so a token that is drawn later is larger.
+            guard.release().await;
+            tokio::time::sleep(Duration::from_micros(token_of_old - token + 1)).await;
+        }
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Error> {
     let all = ["red", "green", "blue", "white"].map(|name| Quorum {
         name,
         redlock: Redlock::in_memory(3),
@@ -75,23 +129,35 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
 
-    // Step 1: give every client both lists, one client after the other. Step 2: when no client without the new list is
-    // left, give every client only the new list.
-    let both = Quorums {
-        now: three.clone(),
-        next: Some(four),
-    };
-    let moved = names.iter().find(|name| {
-        let next = both.next.as_deref().unwrap_or(&[]);
-        chosen(&three, name).name != chosen(next, name).name
-    });
-    let guards = both.acquire(moved.ok_or("no lock moves")?).await?;
-    println!(
-        "during the change, a lock that moves to another quorum is held in {} quorums",
-        guards.len()
-    );
-    for guard in guards {
-        guard.release().await;
+    // A lock that moves to the added quorum, and one client of each step. docs/quorum-size.md says when to change from
+    // one step to the next.
+    let moved = names
+        .iter()
+        .find(|name| chosen(&three, name).name != chosen(&four, name).name);
+    let moved = moved.ok_or("no lock moves")?;
+    let (old, new) = (three.clone(), four.clone());
+    let steps = [
+        ("only the old list", Quorums::One(three)),
+        (
+            "step 1",
+            Quorums::TokensOfOld {
+                old: old.clone(),
+                new: new.clone(),
+            },
+        ),
+        ("step 2", Quorums::TokensOfNew { old, new }),
+        ("only the new list", Quorums::One(four)),
+    ];
+    for (step, client) in steps {
+        let held = client.acquire(moved).await?;
+        println!(
+            "{step}: {moved} is held in {} quorums, token {}",
+            held.guards.len(),
+            held.token
+        );
+        for guard in held.guards {
+            guard.release().await;
+        }
     }
     Ok(())
 }

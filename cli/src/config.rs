@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::list::{OptionGroup, SETTINGS};
+use quorate::list::OptionGroup;
 pub(crate) use quorate::text::{duration, wait};
 use quorate::{Redlock, Settings};
 use serde::Serialize;

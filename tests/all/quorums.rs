@@ -9,10 +9,12 @@
 mod example;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use quorate::{Redlock, Wait};
+use quorate::node::{Node, NodeName, Reply as NodeReply, Request, memory::Master};
+use quorate::runtime::BoxFuture;
+use quorate::{LockGuard, Redlock, Wait};
 use quorate_testbed::{Reply, Server};
 
 use self::example::{Quorum, Quorums, chosen};
@@ -49,26 +51,101 @@ fn locks_are_spread_evenly_over_quorums_and_move_only_to_an_added_quorum() {
     );
 }
 
-/// Clients of two steps of the change take all locks at the same time. Returns how often two clients held one lock.
-async fn overlaps(first: &Quorums, second: &Quorums) -> usize {
-    let names: Arc<Vec<String>> = Arc::new(names().into_iter().take(20).collect());
-    let holders: Arc<Vec<AtomicU32>> = Arc::new(names.iter().map(|_| AtomicU32::new(0)).collect());
-    let overlaps = Arc::new(AtomicUsize::new(0));
+/// The faults that were seen while clients of two steps took all locks at the same time.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wrong {
+    /// How often two clients held one lock.
+    overlaps: usize,
+    /// How often a holder's token was not larger than the token of an earlier holder, so that a resource refuses it.
+    refusals: usize,
+}
+
+/// The resource that one lock protects.
+#[derive(Default)]
+struct Resource {
+    holders: usize,
+    largest_token: u64,
+    wrong: Wrong,
+}
+
+/// A master in memory whose clock differs from that of the other masters.
+struct Skewed {
+    name: NodeName,
+    master: Mutex<Master>,
+    ahead_us: i64,
+}
+
+impl Node for Skewed {
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn send(&self, request: Request, reply: NodeReply) {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        let wall = u64::try_from(wall.expect("after 1970").as_micros()).expect("in range");
+        let now = wall.saturating_add_signed(self.ahead_us);
+        let answer = self
+            .master
+            .lock()
+            .expect("not poisoned")
+            .apply(now, &request);
+        reply.answer(answer);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Four quorums. The clocks of the masters of the last quorum are ahead by this many microseconds.
+fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
+    let node = |n| -> Arc<dyn Node> {
+        Arc::new(Skewed {
+            name: NodeName::new(format!("skewed-{n}")),
+            master: Mutex::default(),
+            ahead_us,
+        })
+    };
+    let skewed = Redlock::builder().nodes((0..3).map(node).collect());
+    let last = Quorum {
+        name: "d",
+        redlock: skewed.build().expect("good settings"),
+    };
+    quorums(["a", "b", "c"]).into_iter().chain([last]).collect()
+}
+
+/// More than the difference that masters allow between a token and their clock.
+const APART_US: i64 = 1_100_000;
+
+/// Three locks that move if the last of these quorums is added or removed, and one that does not.
+fn locks(four: &[Quorum]) -> Vec<String> {
+    let moves = |name: &String| chosen(&four[..3], name).name != chosen(four, name).name;
+    let (moved, same): (Vec<String>, Vec<String>) = names().into_iter().partition(moves);
+    let moved = moved.into_iter().take(3);
+    moved.chain(same.into_iter().take(1)).collect()
+}
+
+/// Clients of two steps take all locks at the same time, each three times.
+async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
+    let names: Arc<Vec<String>> = Arc::new(names.to_vec());
+    let resources: Arc<Vec<Mutex<Resource>>> =
+        Arc::new(names.iter().map(|_| Mutex::default()).collect());
     let clients = [first, second, first, second].map(|client| {
-        let (client, names) = (client.clone(), names.clone());
-        let (holders, overlaps) = (holders.clone(), overlaps.clone());
+        let (client, names, resources) = (client.clone(), names.clone(), resources.clone());
         tokio::spawn(async move {
-            for (name, holders) in names.iter().zip(holders.iter()) {
-                let guards = client
-                    .acquire(name)
-                    .await
-                    .expect("each client must get the lock in its turn");
-                if holders.fetch_add(1, Ordering::SeqCst) > 0 {
-                    overlaps.fetch_add(1, Ordering::SeqCst);
+            let all = names.iter().zip(resources.iter()).cycle();
+            for (name, resource) in all.take(3 * names.len()) {
+                let held = client.acquire(name).await.expect("the lock, in turn");
+                {
+                    let mut resource = resource.lock().expect("not poisoned");
+                    resource.wrong.overlaps += usize::from(resource.holders > 0);
+                    resource.wrong.refusals += usize::from(held.token <= resource.largest_token);
+                    resource.largest_token = resource.largest_token.max(held.token);
+                    resource.holders += 1;
                 }
-                tokio::time::sleep(ms(10)).await;
-                holders.fetch_sub(1, Ordering::SeqCst);
-                for guard in guards {
+                tokio::time::sleep(ms(5)).await;
+                resource.lock().expect("not poisoned").holders -= 1;
+                for guard in held.guards {
                     guard.release().await;
                 }
             }
@@ -77,25 +154,92 @@ async fn overlaps(first: &Quorums, second: &Quorums) -> usize {
     for client in clients {
         client.await.expect("no panic");
     }
-    overlaps.load(Ordering::SeqCst)
+    let mut all = Wrong::default();
+    for resource in resources.iter() {
+        let wrong = &resource.lock().expect("not poisoned").wrong;
+        all.overlaps += wrong.overlaps;
+        all.refusals += wrong.refusals;
+    }
+    all
+}
+
+/// The clients of all steps, in order, for the change from the first to the second list.
+fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
+    let (old, new) = (old.to_vec(), new.to_vec());
+    [
+        Quorums::One(old.clone()),
+        Quorums::TokensOfOld {
+            old: old.clone(),
+            new: new.clone(),
+        },
+        Quorums::TokensOfNew {
+            old,
+            new: new.clone(),
+        },
+        Quorums::One(new),
+    ]
+}
+
+/// Regression test: with two steps, a client of both lists passed on the token of the old quorum, and a client of only
+/// the new list held the lock before it with a larger token.
+#[tokio::test]
+async fn each_lock_has_one_holder_and_rising_tokens_while_a_quorum_is_added_or_removed() {
+    let changes = [0, APART_US, -APART_US].map(async |ahead| {
+        for adds in [true, false] {
+            let four = quorums_with_clock(ahead);
+            let (old, new) = match adds {
+                true => (&four[..3], &four[..]),
+                false => (&four[..], &four[..3]),
+            };
+            for pair in steps(old, new).windows(2) {
+                let wrong = play(&locks(&four), &pair[0], &pair[1]).await;
+                assert_eq!(wrong, Wrong::default(), "{ahead} {adds}");
+            }
+        }
+    });
+    futures::future::join_all(changes).await;
 }
 
 #[tokio::test]
-async fn adding_a_quorum_in_two_steps_never_allows_two_holders_of_a_lock() {
-    let four = quorums(["a", "b", "c", "d"]);
-    let client = |now: &[Quorum], next: Option<&[Quorum]>| Quorums {
-        now: now.to_vec(),
-        next: next.map(<[Quorum]>::to_vec),
-    };
-    let old = client(&four[..3], None);
-    let both = client(&four[..3], Some(&four));
-    let new = client(&four, None);
-    assert_eq!(overlaps(&old, &both).await, 0);
-    assert_eq!(overlaps(&both, &new).await, 0);
-    assert!(
-        overlaps(&old, &new).await > 0,
-        "two holders must overlap if one of the two steps is left out"
-    );
+async fn leaving_out_a_step_lets_holders_overlap_or_tokens_fall() {
+    let four = quorums_with_clock(APART_US);
+    let (names, steps) = (locks(&four), steps(&four[..3], &four));
+    // Without the first step, clients of the old list pass on smaller tokens than those of the second step.
+    let without_first = play(&names, &steps[0], &steps[2]).await;
+    assert!(without_first.refusals > 0, "{without_first:?}");
+    // Without the second step, a client of the first step does not lock in the new quorum.
+    let four = quorums_with_clock(0);
+    let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
+    let first = steps[1].acquire(&names[0]).await.expect("free");
+    let second = steps[3].acquire(&names[0]).await.expect("a second holder");
+    let all = first.guards.iter().chain(&second.guards);
+    assert!(all.map(LockGuard::is_valid).all(|is_valid| is_valid));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn process_has_one_connection_to_each_master_however_many_locks_it_takes() {
+    let masters = masters(3);
+    let redlock = settings(masters.iter().map(Server::url));
+    let redlock = redlock.wait(Wait::For(secs(20))).build().expect("good");
+    let holds = (0..40).map(|n| redlock.acquire(format!("job {n}")));
+    let held = futures::future::join_all(holds).await;
+    let waits = tokio::spawn({
+        let redlock = redlock.clone();
+        async move { redlock.acquire("job 0").await.map(drop) }
+    });
+    tokio::time::sleep(ms(200)).await;
+    for master in &masters {
+        let Reply::Bulk(list) = ask_server(master, &["CLIENT", "LIST"]) else {
+            panic!("no list of clients");
+        };
+        let list = String::from_utf8_lossy(&list).into_owned();
+        let ours = list.lines().filter(|line| line.contains(" name=quorate/"));
+        assert_eq!(ours.count(), 1, "{list}");
+    }
+    for guard in held {
+        guard.expect("free").release().await;
+    }
+    waits.await.expect("no panic").expect("its turn comes");
 }
 
 /// The memory of all keys on a master, in bytes.
