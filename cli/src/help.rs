@@ -170,7 +170,11 @@ stopped, the group is killed as well. Processes that leave the group are not sto
 
 If a signal to quorate ends the command or the wait, quorate dies of the same signal, as shells expect: Ctrl-C also
 ends a loop around quorate. A second Ctrl-C within 5 seconds sends SIGTERM to a command that ignores the first one, and
-SIGKILL after the grace period; a third one sends SIGKILL at once.";
+SIGKILL after the grace period; a third one sends SIGKILL at once.
+
+A command that reads from the terminal gets the keys for itself. quorate then sees no Ctrl-C, so a second one does not
+end a command that ignores the first one. Press Ctrl-\\, or press Ctrl-Z and then kill %1 in the shell. From another
+terminal, kill quorate: it forwards SIGTERM.";
 
 fn command() -> String {
     let (first, rest) = COMMAND.split_once("\n\n").unwrap_or((COMMAND, ""));

@@ -37,7 +37,11 @@ fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String>
         ErrorKind::InvalidSubcommand => {
             let word = text_of(error, ContextKind::InvalidSubcommand)?;
             let meant = text_of(error, ContextKind::SuggestedSubcommand);
-            ("unrecognized command", word, meant)
+            (
+                "unrecognized command",
+                word.clone(),
+                renamed(&word).or(meant),
+            )
         }
         _ => return None,
     };
@@ -45,6 +49,25 @@ fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String>
         Some(meant) => format!("{what} '{word}': did you mean {meant}? See --help"),
         None => format!("{what} '{word}'; see --help"),
     })
+}
+
+/// The former names of commands and steps, the command above them (empty for `quorate` itself), and their names now.
+const FORMER: [(&str, &str, &str); 3] = [
+    ("", "list", "status"),
+    ("", "prepare", "prepare-server"),
+    ("masters", "prepare", "begin"),
+];
+
+/// The present name of a command that the user typed with its former name.
+fn renamed(word: &str) -> Option<String> {
+    let typed = std::env::args_os().skip(1);
+    let typed = typed.filter_map(|word| word.into_string().ok());
+    let above = typed.take_while(|typed| typed != word);
+    let above = above.filter(|word| !word.starts_with('-')).last();
+    let above = above.unwrap_or_default();
+    let mut former = FORMER.iter();
+    let former = former.find(|(of, name, _)| *of == above && *name == word);
+    former.map(|(_, _, now)| (*now).to_owned())
 }
 
 /// A text that the parser has attached to the error. Of several suggestions, the parser's best one is the last.

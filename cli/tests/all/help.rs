@@ -235,6 +235,10 @@ fn error_about_a_misspelt_option_or_command_suggests_the_nearest_one() {
         (&["quota", "take", "r", "--jsno"], "--json"),
         (&["masters", "clos"], "close"),
         (&["stauts", "r"], "status"),
+        // Former names of commands.
+        (&["list"], "status"),
+        (&["prepare", "mysql://a/b"], "prepare-server"),
+        (&["masters", "prepare"], "begin"),
     ] {
         let said = done(bare().args(words));
         assert_eq!(said.code, Some(64), "{words:?}: {said:?}");

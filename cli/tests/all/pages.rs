@@ -225,3 +225,63 @@ fn shell_completes_the_words_of_the_command_after_the_separator() {
     let zsh = done(bare().args(["completions", "zsh"]));
     assert!(zsh.out.contains("_cmdambivalent"), "{zsh:?}");
 }
+
+/// The names of the commands, from the completion script, and of the steps and verbs of `masters` and `quota`.
+fn commands() -> Vec<String> {
+    let names = |command: &str| {
+        let text = help(command, "200");
+        let lines = text.lines().skip_while(|line| *line != "Commands:").skip(1);
+        let lines = lines.take_while(|line| line.starts_with("  "));
+        let name = |line: &str| {
+            line.split_whitespace()
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        lines.map(name).collect::<Vec<_>>()
+    };
+    let mut all = names("");
+    for command in ["masters", "quota"] {
+        all.extend(
+            names(command)
+                .into_iter()
+                .map(|name| format!("{command} {name}")),
+        );
+    }
+    all.extend(["completions", "man"].map(str::to_owned));
+    all
+}
+
+#[test]
+fn commands_on_the_pages_exist() {
+    let commands = commands();
+    assert!(commands.len() > 20, "{commands:?}");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let docs = std::fs::read_dir(format!("{root}/docs")).expect("docs");
+    let docs = docs.map(|entry| entry.expect("an entry").path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let root = std::path::Path::new(root);
+    let mut seen = 0;
+    for path in pages.chain(["README.md", "CHANGELOG.md"].map(|name| root.join(name))) {
+        let text = std::fs::read_to_string(&path).expect("a page");
+        // A command in the text of a paragraph may be broken across lines.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for rest in text.split("`quorate ").skip(1) {
+            let mut words = rest.split(['`', ' ']);
+            let first = words.next().unwrap_or_default();
+            if first.is_empty() || !first.chars().all(|c| c.is_ascii_lowercase() || c == '-') {
+                continue;
+            }
+            let both = format!("{first} {}", words.next().unwrap_or_default());
+            let has_steps = ["masters", "quota"].contains(&first) && rest.starts_with(&both);
+            let name = if has_steps { both.as_str() } else { first };
+            // Rows of the benchmarks are named `quorate default` and so on.
+            let is_row = path.ends_with("benchmarks.md");
+            let is_known = is_row || commands.iter().any(|known| known == name);
+            let is_option = name.contains(" -") || name.ends_with(' ') || name.contains(['|', '.']);
+            assert!(is_known || is_option, "{}: quorate {name}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 50, "only {seen} commands found");
+}

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{end, masters};
+use crate::common::{bare, done, end, masters};
 use quorate_testbed::Masters;
 
 /// Runs `line` in a shell on a terminal, and types `keys` with a pause before each. Returns the output of the terminal;
@@ -84,6 +84,31 @@ fn ctrl_c_ends_the_command() {
             return;
         };
         assert!(seen.contains("code=130"), "{command}: {seen}");
+    }
+}
+
+/// A command that reads from the terminal has the keyboard to itself, so quorate does not see Ctrl-C.
+#[test]
+fn command_that_reads_from_the_terminal_and_ignores_ctrl_c_is_ended_as_the_help_says() {
+    let masters = masters(1);
+    let line = "quorate run r -- sh -c \"trap '' INT; while :; do read x; done\"";
+    for end in [&["\x1c"][..], &["\x1a", "kill %1\n", "\n"]] {
+        let keys = [&["one\n", "\x03", "\x03", "two\n"], end].concat();
+        let Some(seen) = at_a_terminal(&masters, line, &keys) else {
+            return;
+        };
+        assert!(!seen.contains("second Ctrl-C"), "{seen}");
+        let ended = seen.contains("code=131") || seen.contains("Terminated");
+        assert!(ended, "{end:?}: {seen}");
+    }
+    let help = done(bare().args(["help", "command"]).env("COLUMNS", "100"));
+    let help = help.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "A command that reads from the terminal gets the keys",
+        "Ctrl-\\",
+        "Ctrl-Z and then kill %1",
+    ] {
+        assert!(help.contains(words), "{words}: {help}");
     }
 }
 
