@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::{LockGuard, LockRequest, NodeOutcome, Phase, Redlock, Settings, Wait};
+use quorate::{LockGuard, LockRequest, NodeOutcome, Phase, Redlock, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;

@@ -4,7 +4,6 @@
 
 use std::time::{Duration, Instant};
 
-use quorate::list::{DEFAULT_MAX_TTL, DEFAULT_TTL};
 use quorate::{AcquireError, Fault, NodeOutcome, NodeReport, Redlock, Settings};
 
 use crate::config::{self, MasterOptions};
@@ -27,8 +26,8 @@ pub(crate) fn be_patient(settings: &mut Settings, ttl: Duration) {
 
 /// A client for a command that asks the masters once, and gives them more time to answer.
 pub(crate) fn patient(masters: &mut MasterOptions) -> Result<Redlock, Failure> {
-    let most = masters.settings().max_ttl.unwrap_or(DEFAULT_MAX_TTL);
-    be_patient(masters.settings_mut(), DEFAULT_TTL.min(most));
+    let ttl = masters.settings().ttl();
+    be_patient(masters.settings_mut(), ttl);
     config::redlock(masters, None)
 }
 

@@ -13,8 +13,12 @@ fn header_of_every_script_names_its_keys_and_arguments_in_order() {
     let of_operators = [&RAISE, &CARRY].map(|row| (row.source, &row.keys, &row.args));
     for (source, keys, args) in rows.chain(of_operators) {
         let header = header(source);
-        let (_, said) = header.split_once("KEYS: ").expect("the header must name KEYS");
-        let (said_keys, said) = said.split_once(" ARGV: ").expect("the header must name ARGV");
+        let (_, said) = header
+            .split_once("KEYS: ")
+            .expect("the header must name KEYS");
+        let (said_keys, said) = said
+            .split_once(" ARGV: ")
+            .expect("the header must name ARGV");
         let (Keys::One(name) | Keys::Many(name)) = keys;
         assert!(said_keys.starts_with(name), "{name} in {header:?}");
         let mut rest = said.split("Reply").next().unwrap_or_default();
