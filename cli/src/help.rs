@@ -173,7 +173,7 @@ ends a loop around quorate. A second Ctrl-C within 5 seconds sends SIGTERM to a 
 SIGKILL after the grace period; a third one sends SIGKILL at once.
 
 A command that reads from the terminal gets the keys for itself. quorate then sees no Ctrl-C, so a second one does not
-end a command that ignores the first one. Press Ctrl-\\, or press Ctrl-Z and then kill %1 in the shell. From another
+end a command that ignores the first one. Press Ctrl-\\, or press Ctrl-Z, and type kill %1; fg in the shell. From another
 terminal, kill quorate: it forwards SIGTERM.";
 
 fn command() -> String {
