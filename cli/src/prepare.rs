@@ -20,8 +20,13 @@ For ZooKeeper, this command also gives the ACL of the path to all znodes below i
 Use an account that may create tables (or znodes). The locks can then use an account that may not: the grants that
 it needs are printed.
 
+With --print nothing is connected or changed. The statements are printed instead, for a tool that changes databases:
+SQL for MySQL and MariaDB, and a shell script with zkCli.sh for ZooKeeper. Run the SQL on each server itself. They
+create what is missing, and repair nothing.
+
 Examples:
     quorate prepare-server mysql://admin:secret@db1.example/locks
+    quorate prepare-server --print mysql://admin@db1.example/locks > quorate.sql
     quorate prepare-server zk://h1:2181+h2+h3/locks";
 
 /// The exit codes of `quorate prepare-server`, with their meanings.
@@ -41,11 +46,20 @@ pub(crate) struct PrepareArgs {
     /// The URL of the server
     #[arg(value_name = "URL", required = true)]
     urls: Vec<String>,
+
+    /// Print the statements that prepare a server, without connecting to it
+    #[arg(long)]
+    print: bool,
 }
 
 pub(crate) fn run(args: PrepareArgs) -> Outcome {
     for url in &args.urls {
-        let Some(said) = config::block_on(one(url))? else {
+        let said = if args.print {
+            script(url)?
+        } else {
+            config::block_on(one(url))?
+        };
+        let Some(said) = said else {
             return Err(Failure::usage(
                 "Redis and Valkey masters need no preparation: give a mysql:// or zk:// URL",
             ));
@@ -63,6 +77,35 @@ pub(crate) async fn one(url: &str) -> Result<Option<String>, Failure> {
         Scheme::MySql => mysql(url).await.map(Some),
         Scheme::ZooKeeper => zookeeper(url).await.map(Some),
     }
+}
+
+/// The statements that prepare the server with this URL. `None` if servers of its kind need no preparation.
+fn script(url: &str) -> Result<Option<String>, Failure> {
+    match scheme(url) {
+        Scheme::Redis => Ok(None),
+        Scheme::MySql => mysql_script(url).map(Some),
+        Scheme::ZooKeeper => zookeeper_script(url).map(Some),
+    }
+}
+
+#[cfg(feature = "mysql")]
+fn mysql_script(url: &str) -> Result<String, Failure> {
+    quorate_mysql::script(url).map_err(|why| Failure::usage(why.to_string()))
+}
+
+#[cfg(not(feature = "mysql"))]
+fn mysql_script(_: &str) -> Result<String, Failure> {
+    Err(crate::masters::unknown("MySQL", "mysql"))
+}
+
+#[cfg(feature = "zookeeper")]
+fn zookeeper_script(url: &str) -> Result<String, Failure> {
+    quorate_zookeeper::script(url).map_err(|why| Failure::usage(why.to_string()))
+}
+
+#[cfg(not(feature = "zookeeper"))]
+fn zookeeper_script(_: &str) -> Result<String, Failure> {
+    Err(crate::masters::unknown("ZooKeeper", "zookeeper"))
 }
 
 #[cfg(any(feature = "mysql", feature = "zookeeper"))]

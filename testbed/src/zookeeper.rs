@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -288,6 +289,23 @@ impl ZooKeeper {
         let mut words = all.lines().filter_map(|line| line.split_once('\t'));
         let (_, value) = words.find(|(key, _)| *key == name)?;
         value.trim().parse::<f64>().ok().map(|value| value as u64)
+    }
+
+    /// Writes the client program `zkCli.sh` of ZooKeeper into this folder, as a script that runs the installed Java
+    /// classes.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn write_client(&self, folder: &Path) -> io::Result<()> {
+        let Member { java, classes, .. } = &self.members[0];
+        let script = format!(
+            "#!/bin/sh\nexec '{}' -cp '{classes}' org.apache.zookeeper.ZooKeeperMain \"$@\"\n",
+            java.display()
+        );
+        let file = folder.join("zkCli.sh");
+        fs::write(&file, script)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))
     }
 }
 

@@ -292,3 +292,150 @@ fn zookeeper_without_its_path_or_with_short_sessions_is_reported_with_the_remedy
     let (_, lines) = doctor(&both);
     says(&lines, "error run_id", &["once"]);
 }
+
+/// Prints the SQL for this database. The URL names no server, so nothing can be connected.
+fn print_sql(database: &str) -> String {
+    let url = format!("mysql://admin:hunter2@127.0.0.1:1/{database}");
+    let printed = done(bare().args(["prepare-server", "--print", &url]));
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    assert!(!printed.out.contains("hunter2"), "{printed:?}");
+    printed.out
+}
+
+#[test]
+fn printed_sql_prepares_a_database_as_prepare_server_does() {
+    let Some(server) = mariadb(MariaDbOptions::new()) else {
+        return;
+    };
+    let sql = print_sql("locks");
+    server.sql(&sql).expect("the SQL runs");
+    let url = format!("{}?timeout=2s", server.url("locks"));
+    let prepared = done(bare().args(["prepare-server", &url]));
+    assert!(
+        prepared.out.contains("was already prepared"),
+        "{prepared:?}"
+    );
+    let (_, lines) = doctor(&url);
+    assert!(
+        !lines.iter().any(|line| line.starts_with("error")),
+        "{lines:#?}"
+    );
+    let others = server.url("others");
+    assert_eq!(done(bare().args(["prepare-server", &others])).code, Some(0));
+    for table in ["schema", "record", "woken", "run"] {
+        let shown = |database: &str| {
+            let shown = server.sql(&format!("SHOW CREATE TABLE {database}.quorate_{table}"));
+            // The table of wake-ups may have been used.
+            let shown = shown.expect("a table");
+            shown.split(" AUTO_INCREMENT=").next().map(str::to_owned)
+        };
+        assert_eq!(shown("locks"), shown("others"), "{table}");
+    }
+    let grants = sql
+        .lines()
+        .filter_map(|line| line.strip_prefix("-- GRANT "));
+    let grants = grants.filter(|grant| !grant.starts_with("EXECUTE"));
+    let grants: Vec<String> = grants
+        .map(|grant| format!("takes locks: GRANT {grant}"))
+        .collect();
+    let url = user(&server, &grants.join("\n"), "nothing");
+    assert_eq!(lock(&url).code, Some(0));
+    for (url, says) in [
+        ("redis://h", "no preparation"),
+        ("mysql://h/d", "user is missing"),
+    ] {
+        let wrong = done(bare().args(["prepare-server", "--print", url]));
+        assert_eq!(wrong.code, Some(64), "{wrong:?}");
+        assert!(wrong.err.contains(says), "{wrong:?}");
+    }
+}
+
+#[test]
+fn printed_sql_starts_a_new_server_run_only_if_it_creates_the_table_of_records() {
+    let Some(server) = mariadb(MariaDbOptions::new()) else {
+        return;
+    };
+    let sql = print_sql("locks");
+    server.sql(&sql).expect("the SQL runs");
+    let run = || {
+        let run = server.sql("SELECT run FROM locks.quorate_run");
+        run.expect("a run")
+    };
+    let first = run();
+    let (id, since) = first.trim().split_once('@').expect("a run with a start");
+    assert_eq!(id.len(), 32, "{first}");
+    let now = "SELECT TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
+    let now = server.sql(now).expect("a time");
+    let [since, now] = [since, now.trim()].map(|number| number.parse::<i64>().expect("a number"));
+    // The server started less than an hour ago, so its monotonic clock is close to its wall clock.
+    assert!((now - since).abs() < 3_600_000_000, "{since} {now}");
+    server.sql(&sql).expect("the SQL runs again");
+    assert_eq!(run(), first, "a complete schema must stay as it is");
+    // A table that was dropped has forgotten its locks, so the server must not vote for a while.
+    server
+        .sql("DROP TABLE locks.quorate_record")
+        .expect("dropped");
+    server.sql(&sql).expect("the SQL runs");
+    assert_ne!(run(), first);
+
+    // MariaDB can run the block for MySQL when it is no comment.
+    let block = sql.replace("/*!50700 ", "").replace(" */ //", " //");
+    server.sql(&block).expect("the procedure is created");
+    let called = server.sql("CALL locks.quorate_listen('p',0,0,0)");
+    assert_eq!(called.expect("no wake-ups"), "");
+    // Two servers that run the same SQL get different names.
+    server.sql(&print_sql("third")).expect("the SQL runs");
+    let name = |database: &str| {
+        let name = server.sql(&format!("SELECT server FROM {database}.quorate_schema"));
+        name.expect("a name")
+    };
+    assert_eq!(name("locks").trim().len(), 32);
+    assert_ne!(name("locks"), name("third"));
+}
+
+#[test]
+fn printed_script_prepares_a_zookeeper_as_prepare_server_does() {
+    let Some(server) = zookeeper(&ZooKeeperOptions::new()) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    server
+        .write_client(folder.path())
+        .expect("a client program");
+    let path = std::env::var("PATH").expect("a path");
+    let path = format!("{}:{path}", folder.path().display());
+    let apply = |url: &str| {
+        let printed = done(bare().args(["prepare-server", "--print", url]));
+        assert_eq!(printed.code, Some(0), "{printed:?}");
+        assert!(!printed.out.contains("hunter2"), "{printed:?}");
+        let script = printed.out.replace("PASSWORD", "hunter2");
+        let mut shell = std::process::Command::new("sh");
+        let ran = done(shell.arg("-c").arg(script).env("PATH", &path));
+        assert!((ran.out.clone() + &ran.err).contains("Created"), "{ran:?}");
+    };
+    let plain = server.url("/a/locks");
+    let owned = server.url("/b").replace("zk://", "zk://locks:hunter2@");
+    for url in [&plain, &owned] {
+        apply(url);
+        let timed = format!("{url}?timeout=2s");
+        let prepared = done(bare().args(["prepare-server", &timed]));
+        assert!(
+            prepared.out.contains("was already prepared"),
+            "{prepared:?}"
+        );
+        assert!(!prepared.out.contains("got its ACL"), "{prepared:?}");
+        let (_, lines) = doctor(&timed);
+        assert!(
+            !lines.iter().any(|line| line.starts_with("error")),
+            "{lines:#?}"
+        );
+        assert_eq!(lock(&timed).code, Some(0));
+    }
+    let stranger = format!("{}?timeout=2s", server.url("/b"));
+    refused(&lock(&stranger), &["ACL"]);
+    // The second script drew another name, but both paths are on one ensemble, which is one master.
+    refused(
+        &lock(&format!("{plain}?timeout=2s,{owned}?timeout=2s")),
+        &["same server"],
+    );
+}

@@ -32,6 +32,7 @@ mod inspect;
 mod listener;
 mod run;
 mod schema;
+mod script;
 mod session;
 mod settings;
 mod sql;
@@ -41,6 +42,7 @@ mod url;
 
 pub use listener::MySqlListener;
 pub use schema::{NotPrepared, Report, prepare};
+pub use script::script;
 pub use session::MySqlSession;
 pub use store::MySql;
 pub use url::BadUrl;

@@ -25,7 +25,7 @@ pub(crate) const QUESTION: &str = "SELECT UUID(),@@hostname,@@port,@@datadir/*M!
 /// An uptime longer than this is not credible and is ignored.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Time from the start of the UUID calendar to 1970, in units of 100 ns.
-const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
+pub(crate) const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 
 /// The report of a server about its present run, which lasts from one start of the server to the next.
 #[derive(Debug, PartialEq, Eq)]

@@ -17,12 +17,12 @@ use crate::tables::{self, Misfit, RECORD, RUN, SCHEMA, TABLES, WOKEN, What};
 use crate::url::{Address, BadUrl};
 
 /// The version of the schema that this version of the crate uses.
-const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 1;
 /// The time limit of [`prepare`].
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this time, every idle session has noticed that the table of records is missing, because idle sessions query
 /// their server every two seconds.
-const NOTICED: Duration = Duration::from_secs(3);
+pub(crate) const NOTICED: Duration = Duration::from_secs(3);
 
 /// The reason why a server could not be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,18 +110,9 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
         let found = found.version;
         return Err(NotPrepared::Newer { name, found });
     }
-    let database = &address.database;
-    let grant = |table: &&tables::Table| {
-        format!(
-            "GRANT {} ON `{database}`.`{}` TO USER",
-            table.rights, table.name
-        )
-    };
-    let mut grants: Vec<String> = TABLES.iter().map(grant).collect();
+    let mut grants = grants(&address.database);
     if !found.mariadb {
-        grants.push(format!(
-            "GRANT EXECUTE ON PROCEDURE `{database}`.`quorate_listen` TO USER"
-        ));
+        grants.push(procedure_grant(&address.database));
     }
     Ok(Report {
         name,
@@ -130,6 +121,22 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
         repaired: found.repaired,
         grants,
     })
+}
+
+/// The `GRANT` statements for a user that acquires locks, apart from [`procedure_grant`].
+pub(crate) fn grants(database: &str) -> Vec<String> {
+    let grant = |table: &&tables::Table| {
+        format!(
+            "GRANT {} ON `{database}`.`{}` TO USER",
+            table.rights, table.name
+        )
+    };
+    TABLES.iter().map(grant).collect()
+}
+
+/// The further `GRANT` statement that such a user needs on MySQL.
+pub(crate) fn procedure_grant(database: &str) -> String {
+    format!("GRANT EXECUTE ON PROCEDURE `{database}`.`quorate_listen` TO USER")
 }
 
 /// The parts of the schema that exist on a server.
@@ -308,11 +315,20 @@ async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Res
     if !mariadb {
         make_procedure(connection).await?;
     }
-    let last = format!(
+    connection
+        .ask(&mark_complete(&format!("'{server}'")))
+        .await
+        .map(drop)
+}
+
+/// The statement that writes the row which marks the schema as complete. `server` is the name of the server as an SQL
+/// expression; it is used if the table stores no name yet. The derived table is needed: without it, MariaDB takes a
+/// function in this expression for NULL if the table is empty.
+pub(crate) fn mark_complete(server: &str) -> String {
+    format!(
         "INSERT IGNORE INTO quorate_schema (version,server) \
-         SELECT {VERSION},COALESCE(MIN(server),'{server}') FROM quorate_schema"
-    );
-    connection.ask(&last).await.map(drop)
+         SELECT {VERSION},COALESCE(s.server,{server}) FROM (SELECT MIN(server) AS server FROM quorate_schema) s"
+    )
 }
 
 /// Replaces the server's error by an explanation if the server cannot create a table with the required engine.
@@ -334,16 +350,20 @@ fn engine_refused(fault: Fault) -> Fault {
 
 /// Creates the procedure for MySQL. MariaDB accepts the same statements as a block without a procedure.
 pub(crate) async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
+    let [drop_old, create] = procedure();
+    connection.ask(&drop_old).await?;
+    connection.ask(&create).await.map(drop)
+}
+
+/// The two statements that create the procedure for MySQL.
+pub(crate) fn procedure() -> [String; 2] {
     let body = listening("listener", "heard", "looks", "pause");
     let create = format!(
         "CREATE PROCEDURE quorate_listen (listener VARBINARY(64),heard BIGINT UNSIGNED,looks INT,\
          pause DECIMAL(6,3)) \
          SQL SECURITY INVOKER {body}"
     );
-    connection
-        .ask("DROP PROCEDURE IF EXISTS quorate_listen")
-        .await?;
-    connection.ask(&create).await.map(drop)
+    ["DROP PROCEDURE IF EXISTS quorate_listen".into(), create]
 }
 
 fn random_word() -> String {

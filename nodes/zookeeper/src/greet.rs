@@ -5,19 +5,35 @@ use zookeeper_client::{Acl, Acls, Client, CreateMode, Error, MultiWriteResult, M
 
 use crate::address::Address;
 use crate::fault;
-use crate::layout::{Layout, fresh};
+use crate::layout::{Layout, SERVER, fresh};
 
 /// Synchronizes the member with the ensemble's leader, and reads the name of the ensemble.
 pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, Fault> {
     let layout = Layout::new(address);
     let path = layout.identity();
-    let (synced, identity) = futures::join!(client.sync(layout.root()), client.get_data(&path));
+    let (synced, identity, shared) = futures::join!(
+        client.sync(layout.root()),
+        client.get_data(&path),
+        client.get_data(SERVER)
+    );
     let read = synced.and(identity);
     let (identity, _) = read.map_err(|error| fault::of_request(&error, &path, address))?;
-    let identity = String::from_utf8(identity).ok();
-    identity
-        .filter(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
-        .ok_or_else(|| fault::unprepared(address))
+    let identity = name(identity).ok_or_else(|| fault::unprepared(address))?;
+    // Two paths of one ensemble may store different names, if a script created them, or if the first user had no right
+    // to create the shared znode. Together they are one master, so the shared name counts.
+    let shared = match shared {
+        Ok((shared, _)) => name(shared),
+        Err(Error::NoNode | Error::NoAuth) => None,
+        Err(error) => return Err(fault::of_request(&error, SERVER, address)),
+    };
+    Ok(shared.unwrap_or(identity))
+}
+
+/// The name of an ensemble as it is stored in a znode; `None` if the data is not a name.
+fn name(data: Vec<u8>) -> Option<String> {
+    let name = String::from_utf8(data).ok()?;
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_name.then_some(name)
 }
 
 /// Tests the rights that a lock needs. One transaction creates, writes and removes a znode, so no znode is left.

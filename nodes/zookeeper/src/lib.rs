@@ -48,7 +48,7 @@
 //! | `PATH/records/<name in hexadecimal digits>/<random number>` | one record; removed when nothing in it is needed any more, and created again under another number |
 //! | `PATH/wake/<process>` | ephemeral: the latest wake-ups for the process |
 //! | `PATH/identity` | a random name of the ensemble, which shows that two URLs belong to one ensemble |
-//! | `/quorate-server` | the same name, for all paths of the ensemble, if it may be created |
+//! | `/quorate-server` | the same name, for all paths of the ensemble, if it may be created. If it exists, it is the name of the ensemble, whatever `PATH/identity` contains |
 
 mod acl;
 mod address;
@@ -59,6 +59,7 @@ mod inspect;
 mod layout;
 mod listener;
 mod prepare;
+mod script;
 mod session;
 mod step;
 mod store;
@@ -67,5 +68,6 @@ mod words;
 pub use address::BadUrl;
 pub use listener::ZooKeeperListener;
 pub use prepare::{PrepareError, Prepared, prepare};
+pub use script::script;
 pub use session::ZooKeeperSession;
 pub use store::{ZooKeeper, node};

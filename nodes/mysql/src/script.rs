@@ -1,0 +1,90 @@
+//! The statements of [`prepare`](crate::prepare) as a script, for administrators and tools that change databases.
+//!
+//! A script cannot look at the server first. So its statements have conditions where `prepare` decides, and leave a
+//! complete schema unchanged.
+
+use std::fmt::Write as _;
+
+use crate::run::EPOCH;
+use crate::schema::{NOTICED, VERSION, grants, mark_complete, procedure, procedure_grant};
+use crate::tables::{RECORD, RUN, SCHEMA, WOKEN};
+use crate::url::{Address, BadUrl};
+
+/// A name of 32 hexadecimal digits that no other server draws.
+const DRAWN: &str = "REPLACE(UUID(),'-','')";
+
+/// The SQL statements that create the database and the schema, as [`prepare`](crate::prepare) does, without connecting
+/// to the server. The user, the password, and the server in `url` do not occur in them.
+///
+/// The statements may run again, and change nothing if the schema is complete. They repair no table; `prepare` does.
+/// They are written for a client program that knows `DELIMITER`, such as `mysql`; on MariaDB the block between the
+/// `DELIMITER` lines is not needed. Each server must run the statements itself, because it draws an identity of its
+/// own. The `GRANT` statements for a user that acquires locks follow as comments; `USER` is a placeholder.
+///
+/// # Errors
+///
+/// [`BadUrl`] if the URL is not valid.
+pub fn script(url: &str) -> Result<String, BadUrl> {
+    let address = Address::read(url)?;
+    let database = &address.database;
+    let mut out = format!(
+        "-- The tables of quorate (schema version {VERSION}) for MySQL and MariaDB.\n\
+         -- Run this on each server itself, not by replication: each server draws an identity of its own.\n\
+         CREATE DATABASE IF NOT EXISTS `{database}`;\n\
+         USE `{database}`;\n"
+    );
+    for table in [&SCHEMA, &RUN, &WOKEN] {
+        let _ = writeln!(out, "{};", table.create());
+    }
+    let _ = write!(
+        out,
+        "-- If the table of records is new, clients ignore the votes of this server for max_ttl.\n\
+         {};\n\
+         -- If the table was dropped, wait until the open sessions of clients have noticed it.\n\
+         SELECT SLEEP({}) FROM quorate_schema WHERE {} LIMIT 1;\n\
+         {};\n",
+        new_run(),
+        NOTICED.as_secs(),
+        is_missing(),
+        RECORD.create()
+    );
+    let [drop_old, create] = procedure();
+    let _ = write!(
+        out,
+        "-- Only MySQL needs the procedure; MariaDB ignores this block. It may be left out there.\n\
+         DELIMITER //\n\
+         /*!50700 {drop_old} */ //\n\
+         /*!50700 {create} */ //\n\
+         DELIMITER ;\n\
+         -- This row marks the schema as complete.\n\
+         {};\n\
+         -- Grants for the account that takes locks:\n",
+        mark_complete(DRAWN)
+    );
+    for grant in grants(database) {
+        let _ = writeln!(out, "-- {grant};");
+    }
+    let _ = writeln!(out, "-- On MySQL also:\n-- {};", procedure_grant(database));
+    Ok(out)
+}
+
+/// The SQL condition that is true if the table of records does not exist.
+fn is_missing() -> String {
+    format!(
+        "NOT EXISTS (SELECT 1 FROM information_schema.tables \
+         WHERE table_schema=DATABASE() AND table_name='{}')",
+        RECORD.name
+    )
+}
+
+/// The statement that writes a new run of the server if the table of records does not exist. The run counts from now:
+/// the server can grant nothing until the table exists, so all earlier grants are older. MySQL has no clock for this
+/// (see [`crate::run`]), so only MariaDB adds the time.
+fn new_run() -> String {
+    format!(
+        "REPLACE INTO quorate_run (one,run) SELECT 1,CONCAT(REPLACE(u,'-','')/*M!,'@',\
+         (CAST(CONV(CONCAT(SUBSTR(u,16,3),SUBSTR(u,10,4),SUBSTR(u,1,8)),16,10) AS UNSIGNED)-{EPOCH}) DIV 10*/) \
+         FROM (SELECT UUID() AS u LIMIT 1) q WHERE {}",
+        is_missing()
+    )
+}

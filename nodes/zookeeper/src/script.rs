@@ -1,0 +1,66 @@
+//! The requests of [`prepare`](crate::prepare) as commands for `zkCli.sh`.
+
+use std::fmt::Write as _;
+
+use crate::address::{Address, BadUrl, with_port};
+use crate::layout::{Layout, SERVER, fresh};
+
+/// A shell script that creates the znodes of [`prepare`](crate::prepare) with `zkCli.sh`, without connecting to the
+/// server. It contains a newly drawn name of the ensemble, so each ensemble needs a script of its own. Instead of the
+/// password of `url` it contains the word `PASSWORD`.
+///
+/// Znodes that exist are kept: `zkCli.sh` reports them as errors and continues. The script does not give a changed ACL
+/// to existing znodes; `prepare` does.
+///
+/// # Errors
+///
+/// [`BadUrl`] if the URL is not valid.
+pub fn script(url: &str) -> Result<String, BadUrl> {
+    let address = Address::parse(url)?;
+    let layout = Layout::new(&address);
+    let hosts: Vec<String> = address.hosts.iter().map(|host| with_port(host)).collect();
+    let mut out = format!(
+        "# The znodes of quorate below {}. Print this again for each other ensemble: it names the ensemble.\n\
+         # An existing znode is kept, and reported with the error \"Node already exists\".\n\
+         zkCli.sh -server {} <<'END'\n",
+        layout.root(),
+        hosts.join(",")
+    );
+    let acl = match &address.user {
+        Some(user) => {
+            let _ = writeln!(
+                out,
+                "addauth digest {}",
+                quoted(&format!("{}:PASSWORD", user.name))
+            );
+            "auth::cdrwa"
+        }
+        None => "world:anyone:cdrwa",
+    };
+    let mut create = |path: &str, data: &str, acl: &str| {
+        let _ = writeln!(out, "create {} {data} {acl}", quoted(path));
+    };
+    let parts = layout.root().match_indices('/').skip(1);
+    for (end, _) in parts {
+        create(&layout.root()[..end], "\"\"", acl);
+    }
+    for path in [layout.root(), &layout.records(), &layout.wakes()] {
+        create(path, "\"\"", acl);
+    }
+    let name = fresh();
+    create(SERVER, &name, "world:anyone:r");
+    // This znode is created last, so its presence shows that all other znodes exist.
+    create(&layout.identity(), &name, acl);
+    out.push_str("END\n");
+    Ok(out)
+}
+
+/// An argument as `zkCli.sh` reads it: in quotation marks if it contains a space.
+fn quoted(text: &str) -> String {
+    let mark = if text.contains('"') { '\'' } else { '"' };
+    if text.contains(char::is_whitespace) {
+        format!("{mark}{text}{mark}")
+    } else {
+        text.to_owned()
+    }
+}
