@@ -50,7 +50,7 @@ pub fn switch(text: &str) -> Result<bool, String> {
 
 /// The URLs in a text separated by commas, without surrounding spaces. A password may contain commas as well: a part
 /// that neither begins like a URL nor is a URL by itself belongs to the URL before it. A part behind the hosts of a
-/// `zk://` URL also belongs to that URL: its hosts were separated by commas, and the error must name the whole URL.
+/// `zk://` or `mysql://` URL also belongs to that URL: its hosts were separated by commas, and the error must say so.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
@@ -69,10 +69,15 @@ pub(super) fn urls(text: &str) -> Vec<String> {
     urls.iter().map(|url| url.trim().to_owned()).collect()
 }
 
-/// Whether `url` is a ZooKeeper URL that ends within its list of hosts, so that `piece` is probably another host.
+/// Whether `url` is a ZooKeeper or MySQL URL that ends within its list of hosts, so that `piece` is probably another
+/// host.
 fn lists_hosts(url: &str, piece: &str) -> bool {
+    let has_path = |scheme: &str| {
+        let names = ["zk", "mysql", "mysqls"];
+        names.iter().any(|name| scheme.eq_ignore_ascii_case(name))
+    };
     let hosts = url.trim().split_once("://");
-    let hosts = hosts.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("zk"));
+    let hosts = hosts.filter(|(scheme, _)| has_path(scheme));
     !piece.trim().is_empty() && hosts.is_some_and(|(_, hosts)| !hosts.contains(['/', '?']))
 }
 
@@ -106,6 +111,12 @@ mod tests {
     fn zookeeper_url_keeps_the_hosts_that_commas_separate() {
         for (text, wanted) in [
             ("zk://a:1,b:2,c/p", &["zk://a:1,b:2,c/p"][..]),
+            ("mysql://u:p@a,b/d", &["mysql://u:p@a,b/d"]),
+            (
+                "mysqls://u@a:1,b:2/d,redis://c",
+                &["mysqls://u@a:1,b:2/d", "redis://c"],
+            ),
+            ("mysql://u@a/d,b", &["mysql://u@a/d", "b"]),
             ("zk://a,b/p,redis://c", &["zk://a,b/p", "redis://c"]),
             ("zk://a/p,b", &["zk://a/p", "b"]),
             ("zk://a,", &["zk://a", ""]),

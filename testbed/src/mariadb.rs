@@ -403,7 +403,8 @@ impl MariaDb {
         self.dir.path().join("data")
     }
 
-    fn socket(&self) -> PathBuf {
+    /// The path of the server's Unix socket.
+    pub fn socket(&self) -> PathBuf {
         self.dir.path().join("s.sock")
     }
 }

@@ -79,6 +79,8 @@ fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named_in_the_error
         ("zk://h1/", "zk"),
         ("zk://h1:2181,h2:2181/p", "zk://host:2181+host/path"),
         ("mysql+tls://root:secret@h/d", "mysqls:// for TLS"),
+        ("mysql://root:secret@h1,h2/d", "a URL of its own"),
+        ("mysql://root:secret@%2Frun%2Fm.sock/d", "?socket=/run"),
     ] {
         let mut wrong = bare();
         wrong.args([
@@ -98,4 +100,39 @@ fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named_in_the_error
     let none = done(bare().args(["prepare-server", "redis://127.0.0.1:1"]));
     assert_eq!(none.code, Some(64), "{none:?}");
     assert!(none.err.contains("need no preparation"), "{none:?}");
+}
+
+#[test]
+fn database_is_reached_over_its_unix_socket() {
+    let Some(server) = mariadb("database_is_reached_over_its_unix_socket") else {
+        return;
+    };
+    server
+        .sql("CREATE USER locks@localhost IDENTIFIED BY 's3cret'; GRANT ALL ON locks.* TO locks@localhost")
+        .expect("a user");
+    let socket = server.socket().display().to_string();
+    let url = format!("mysql://locks:s3cret@localhost/locks?socket={socket}");
+    let prepared = done(bare().args(["prepare-server", &url]));
+    assert_eq!(prepared.code, Some(0), "{prepared:?}");
+    let name = format!("mysql {socket}/locks");
+    assert!(prepared.out.starts_with(&name), "{prepared:?}");
+    let run = |url: &str, args: &[&str]| {
+        let mut command = bare();
+        command
+            .env("QUORATE_MASTERS", url)
+            .env("QUORATE_RESTART_GUARD", "off");
+        let run = done(command.args(args));
+        assert!(!(run.err.clone() + &run.out).contains("s3cret"), "{run:?}");
+        run
+    };
+    let timed = format!("{url}&timeout=2s");
+    let lock = ["run", "--wait", "5s", "nightly", "--", "true"];
+    let held = run(&timed, &lock);
+    assert_eq!(held.code, Some(0), "{held:?}");
+    let looked = run(&timed, &["doctor", "--json"]);
+    assert!(looked.out.contains(&format!("\"{name}\"")), "{looked:?}");
+    server.kill().expect("dead");
+    let dead = run(&timed, &["run", "--wait", "1s", "nightly", "--", "true"]);
+    assert_eq!(dead.code, Some(69), "{dead:?}");
+    assert!(dead.err.contains(&name), "{dead:?}");
 }

@@ -149,3 +149,53 @@ fn certificate_of_a_database_is_checked_before_the_login() {
         assert!(refused.err.contains(says), "{master}: {refused:?}");
     }
 }
+
+#[test]
+fn database_user_that_requires_a_certificate_logs_in_with_cert_and_key() {
+    let test = "database_user_that_requires_a_certificate_logs_in_with_cert_and_key";
+    if let Err(why) = MariaDb::available() {
+        return not_run(test, &why.to_string());
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    if !certificates(dir.path()) {
+        return not_run(test, "no openssl here");
+    }
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let options = MariaDbOptions::new()
+        .arg(format!("--ssl-ca={}", file("ca.pem")))
+        .arg(format!("--ssl-cert={}", file("one.pem")))
+        .arg(format!("--ssl-key={}", file("one.key")));
+    let server = MariaDb::start(options).unwrap_or_else(|error| panic!("{error}"));
+    server
+        .sql("CREATE USER locks@127.0.0.1 IDENTIFIED BY 's3cret' REQUIRE X509; GRANT ALL ON *.* TO locks@127.0.0.1")
+        .unwrap_or_else(|error| panic!("{error}"));
+    let url = server
+        .url_of("locks:s3cret", "locks")
+        .replace("mysql://", "mysqls://");
+    let url = format!("{url}?timeout=2s&ca={}", file("ca.pem"));
+    let with = |cert: &str, key: &str| format!("{url}&cert={}&key={}", file(cert), file(key));
+    let own = with("one.pem", "one.key");
+    let run = |master: &str, args: &[&str]| {
+        let mut command = bare();
+        command.env("QUORATE_MASTERS", master);
+        command.env("QUORATE_RESTART_GUARD", "off");
+        let run = done(command.args(args));
+        assert!(!run.err.contains("s3cret"), "{run:?}");
+        run
+    };
+    let prepared = run("", &["prepare-server", &own]);
+    assert_eq!(prepared.code, Some(0), "{prepared:?}");
+    let lock = ["run", "--wait", "3s", "r", "--", "true"];
+    let held = run(&own, &lock);
+    assert_eq!(held.code, Some(0), "{held:?}");
+    for (master, code, says) in [
+        (&url, 69, "?cert= and ?key="),
+        (&format!("{url}&cert={}", file("one.pem")), 64, "together"),
+        (&with("one.pem", "no.key"), 64, "no.key"),
+        (&with("one.pem", "ext"), 64, "no private key in PEM form"),
+    ] {
+        let refused = run(master, &lock);
+        assert_eq!(refused.code, Some(code), "{master}: {refused:?}");
+        assert!(refused.err.contains(says), "{master}: {refused:?}");
+    }
+}

@@ -8,11 +8,15 @@
 //!   This type drops the connection on a thread without a runtime, which only closes the socket.
 
 use std::future::Future;
+#[cfg(feature = "tls-rustls")]
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, Sender};
 use std::task::{Context, Poll};
 
+#[cfg(feature = "tls-rustls")]
+use mysql_async::ClientIdentity;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder, Row, SslOpts};
 use quorate::node::Fault;
@@ -47,7 +51,7 @@ impl Connection {
     pub(crate) async fn open(address: &Address, database: bool) -> Result<Self, Fault> {
         let conn = Conn::new(options(address, database));
         let conn = Opening(Some(conn)).await;
-        let conn = conn.map_err(|error| of_login(&error, address.tls))?;
+        let conn = conn.map_err(|error| of_login(&error, address.advice()))?;
         let conn = Some(conn);
         Ok(Self { conn, asked: false })
     }
@@ -97,6 +101,7 @@ fn options(address: &Address, database: bool) -> OptsBuilder {
         .user(Some(address.user.clone()))
         .pass(address.password.clone())
         .db_name(database.then(|| address.database.clone()))
+        .socket(address.socket.clone())
         .prefer_socket(false)
         .tcp_nodelay(true)
         .stmt_cache_size(0)
@@ -112,7 +117,19 @@ fn options(address: &Address, database: bool) -> OptsBuilder {
             .with_root_certs(vec![ca.into()])
             .with_disable_built_in_roots(true),
     };
-    options.ssl_opts(tls)
+    options.ssl_opts(with_certificate(tls, address))
+}
+
+#[cfg(feature = "tls-rustls")]
+fn with_certificate(tls: SslOpts, address: &Address) -> SslOpts {
+    let files = address.cert.clone().zip(address.key.clone());
+    let identity = |(cert, key): (PathBuf, PathBuf)| ClientIdentity::new(cert.into(), key.into());
+    tls.with_client_identity(files.map(identity))
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+fn with_certificate(tls: SslOpts, _: &Address) -> SslOpts {
+    tls
 }
 
 impl Drop for Connection {

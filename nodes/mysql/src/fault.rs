@@ -13,16 +13,14 @@ const FEWER_SESSIONS: &str = "or open fewer sessions (?lanes= in the URL)";
 /// The advice for a server that requires TLS.
 const USE_TLS: &str = "use mysqls://";
 
-/// Classifies an error while the connection is being established. `tls` is whether the connection uses TLS.
-pub(crate) fn of_login(error: &Error, tls: bool) -> Fault {
-    match (error, fault(error, false)) {
-        // MariaDB answers with the same error if the password is wrong and if TLS is missing.
-        (Error::Server(ServerError { code: 1045, .. }), Fault::Denied(why)) if !tls => {
-            Fault::Denied(
-                format!("{why}: if the server or this user requires TLS, {USE_TLS}").into(),
-            )
+/// Classifies an error while the connection is being established. `advice` is added if the server refuses the login:
+/// MariaDB answers with the same error if the password is wrong, and if TLS or a client certificate is missing.
+pub(crate) fn of_login(error: &Error, advice: Option<&str>) -> Fault {
+    match (error, fault(error, false), advice) {
+        (Error::Server(ServerError { code: 1045, .. }), Fault::Denied(why), Some(advice)) => {
+            Fault::Denied(format!("{why}: {advice}").into())
         }
-        (_, fault) => fault,
+        (_, fault, _) => fault,
     }
 }
 
@@ -191,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_login_without_tls_names_the_scheme_for_tls() {
+    fn refused_login_names_the_option_that_may_be_missing() {
         let (message, state) = ("Access denied".to_owned(), "28000".to_owned());
         let code = 1045;
         let refused = Error::Server(ServerError {
@@ -199,8 +197,20 @@ mod tests {
             message,
             state,
         });
-        assert!(of_login(&refused, false).to_string().contains("mysqls://"));
-        assert!(!of_login(&refused, true).to_string().contains("mysqls://"));
+        let said = |url: &str| {
+            let advice = crate::url::Address::read(url).expect("a URL").advice();
+            of_login(&refused, advice).to_string()
+        };
+        assert!(said("mysql://u@h/d").contains("mysqls://"));
+        assert!(!said("mysql://u@localhost/d?socket=/x").contains("mysqls://"));
+        if cfg!(feature = "tls-rustls") {
+            assert!(said("mysqls://u@h/d").contains("?cert="));
+            let with = said("mysqls://u@h/d?cert=/c&key=/k");
+            assert!(
+                !with.contains("?cert=") && !with.contains("mysqls://"),
+                "{with}"
+            );
+        }
     }
 
     #[test]

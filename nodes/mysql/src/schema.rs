@@ -98,7 +98,7 @@ impl fmt::Display for Report {
 ///
 /// [`NotPrepared`]. It never contains the password of `url`.
 pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
-    let address = Address::read(url)?;
+    let address = Address::open(url)?;
     let name = address.name();
     let preparing = tokio::time::timeout(PATIENCE, prepare_at(&address));
     let prepared = preparing.await.unwrap_or(Err(Fault::Timeout(PATIENCE)));

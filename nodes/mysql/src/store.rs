@@ -33,14 +33,16 @@ impl MySql {
     /// is made on first use.
     ///
     /// With `mysqls://` the connection is encrypted and the server's certificate is verified, by the certificate
-    /// authorities of the system or by those in the file given as `?ca=`. This needs the feature `tls-rustls`.
+    /// authorities of the system or by those in the file given as `?ca=`. With `?cert=` and `?key=` (files in PEM form)
+    /// the client shows a certificate of its own. This needs the feature `tls-rustls`.
+    ///
+    /// With `?socket=/run/mysqld/mysqld.sock` the client connects to a Unix socket; the host is then `localhost`.
     ///
     /// # Errors
     ///
     /// [`BadUrl`] if the URL is not valid. The error gives the reason, but never contains the URL.
     pub fn open(url: &str) -> Result<Self, BadUrl> {
-        let address = Address::read(url)?;
-        address.check_files()?;
+        let address = Address::open(url)?;
         let name = NodeName::new(address.name());
         let address = Arc::new(address);
         Ok(Self {

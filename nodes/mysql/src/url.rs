@@ -13,6 +13,10 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 const LANES: usize = 4;
 /// The largest number of sessions that one process may open to one server.
 const MOST_LANES: usize = 64;
+/// The longest path of a Unix socket, in bytes.
+const LONGEST_SOCKET: usize = 107;
+/// The form of a URL with a Unix socket, for error messages.
+const SOCKET_FORM: &str = "mysql://user:password@localhost/database?socket=/run/mysqld/mysqld.sock";
 
 /// The reason why a URL is not valid. It never contains the URL, which may include a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,10 +40,23 @@ pub(crate) struct Address {
     pub(crate) tls: bool,
     /// The file with the certificate authorities that are trusted for the server's certificate.
     pub(crate) ca: Option<PathBuf>,
+    /// The files with the certificate of this client, and with its private key. Both are given, or none.
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    /// The Unix socket of the server. If it is given, the host and the port are not used.
+    pub(crate) socket: Option<String>,
 }
 
 impl Address {
+    /// Parses a URL, and checks the files that it names.
+    pub(crate) fn open(url: &str) -> Result<Self, BadUrl> {
+        let address = Self::read(url)?;
+        address.check_files()?;
+        Ok(address)
+    }
+
     pub(crate) fn read(url: &str) -> Result<Self, BadUrl> {
+        check_hosts(url)?;
         let url = Url::parse(url).map_err(|why| bad(format!("not a URL: {why}")))?;
         let tls = match url.scheme() {
             "mysql" => false,
@@ -74,6 +91,9 @@ impl Address {
             lanes: LANES,
             tls,
             ca: None,
+            cert: None,
+            key: None,
+            socket: None,
         };
         if address.user.is_empty() {
             return Err(bad(
@@ -86,19 +106,59 @@ impl Address {
         for (name, value) in url.query_pairs() {
             address.option(&name, &value)?;
         }
+        if address.cert.is_some() != address.key.is_some() {
+            return Err(bad("the options cert and key must be given together"));
+        }
+        if address.socket.is_some() && (address.host != "localhost" || url.port().is_some()) {
+            return Err(bad(format!(
+                "the option socket needs the host localhost, without a port: write {SOCKET_FORM}"
+            )));
+        }
         Ok(address)
     }
 
-    /// Checks that the certificate file can be read. Otherwise every connection would fail with the same error.
-    pub(crate) fn check_files(&self) -> Result<(), BadUrl> {
-        let Some(ca) = &self.ca else { return Ok(()) };
-        let read = std::fs::File::open(ca);
-        read.map(drop).map_err(|why| {
-            bad(format!(
-                "the option ca names the file {}, which cannot be read: {why}",
-                ca.display()
-            ))
-        })
+    /// Checks that the files can be read, and that they contain what the client needs. Otherwise every connection would
+    /// fail with the same error.
+    fn check_files(&self) -> Result<(), BadUrl> {
+        let files = [
+            ("ca", &self.ca, "", ""),
+            (
+                "cert",
+                &self.cert,
+                "certificate",
+                "-----BEGIN CERTIFICATE-----",
+            ),
+            ("key", &self.key, "private key", "PRIVATE KEY-----"),
+        ];
+        for (option, file, what, wanted) in files {
+            let Some(file) = file else { continue };
+            let named = format!("the option {option} names the file {}", file.display());
+            let read = std::fs::read(file);
+            let read = read.map_err(|why| bad(format!("{named}, which cannot be read: {why}")))?;
+            let read = String::from_utf8_lossy(&read);
+            if !read.contains(wanted) {
+                return Err(bad(format!(
+                    "{named}, which contains no {what} in PEM form"
+                )));
+            }
+            if option == "key" && read.contains("ENCRYPTED") {
+                return Err(bad(format!(
+                    "{named}, whose key is encrypted: store it without a passphrase"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The advice for a login that the server refused, if a missing option of the URL may be the reason.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        match (self.tls, &self.cert, &self.socket) {
+            (false, _, None) => Some("if the server or this user requires TLS, use mysqls://"),
+            (true, None, _) => {
+                Some("if this user requires a client certificate, add ?cert= and ?key= to the URL")
+            }
+            _ => None,
+        }
     }
 
     fn option(&mut self, name: &str, value: &str) -> Result<(), BadUrl> {
@@ -118,11 +178,27 @@ impl Address {
                 };
                 self.lanes = lanes.ok_or_else(why)?;
             }
-            "ca" if self.tls => self.ca = Some(value.into()),
-            "ca" => return Err(bad("the option ca works with mysqls:// only")),
+            "ca" | "cert" | "key" if !self.tls => {
+                return Err(bad(format!("the option {name} works with mysqls:// only")));
+            }
+            "ca" => self.ca = Some(value.into()),
+            "cert" => self.cert = Some(value.into()),
+            "key" => self.key = Some(value.into()),
+            "socket" if self.tls => {
+                return Err(bad("the option socket works with mysql:// only"));
+            }
+            "socket" => {
+                let is_path = value.starts_with('/') && !value.contains(char::is_control);
+                if !is_path || value.len() > LONGEST_SOCKET {
+                    return Err(bad(format!(
+                        "the option socket must be an absolute path of at most {LONGEST_SOCKET} bytes"
+                    )));
+                }
+                self.socket = Some(value.to_owned());
+            }
             _ => {
                 return Err(bad(
-                    "unknown option after the `?`: the options are timeout, lanes and ca",
+                    "unknown option after the `?`: the options are timeout, lanes, socket, ca, cert and key",
                 ));
             }
         }
@@ -133,7 +209,9 @@ impl Address {
     pub(crate) fn name(&self) -> String {
         let Self { host, port, .. } = self;
         let database = &self.database;
-        if host.contains(':') {
+        if let Some(socket) = &self.socket {
+            format!("mysql {socket}/{database}")
+        } else if host.contains(':') {
             format!("mysql [{host}]:{port}/{database}")
         } else {
             format!("mysql {host}:{port}/{database}")
@@ -145,6 +223,27 @@ impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name())
     }
+}
+
+/// Refuses a host that is a path, and a list of hosts. `url` is the text of the URL, because the parser of URLs would
+/// report such hosts as something else.
+fn check_hosts(url: &str) -> Result<(), BadUrl> {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let hosts = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let hosts = hosts.rsplit('@').next().unwrap_or_default();
+    if hosts.contains(',') {
+        return Err(bad(
+            "the URL lists several hosts: give each server a URL of its own, such as \
+             mysql://user:password@host1/database,mysql://user:password@host2/database",
+        ));
+    }
+    let is_path = text(hosts, "the host")?.contains('/') || hosts.starts_with("unix(");
+    if is_path {
+        return Err(bad(format!(
+            "the host is a path: for a Unix socket write {SOCKET_FORM}"
+        )));
+    }
+    Ok(())
 }
 
 fn text(encoded: &str, what: &str) -> Result<String, BadUrl> {
@@ -197,6 +296,10 @@ mod tests {
         assert_eq!(plain.name(), "mysql [::1]:3306/d");
         assert_eq!(plain.host, "::1");
         assert_eq!((plain.timeout, plain.lanes), (TIMEOUT, LANES));
+        let socket = Address::read("mysql://u:p@localhost/d?socket=/run/mysqld/mysqld.sock");
+        let socket = socket.unwrap();
+        assert_eq!(socket.socket.as_deref(), Some("/run/mysqld/mysqld.sock"));
+        assert_eq!(socket.name(), "mysql /run/mysqld/mysqld.sock/d");
     }
 
     #[test]
@@ -227,6 +330,22 @@ mod tests {
             ("mysql://u:secret@h/d?lanes=65", "lanes"),
             ("mysql://u:secret@h/d?secret=1", "unknown option"),
             ("mysql://u:secret@h/d?ca=/x", "option ca works"),
+            ("mysql://u:secret@h/d?cert=/x", "option cert works"),
+            ("mysql://u:secret@h/d?key=/x", "option key works"),
+            ("mysql://u:secret@h/d?socket=/x", "host localhost"),
+            ("mysql://u:secret@localhost:1/d?socket=/x", "without a port"),
+            ("mysql://u:secret@localhost/d?socket=x", "absolute path"),
+            (
+                "mysql://u:secret@%2Frun%2Fm.sock/d",
+                "localhost/database?socket=/",
+            ),
+            (
+                "mysql://u:secret@unix(/run/m.sock)/d",
+                "localhost/database?socket=/",
+            ),
+            ("mysql://u:secret@h1,h2/d", "a URL of its own"),
+            ("mysql://u:secret@h1:1,h2:2/d", "a URL of its own"),
+            ("mysql://u:secret@h1,h2", "a URL of its own"),
             ("mysql://u:secret@h/d#x", "#"),
         ];
         for (url, why) in cases {
@@ -251,5 +370,49 @@ mod tests {
         let read = Address::read("mysqls://u@h/d?ca=/etc/ca.pem").unwrap();
         assert!(read.tls);
         assert_eq!(read.ca, Some("/etc/ca.pem".into()));
+        let missing = Address::open("mysqls://u@h/d?ca=/no/such/file").unwrap_err();
+        assert!(missing.0.contains("/no/such/file"), "{missing}");
+    }
+
+    #[cfg(feature = "tls-rustls")]
+    #[test]
+    fn client_certificate_and_its_key_are_checked_before_the_first_connection() {
+        let read = Address::read("mysqls://u@h/d?cert=/c.pem&key=/k.pem").unwrap();
+        assert_eq!(
+            (read.cert, read.key),
+            (Some("/c.pem".into()), Some("/k.pem".into()))
+        );
+        for url in ["mysqls://u@h/d?cert=/c.pem", "mysqls://u@h/d?key=/k.pem"] {
+            assert!(
+                Address::read(url).unwrap_err().0.contains("together"),
+                "{url}"
+            );
+        }
+        let said = Address::read("mysqls://u@localhost/d?socket=/x").unwrap_err();
+        assert!(said.0.contains("mysql:// only"), "{said}");
+        let file = |name: &str, text: &str| {
+            let path = std::env::temp_dir().join(format!("quorate-{}-{name}", std::process::id()));
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let certificate = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+        let key = certificate.replace("CERTIFICATE", "EC PRIVATE KEY");
+        let cert = file("cert", certificate);
+        for (text, says) in [
+            (key.as_str(), None),
+            (&key.replace("EC ", ""), None),
+            (certificate, Some("no private key in PEM form")),
+            (
+                &key.replace("EC", "ENCRYPTED"),
+                Some("without a passphrase"),
+            ),
+        ] {
+            let key = file("key", text);
+            let (cert, key) = (cert.display(), key.display());
+            let opened = Address::open(&format!("mysqls://u@h/d?cert={cert}&key={key}"));
+            let said = opened.err().map(|why| why.0);
+            assert_eq!(said.is_some(), says.is_some(), "{said:?}");
+            assert!(said.unwrap_or_default().contains(says.unwrap_or_default()));
+        }
     }
 }
