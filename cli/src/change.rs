@@ -15,6 +15,7 @@ use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 use crate::process;
 use crate::run::leaving_nothing;
+use crate::survey::{self, SurveyStatus};
 
 /// The longest ttl of the locks that are taken to copy stored values to the next masters. The locks are renewed during
 /// the copy. If this process is killed, the locks expire after at most this time.
@@ -27,7 +28,7 @@ pub(crate) const AFTER_HELP: &str = "\
 Steps to replace some or all masters while clients use them (the new set may be larger or smaller):
     1 begin     start the new servers, set next_masters to the complete new set here (keep masters), run this step
     2 clients   set next_masters for all clients: they then lock on a majority of both sets, and the others go on; \
-quorate masters status names the clients that do not have next_masters yet
+quorate masters status names the clients (host, process) that do not have next_masters yet
     3 close     from now on the masters refuse clients without next_masters
     4 open      waits until locks of refused clients have expired, copies values and fencing counters, opens
     5 clients   for all clients: set masters to the next masters, remove next_masters, set masters_generation one higher
@@ -40,7 +41,21 @@ them. A different server at the address of a master lacks the marker, and its vo
 Each step can be repeated, prints what it saw and what is missing, and does nothing unsafe. Before step 3 the change
 can be abandoned. Step 4 copies the values under locks (quota, once) to the next masters and prints a line for each.
 
+masters status also lists the connected clients: the step and the state of each, its host and process id, the name of
+its connections, and its address on each master. The states are
+    current          the client has the same step as this configuration
+    outdated         a lower step: without next_masters during a change
+    ahead            a higher step: this configuration is the outdated one
+    other masters    other masters, or other names for them
+    without marker   a client of quorate that does not check the generation marker: old version, or missing right
+    unknown          another program that runs scripts or sets keys
+
+JSON fields of masters status (stable): stage (untouched, begun, partly_closed, closed, open, finished; null without
+next_masters), step, masters[]: master, set (old, next, both), mark, uptime_s, run_id, error, error_kind; clients[]:
+step, state (as above, with _), host, pid, name, connections[] (master, address). Absent values are null.
+
 Examples:
+    quorate masters status --json | jq -r '.clients[] | select(.state == \"outdated\") | [.host, .pid] | @tsv'
     quorate masters status --masters redis://a,redis://b,redis://c --next-masters redis://a,redis://b,redis://d
     quorate masters open --max-ttl 30s";
 
@@ -70,8 +85,8 @@ pub(crate) struct ChangeArgs {
 /// The steps of a change of the masters. "Next masters" are the masters that will replace the present ones.
 #[derive(Debug, Subcommand)]
 enum Step {
-    /// Show the state of the change and the connected clients
-    Status(StepArgs),
+    /// Show the state of the change, and the step, host and process of each connected client
+    Status(StatusArgs),
     /// Write the generation marker to all masters (not possible while masters are being replaced)
     Mark(StepArgs),
     /// Check the next masters, and record the change on all masters
@@ -93,6 +108,17 @@ struct StepArgs {
     masters: MasterOptions,
 }
 
+/// Options of `masters status`.
+#[derive(Debug, Args)]
+struct StatusArgs {
+    /// Print JSON
+    #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
+    json: bool,
+
+    #[command(flatten)]
+    step: StepArgs,
+}
+
 /// Options of the steps that refuse clients.
 #[derive(Debug, Args)]
 struct PassArgs {
@@ -110,11 +136,10 @@ struct PassArgs {
 pub(crate) fn run(args: ChangeArgs) -> Outcome {
     let (step, strangers_pass) = match &args.step {
         Step::Close(pass) | Step::Open(pass) => (&pass.step, pass.strangers_pass),
-        Step::Status(step)
-        | Step::Mark(step)
-        | Step::Begin(step)
-        | Step::Finish(step)
-        | Step::BackOut(step) => (step, false),
+        Step::Status(status) => (&status.step, false),
+        Step::Mark(step) | Step::Begin(step) | Step::Finish(step) | Step::BackOut(step) => {
+            (step, false)
+        }
     };
     let (masters, _) = step.masters.clone().complete()?;
     let ttl = masters.settings().max_ttl().min(LOCKED);
@@ -125,8 +150,8 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
 }
 
 async fn take_step(args: &ChangeArgs, redlock: &Redlock, strangers_pass: bool) -> Outcome {
-    if let Step::Status(_) = args.step {
-        return status(redlock).await;
+    if let Step::Status(args) = &args.step {
+        return status(redlock, args.json).await;
     }
     if let Step::Mark(_) = args.step {
         return marked(redlock).await;
@@ -139,13 +164,19 @@ async fn take_step(args: &ChangeArgs, redlock: &Redlock, strangers_pass: bool) -
         Step::Open(_) => opened(&change).await,
         Step::Finish(_) => finished(&change).await,
         Step::BackOut(_) => left(&change).await,
-        Step::Status(_) | Step::Mark(_) => status(redlock).await,
+        Step::Status(_) | Step::Mark(_) => status(redlock, false).await,
     }
 }
 
-async fn status(redlock: &Redlock) -> Outcome {
+async fn status(redlock: &Redlock, json: bool) -> Outcome {
     let survey = redlock.survey().await.map_err(Failure::usage)?;
-    show(&survey)?;
+    if json {
+        output::print_json(&SurveyStatus::new(&survey))?;
+    } else {
+        show(&survey)?;
+        output::print(&format!("{}
+", survey::clients_table(&survey)))?;
+    }
     let mut masters = survey.masters.iter();
     // A master that names the missing rights has answered, and its marker may have been read.
     let lacks_rights = masters.any(MasterSeen::lacks_rights);
@@ -159,7 +190,9 @@ async fn status(redlock: &Redlock) -> Outcome {
     if !lacks_rights && masters.all(|master| master.seen.fault.is_some()) {
         return Err(Failure::new(exit::UNAVAILABLE, "no master answered"));
     }
-    output::print(&format!("{}\n", what_next(&survey)))?;
+    if !json {
+        output::print(&format!("{}\n", what_next(&survey)))?;
+    }
     if lacks_rights {
         return Err(Failure::new(
             exit::FINDINGS,
@@ -373,12 +406,7 @@ fn show_values(survey: &Survey) -> Result<(), Failure> {
 fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
     let seen = &master.seen;
     let or_dash = |value: Option<String>| Cell::from(value.unwrap_or_else(|| "-".to_owned()));
-    let set = match (master.is_old, master.is_next) {
-        (true, true) => "both",
-        (false, true) => "next",
-        _ if is_change => "old",
-        _ => "-",
-    };
+    let set = survey::set(master, is_change).unwrap_or("-");
     let clients = match &seen.fault {
         Some(fault) => Cell::styled(output::redact(&fault.to_string()).into_owned(), RED),
         None => clients(master),

@@ -50,6 +50,7 @@ mod separator;
 mod settings;
 mod spawned;
 mod status;
+mod survey;
 mod variables;
 mod waiting;
 mod watch;

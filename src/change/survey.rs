@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::values::CarriedValue;
 use crate::keys::{Family, OWNER};
 use crate::node::Fault;
-use crate::node::change::{ClientKind, MasterSeen};
+use crate::node::change::{ClientKind, ClientSeen, MasterSeen};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
@@ -300,15 +300,10 @@ impl Survey {
     /// One line for each client that is configured with other masters. The masters reject such a client once they have
     /// the generation marker.
     pub(super) fn clients_of_other_masters(&self) -> Vec<String> {
-        let configuration = self.configuration;
         let mut missing = Vec::new();
         for master in &self.masters {
             for client in &master.seen.clients {
-                if let ClientKind::AtStep(step, print) = client.kind
-                    && configuration
-                        .tagged(step)
-                        .is_some_and(|ours| ours.number() != print)
-                {
+                if self.is_of_other_masters(client) {
                     missing.push(format!(
                         "{}: {} at {} is configured with other masters, or with other names for them: configure \
                          that client with the hosts and ports that are named here",
@@ -344,6 +339,22 @@ impl Survey {
             }
         }
         missing
+    }
+
+    /// Whether a client is configured with other masters than this configuration, or with other names for them. False
+    /// if this configuration does not know the masters of the client's step.
+    pub fn is_of_other_masters(&self, client: &ClientSeen) -> bool {
+        let ClientKind::AtStep(step, print) = client.kind else {
+            return false;
+        };
+        let ours = self.configuration.tagged(step);
+        ours.is_some_and(|ours| ours.number() != print)
+    }
+
+    /// This configuration's step of the replacement, to be compared with [`ClientKind::AtStep`]: twice the
+    /// [generation](crate::RedlockBuilder::masters_generation), plus one if next masters are configured.
+    pub fn step(&self) -> u64 {
+        self.configuration.step()
     }
 
     /// Whether next masters are configured, so that a replacement is in progress or planned.

@@ -97,6 +97,10 @@ pub struct ClientSeen {
     pub id: u64,
     /// The name that the client gave the connection.
     pub name: String,
+    /// The host on which the client runs, from the name; `None` if the name has another form than those of this library.
+    pub host: Option<String>,
+    /// The client's process id on that host, from the name; `None` if the name has another form.
+    pub pid: Option<u32>,
     /// The client's address.
     pub address: String,
     /// The kind of client.
@@ -129,6 +133,14 @@ fn at_step(name: &str) -> Option<ClientKind> {
     Some(ClientKind::AtStep(step.parse().ok()?, print))
 }
 
+/// Parses host and process id from the name of a connection: `quorate/STEP/FINGERPRINT:HOST:PID` or
+/// `quorate:HOST:PID`.
+fn host_and_pid(name: &str) -> Option<(&str, u32)> {
+    let (_, process) = name.strip_prefix("quorate")?.split_once(':')?;
+    let (host, pid) = process.rsplit_once(':')?;
+    Some((host, pid.parse().ok()?))
+}
+
 impl ClientSeen {
     /// Parses one line of `CLIENT LIST`. Returns `None` for a client that does not seem to take locks.
     pub(crate) fn read(line: &str) -> Option<Self> {
@@ -151,9 +163,12 @@ impl ClientSeen {
             }
             None => return None,
         };
+        let process = host_and_pid(name);
         Some(Self {
             id: field("id")?.parse().ok()?,
             name: name.to_owned(),
+            host: process.map(|(host, _)| host.to_owned()),
+            pid: process.map(|(_, pid)| pid),
             address: field("addr").unwrap_or_default().to_owned(),
             kind,
         })
@@ -186,6 +201,21 @@ pub struct MasterSeen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_and_process_id_are_read_from_the_connection_name() {
+        let process = |name: &str| {
+            let line = format!("id=7 addr=a name={name} cmd=evalsha");
+            let client = ClientSeen::read(&line).expect("a client");
+            client.host.zip(client.pid)
+        };
+        let of_web = Some(("web-1.local".to_owned(), 9));
+        assert_eq!(process("quorate/1/00aa:web-1.local:9"), of_web);
+        assert_eq!(process("quorate:web-1.local:9"), of_web);
+        for other in ["cache:web:9", "quorate/1/00aa", "quorate:web:x", ""] {
+            assert_eq!(process(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn clients_that_take_locks_are_found_by_name_or_last_command() {

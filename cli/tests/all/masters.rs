@@ -1,6 +1,7 @@
 //! Tests of `quorate masters` on real servers, with the commands exactly as docs/operations.md shows them.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{Done, bare, done, masters, until};
@@ -164,6 +165,88 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
     first.env("QUORATE_MASTERS_GENERATION", "2");
     assert_eq!(Scene::locks(first), Some(0));
     assert_eq!(scene.next(), Some(78));
+}
+
+/// A process that holds a lock, and is killed when the value is dropped.
+struct Holder(Child);
+
+impl Holder {
+    /// Runs `quorate hold` for `name` with these masters. Returns when it holds the lock.
+    fn start(mut command: Command, name: &str) -> Self {
+        command.args(["hold", "--ttl", "1s", name]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = Self(command.spawn().expect("quorate starts"));
+        let out = holder.0.stdout.as_mut().expect("piped");
+        let mut token = String::new();
+        BufReader::new(out).read_line(&mut token).expect("a line");
+        assert_ne!(token, "", "the lock is held");
+        holder
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn masters_status_names_host_process_and_addresses_of_an_outdated_client() {
+    let scene = Scene(masters(5));
+    until("the change has begun", || {
+        scene.operator(&["masters", "begin"]).code == Some(0)
+    });
+    let old = Holder::start(Scene::quorate(&scene.urls(0..3)), "old");
+    let mut both = Scene::quorate(&scene.urls(0..3));
+    both.env("QUORATE_NEXT_MASTERS", scene.urls(2..5));
+    let both = Holder::start(both, "both");
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let mut seen = serde_json::Value::Null;
+    let mut client = |pid: u32| {
+        let shown = scene.operator(&["masters", "status", "--json"]);
+        assert_eq!(shown.code, Some(0), "{shown:?}");
+        seen = serde_json::from_str(&shown.out).expect("JSON");
+        let clients = seen["clients"].as_array().expect("clients");
+        let client = clients.iter().find(|client| client["pid"] == pid);
+        client.cloned().unwrap_or_default()
+    };
+    let connections = |client: &serde_json::Value| {
+        let connections = client["connections"].as_array();
+        connections.cloned().unwrap_or_default()
+    };
+    for (pid, step, state, of) in [
+        (old.0.id(), 0, "outdated", 0..3),
+        (both.0.id(), 1, "current", 0..5),
+    ] {
+        // A client may hold the lock before it has a connection to every master.
+        until("all connections are listed", || {
+            connections(&client(pid)).len() == of.len()
+        });
+        let client = client(pid);
+        assert_eq!(client["step"], step, "{client}");
+        assert_eq!(client["state"], state, "{client}");
+        assert_eq!(client["host"], *host, "{client}");
+        let name = client["name"].as_str().expect("a name");
+        assert!(name.starts_with(&format!("quorate/{step}/")), "{client}");
+        let shown = scene.operator(&["masters", "status"]).out;
+        let word = pid.to_string();
+        let mut lines = shown.lines();
+        let line = lines.find(|line| line.split_whitespace().any(|part| part == word));
+        let line = line.unwrap_or_else(|| panic!("no line of {pid}: {shown}"));
+        assert!(line.starts_with(&step.to_string()), "{line}");
+        assert!(line.contains(state) && line.contains(&*host), "{line}");
+        for (connection, url) in connections(&client).iter().zip(&scene.0.urls()[of]) {
+            let master = connection["master"].as_str().expect("a master");
+            assert!(url.ends_with(master), "{connection} {url}");
+            let address = connection["address"].as_str().expect("an address");
+            assert!(line.contains(address), "{address}: {line}");
+        }
+    }
+    assert_eq!(seen["stage"], "begun", "{seen:#}");
+    assert_eq!(seen["masters"][4]["set"], "next", "{seen:#}");
+    assert_eq!(seen["masters"][4]["mark"], seen["masters"][3]["mark"]);
 }
 
 #[test]

@@ -1,0 +1,181 @@
+//! The answer of `quorate masters status`: the masters, and the clients that are connected to them.
+
+use std::collections::BTreeMap;
+
+use quorate::{ChangeStage, ClientKind, ClientSeen, MasterSeen, Survey};
+use serde::Serialize;
+
+use crate::output::{self, Cell, YELLOW};
+
+/// The answer in the JSON form.
+#[derive(Debug, Serialize)]
+pub(crate) struct SurveyStatus {
+    /// `untouched`, `begun`, `partly_closed`, `closed`, `open` or `finished`; `None` if `next_masters` is not set.
+    stage: Option<&'static str>,
+    /// The step of this configuration.
+    step: u64,
+    masters: Vec<MasterRow>,
+    clients: Vec<ClientRow>,
+}
+
+/// One master in the JSON form. Values that are not known are `None`.
+#[derive(Debug, Serialize)]
+struct MasterRow {
+    /// The address of the master, without credentials.
+    master: String,
+    /// `old`, `next` or `both`; `None` if `next_masters` is not set.
+    set: Option<&'static str>,
+    /// The generation marker.
+    mark: Option<String>,
+    uptime_s: Option<u64>,
+    run_id: Option<String>,
+    /// Why the state of this master is missing or incomplete.
+    error: Option<String>,
+    error_kind: Option<&'static str>,
+}
+
+/// One client, with its connections to all masters.
+#[derive(Debug, Serialize)]
+struct ClientRow {
+    /// The client's step of the change; `None` if the client does not check generation markers.
+    step: Option<u64>,
+    /// `current`, `outdated`, `ahead`, `other_masters`, `without_marker` or `unknown`.
+    state: &'static str,
+    host: Option<String>,
+    pid: Option<u32>,
+    /// The name that the client gave its connections.
+    name: String,
+    connections: Vec<Connection>,
+}
+
+/// One connection of a client.
+#[derive(Debug, Serialize)]
+struct Connection {
+    /// The address of the master, without credentials.
+    master: String,
+    /// The address of the client, as the master sees it.
+    address: String,
+}
+
+impl SurveyStatus {
+    pub(crate) fn new(survey: &Survey) -> Self {
+        let masters = survey.masters.iter();
+        Self {
+            stage: survey.is_change().then(|| stage(survey.stage())),
+            step: survey.step(),
+            masters: masters
+                .map(|master| MasterRow::new(master, survey.is_change()))
+                .collect(),
+            clients: clients(survey),
+        }
+    }
+}
+
+impl MasterRow {
+    fn new(master: &MasterSeen, is_change: bool) -> Self {
+        let seen = &master.seen;
+        let fault = seen.fault.as_ref();
+        Self {
+            master: master.node.to_string(),
+            set: set(master, is_change),
+            mark: seen.mark.clone(),
+            uptime_s: seen.uptime.map(|uptime| uptime.as_secs()),
+            run_id: seen.run_id.clone(),
+            error: fault.map(|fault| output::redact(&fault.to_string()).into_owned()),
+            error_kind: fault.map(quorate::Fault::kind),
+        }
+    }
+}
+
+/// The name of the set that a master belongs to; `None` if `next_masters` is not set.
+pub(crate) fn set(master: &MasterSeen, is_change: bool) -> Option<&'static str> {
+    match (master.is_old, master.is_next) {
+        (true, true) => Some("both"),
+        (false, true) => Some("next"),
+        _ => is_change.then_some("old"),
+    }
+}
+
+fn stage(stage: ChangeStage) -> &'static str {
+    match stage {
+        ChangeStage::Untouched => "untouched",
+        ChangeStage::Begun => "begun",
+        ChangeStage::PartlyClosed => "partly_closed",
+        ChangeStage::Closed => "closed",
+        ChangeStage::Open => "open",
+        ChangeStage::Finished => "finished",
+        _ => "unknown",
+    }
+}
+
+/// The connected clients: those at the lowest step first, those that do not follow the change last. All connections of
+/// one process are one row. Connections without a process id in the name are one row each, because they may belong to
+/// different clients.
+fn clients(survey: &Survey) -> Vec<ClientRow> {
+    let mut rows: BTreeMap<_, ClientRow> = BTreeMap::new();
+    for master in &survey.masters {
+        for client in &master.seen.clients {
+            let (step, state) = standing(client, survey);
+            let alone = client.pid.is_none().then_some((&master.node, client.id));
+            let order = (step.is_none(), step, state, &client.name, alone);
+            let row = rows.entry(order).or_insert_with(|| ClientRow {
+                step,
+                state,
+                host: client.host.clone(),
+                pid: client.pid,
+                name: client.name.clone(),
+                connections: Vec::new(),
+            });
+            row.connections.push(Connection {
+                master: master.node.to_string(),
+                address: client.address.clone(),
+            });
+        }
+    }
+    rows.into_values().collect()
+}
+
+/// The step of a client, and how its configuration differs from the configuration of this command.
+fn standing(client: &ClientSeen, survey: &Survey) -> (Option<u64>, &'static str) {
+    match client.kind {
+        ClientKind::AtStep(step, _) => {
+            let state = match step.cmp(&survey.step()) {
+                _ if survey.is_of_other_masters(client) => "other_masters",
+                std::cmp::Ordering::Less => "outdated",
+                std::cmp::Ordering::Equal => "current",
+                std::cmp::Ordering::Greater => "ahead",
+            };
+            (Some(step), state)
+        }
+        ClientKind::Untold => (None, "without_marker"),
+        ClientKind::Stranger => (None, "unknown"),
+    }
+}
+
+/// The table of the connected clients for people; empty if there are none.
+pub(crate) fn clients_table(survey: &Survey) -> String {
+    let clients = clients(survey);
+    if clients.is_empty() {
+        return String::new();
+    }
+    let or_dash = |value: Option<String>| Cell::from(value.unwrap_or_else(|| "-".to_owned()));
+    let row = |client: &ClientRow| {
+        let state = match client.state {
+            "current" => Cell::from("current"),
+            state => Cell::styled(state.replace('_', " "), YELLOW),
+        };
+        let named = (!client.name.is_empty()).then(|| output::bytes(client.name.as_bytes()));
+        let addresses = client.connections.iter().map(|one| one.address.as_str());
+        vec![
+            or_dash(client.step.map(|step| step.to_string())),
+            state,
+            or_dash(client.host.clone()),
+            or_dash(client.pid.map(|pid| pid.to_string())),
+            or_dash(named),
+            addresses.collect::<Vec<_>>().join(" ").into(),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = clients.iter().map(row).collect();
+    let heading = ["STEP", "STATE", "HOST", "PID", "NAME", "ADDRESSES"];
+    format!("\n{}", output::table(&heading, &rows))
+}
