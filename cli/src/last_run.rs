@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::time::SystemTime;
 
-use quorate::OnceRecord;
+use quorate::{Note, OnceRecord};
 use serde::{Deserialize, Serialize};
 
-use crate::exit;
+use crate::{exit, output};
 
 /// The note of the record, which a run of the command writes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -70,20 +70,28 @@ pub(crate) struct OnceStatus {
     pub(crate) period: Option<String>,
     /// The holder of the lock, in its own words.
     pub(crate) holder: Option<String>,
-    /// The last run; `None` if there was none, or if a program that uses the library made it.
+    /// The last run; in the state `held` the holder of the lock. `None` if there was no run, if a program that uses the
+    /// library made it, or if the holder has left no note.
     pub(crate) run: Option<LastRun>,
 }
 
 impl OnceStatus {
-    /// The status while another client holds the lock. The record cannot be read then.
-    pub(crate) fn held(once: String, holder: Option<String>) -> Self {
+    /// The status while another client holds the lock. The record cannot be read then. `note` describes the holder.
+    pub(crate) fn held(once: String, note: Option<&Note>) -> Self {
+        let run = note.map(|note| LastRun {
+            host: note.host.clone(),
+            pid: note.pid,
+            began: shown(note.since),
+            ended: None,
+            exit_code: None,
+        });
         Self {
             once,
             state: "held",
             done: None,
             period: None,
-            holder,
-            run: None,
+            holder: note.map(|note| output::bytes(note.to_string().as_bytes())),
+            run,
         }
     }
 
@@ -119,8 +127,8 @@ impl OnceStatus {
                 Some(holder) => format!("the command is running, or its lock is held for another reason: {holder}"),
                 None => "the command is running, or its lock is held by a client without a note".to_owned(),
             },
-            (Some(LastRun { exit_code: Some(code), .. }), _) => format!("the last run ended with exit code {code}"),
-            (Some(_), _) => "the end of the last run is not recorded: the run crashed, was killed, or lost its lock or the masters".to_owned(),
+            (Some(LastRun { exit_code: Some(code), .. }), _) => format!("the last run that ended had exit code {code}"),
+            (Some(_), _) => "the end of the last run was not recorded: it may have succeeded, failed, crashed or been killed".to_owned(),
             (None, "never") => "has never run".to_owned(),
             (None, _) => "the record contains no details of the last run".to_owned(),
         }];
@@ -130,7 +138,7 @@ impl OnceStatus {
             began,
             ended,
             ..
-        }) = &self.run
+        }) = self.run.as_ref().filter(|_| self.state != "held")
         {
             lines.push(format!("on {host}, pid {pid}"));
             lines.push(format!("began {began}"));

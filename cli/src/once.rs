@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, SystemTime};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use jiff::civil::Time;
 use jiff::tz::TimeZone;
-use quorate::{AcquireError, Redlock, Wait};
+use quorate::{AcquireError, LockGuard, Redlock, StatusVerdict, Wait};
 
 use crate::calendar::{self, Per, Schedule};
 use crate::config;
@@ -20,6 +20,7 @@ use crate::output;
 use crate::period::Period;
 use crate::process;
 use crate::run::{self, JobArgs, leaving_nothing};
+use crate::status::wrong_name;
 
 /// The text below the options of `quorate once --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -35,11 +36,11 @@ once the command has exited with 0. After a failure or a crash it runs again, so
 Create the record once, by hand, while all masters are up: quorate once --create NAME. If too many masters have lost
 it, nothing runs: quorate once --drop NAME --yes removes what is left, and then it can be created again.
 
-quorate once --status NAME shows when and where the command ran last, or runs now, and how it ended; with --per also
-whether the present period is done. JSON fields (stable): once, state (held, never, done, failed, unknown), done,
-period, holder, run (host, pid, began, ended, exit_code).
+quorate once --status NAME shows when and where the command ran last, or runs now, and how it ended (with --at-least
+only if it ended); with --per also whether the present period is done. JSON fields (stable): once, state (held, never,
+done, failed, unknown), done, period, holder, run (host, pid, began, ended, exit_code; if held: the holder).
 
-The command runs under the exclusive lock of the same name, as with quorate run (see quorate help command).
+The command runs under the exclusive lock of this name (quorate help command).
 
 Examples:
     quorate once --create nightly-report
@@ -103,7 +104,7 @@ pub(crate) struct OnceArgs {
     drop: bool,
 
     /// Confirm --drop
-    #[arg(long, help_heading = RECORD)]
+    #[arg(long, help_heading = RECORD, requires = "drop", conflicts_with_all = ["create", "status", "command", "shell"])]
     yes: bool,
 
     /// Show when and where the command ran last, and how it ended
@@ -125,9 +126,12 @@ impl OnceArgs {
     }
 }
 
-/// The longest wait of `--status` for the lock. Another call of `quorate once` holds the lock only shortly if it has
-/// nothing to run.
+/// How long `--status` waits for the end of a hold without a note. Another call of `quorate once` holds the lock only
+/// shortly if it has nothing to run, and then writes no note.
 const SHORT_HOLDS: Duration = Duration::from_secs(1);
+
+/// The time between two looks at such a lock.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs a command once per period, or creates, drops or shows the record of the last period in which the command ran.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
@@ -215,29 +219,49 @@ async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'stat
     })
 }
 
-/// Reads the record, or the holder of the lock if the lock is held.
+/// Reads the record, or the holder of the lock if the lock is held. Takes the lock only if it is free, and never joins
+/// its queue, so that a run with `--try` is rarely refused because of this command.
 async fn status(
     redlock: &Redlock,
     name: &[u8],
     range: Option<Range<SystemTime>>,
 ) -> Result<OnceStatus, Failure> {
     let shown = output::name(name);
-    let lock = redlock.lock(name).wait(Wait::For(SHORT_HOLDS));
-    let guard = match lock.acquire().await {
-        Ok(guard) => guard,
-        Err(AcquireError::HeldByOther(missed)) => {
-            let holder = missed
-                .note
-                .map(|note| output::bytes(note.to_string().as_bytes()));
-            return Ok(OnceStatus::held(shown, holder));
+    let until = Instant::now() + SHORT_HOLDS;
+    loop {
+        let lock = redlock.status(name).await;
+        let lock = lock.map_err(|why| wrong_name(&OsString::from_vec(name.to_vec()), why))?;
+        let is_over = Instant::now() >= until;
+        match lock.verdict() {
+            StatusVerdict::Held(_) if lock.note().is_some() || is_over => {
+                return Ok(OnceStatus::held(shown, lock.note()));
+            }
+            StatusVerdict::Held(_) => {}
+            _ => match redlock.lock(name).wait(Wait::None).acquire().await {
+                Ok(guard) => return read(redlock, name, range.as_ref(), guard).await,
+                Err(AcquireError::HeldByOther(missed)) if is_over => {
+                    return Ok(OnceStatus::held(shown, missed.note.as_deref()));
+                }
+                Err(error) if is_over => return Err(not_acquired(error)),
+                Err(_) => {}
+            },
         }
-        Err(error) => return Err(not_acquired(error)),
-    };
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Reads the record under the lock, restores it on masters that have lost it, and releases the lock.
+async fn read(
+    redlock: &Redlock,
+    name: &[u8],
+    range: Option<&Range<SystemTime>>,
+    guard: LockGuard,
+) -> Result<OnceStatus, Failure> {
     // The period has no effect here.
     let once = redlock.once(name, Duration::from_secs(1));
     let status = match once.record(&guard).await {
         Ok(record) => {
-            let status = OnceStatus::of(shown, &record, range.as_ref());
+            let status = OnceStatus::of(output::name(name), &record, range);
             record.refill().await;
             Ok(status)
         }

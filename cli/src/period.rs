@@ -100,10 +100,12 @@ impl<'a> Unrecorded<'a> {
             Self::Period(turn, run) => {
                 let turn = turn.note(run.ends(code).note());
                 if code != 0 {
-                    log_unnoted(turn.leave_due().await);
+                    let left = turn.leave_due().await;
+                    warn_if_unrecorded(code, left.map_err(|error| error.details()));
                 } else if let Err(error) = turn.record().await {
                     output::say(format!(
-                        "the command succeeded, but this success could not be recorded, so the command may run again in this period: {error}"
+                        "the command succeeded, but this success could not be recorded, so the command may run again in this period: {}",
+                        error.details()
                     ));
                 }
                 UnrecordedEnd(None)
@@ -131,14 +133,21 @@ impl UnrecordedEnd {
             guard.release().await;
             Ok(())
         };
-        let ended = tokio::time::timeout(2 * TO_NOTE_THE_END, work).await;
-        log_unnoted(ended.unwrap_or(Ok(())));
+        let ended = match tokio::time::timeout(2 * TO_NOTE_THE_END, work).await {
+            Ok(ended) => ended.map_err(|error: ValueError| error.details()),
+            Err(_) => Err("the masters did not answer in time".to_owned()),
+        };
+        warn_if_unrecorded(code, ended);
     }
 }
 
-fn log_unnoted(written: Result<(), ValueError>) {
+/// Warns if the end of the command with this exit code is missing in the record.
+fn warn_if_unrecorded(code: u8, written: Result<(), String>) {
     if let Err(error) = written {
-        tracing::debug!(%error, "cannot record how the command ended");
+        output::mention(format!(
+            "warning: the command ended with exit code {code}, but this could not be recorded for quorate once --status: \
+             {error}"
+        ));
     }
 }
 

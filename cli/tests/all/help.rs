@@ -129,15 +129,17 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
             }
             let rest = &words[*number..];
             // These options replace the command or another option.
-            let without_command = ["create", "drop", "status", "shell"].contains(&&*option);
+            let without_command = ["create", "drop", "status", "shell", "yes"].contains(&&*option);
             let rest = match (&*option, words[0]) {
                 ("per", _) => &rest[2..],
                 (_, "once" | "run" | "lead") if without_command => &rest[..rest.len() - 1],
                 ("yes", "break" | "quota") => &rest[1..],
                 _ => rest,
             };
-            if option == "drop" {
-                command.arg("--yes");
+            match (&*option, words[0]) {
+                ("drop", _) => drop(command.arg("--yes")),
+                ("yes", "once") => drop(command.arg("--drop")),
+                _ => {}
             }
             if matches!(&*option, "nodes" | "spawn") {
                 continue; // these start servers, so no masters need to be named

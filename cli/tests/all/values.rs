@@ -3,7 +3,9 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{self, Done, bare, done, end, mark, masters, quorate, run, until_held};
+use crate::common::{
+    self, Done, bare, done, end, held_by_another, mark, masters, quorate, run, until, until_held,
+};
 use quorate_testbed::{Fault, Masters, Proxy, Way};
 
 /// A command that runs `quorate` with these arguments, and with timeouts that are long enough for a busy machine.
@@ -277,6 +279,8 @@ fn status_of_once_shows_when_and_where_the_command_ran_and_how_it_ended() {
             .is_some_and(|holder| holder.contains(&pid)),
         "{held} {pid}"
     );
+    assert_eq!(held["run"]["pid"], runs.id(), "{held}");
+    assert!(held["run"]["began"].is_string(), "{held}");
     drop(runs.stdin.take());
     let pid = runs.id();
     assert_eq!(end(runs).code, Some(3));
@@ -313,10 +317,100 @@ fn status_of_once_in_words_names_the_exit_code_and_the_process() {
     let text = ask(&masters, &["once", "--status", "r"]);
     assert!(
         text.out
-            .starts_with("the last run ended with exit code 3\non "),
+            .starts_with("the last run that ended had exit code 3\non "),
         "{text:?}"
     );
     assert!(text.out.contains(&format!("pid {pid}")), "{text:?}");
+}
+
+#[test]
+fn status_of_once_after_a_crash_with_at_least_does_not_call_an_earlier_run_the_last_one() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let start = |line: &str| {
+        let words = ["once", "--per", LONG, "--at-least", "r", "--shell", line];
+        let mut command = with(&masters, &words);
+        command.env("QUORATE_TTL", "2s").stdin(Stdio::piped());
+        command.spawn().expect("starts")
+    };
+    assert_eq!(end(start("exit 7")).code, Some(7));
+    let crashes = start("read line");
+    until_held(&masters, "quorate:note:r");
+    common::signal(&crashes, "KILL");
+    end(crashes);
+    until("the lock has expired", || {
+        let said = ask(&masters, &["once", "--status", "r"]);
+        assert_eq!(said.code, Some(0), "{said:?}");
+        let shown = said
+            .out
+            .starts_with("the last run that ended had exit code 7\n");
+        let held = said.out.contains("running");
+        assert!(shown || held, "{said:?}");
+        shown
+    });
+}
+
+#[test]
+fn once_warns_if_the_end_of_a_successful_command_cannot_be_recorded() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let words = ["once", "--per", LONG, "r", "--shell", "read line"];
+    let mut runs = with(&masters, &words);
+    let runs = runs.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut runs = runs.spawn().expect("starts");
+    until_held(&masters, "quorate:note:r");
+    let mut next = run(&masters, &["r"], &["cat"]);
+    let mut next = next.stdin(Stdio::piped()).spawn().expect("starts");
+    until_held(&masters, "quorate:queue:r");
+    let stdin = runs.stdin.take();
+    std::io::Write::write_all(&mut stdin.expect("piped"), b"line\n").expect("written");
+    let ended = end(runs);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        ended.err.contains("warning: ") && ended.err.contains("could not be recorded"),
+        "{ended:?}"
+    );
+    drop(next.stdin.take());
+    assert_eq!(end(next).code, Some(0));
+    let shown = ask(&masters, &["once", "--status", "r"]);
+    assert!(
+        shown
+            .out
+            .starts_with("the end of the last run was not recorded"),
+        "{shown:?}"
+    );
+}
+
+#[test]
+fn status_of_once_restores_a_lost_record_and_joins_no_queue() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let lost = &masters[0];
+    lost.command(&["DEL", "quorate:value:r"]).expect("alive");
+    let shown = ask(&masters, &["once", "--status", "r"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    // docs/operations.md, "Values under locks": this is how an operator restores a record after a restart.
+    let value = lost.command(&["EXISTS", "quorate:value:r"]);
+    assert_eq!(value.expect("alive").int(), Some(1));
+    held_by_another(&masters);
+    let commands = |master: &quorate_testbed::Server| {
+        let stats = master.command(&["INFO", "commandstats"]).expect("alive");
+        let stats = format!("{stats:?}");
+        let (_, added) = stats.split_once("cmdstat_zadd:").unwrap_or_default();
+        added.split(',').next().unwrap_or_default().to_owned()
+    };
+    let before: Vec<_> = masters.iter().map(commands).collect();
+    let shown = ask(&masters, &["once", "--status", "r"]);
+    assert!(shown.out.contains("is running"), "{shown:?}");
+    let after: Vec<_> = masters.iter().map(commands).collect();
+    assert_eq!(before, after, "the command must not be queued");
+}
+
+#[test]
+fn option_yes_of_once_is_refused_without_drop() {
+    let said = done(bare().args(["once", "--yes", "--per", "1h", "r", "--", "true"]));
+    assert_eq!(said.code, Some(64), "{said:?}");
+    assert!(said.err.contains("'--yes' cannot be used with"), "{said:?}");
 }
 
 #[test]
