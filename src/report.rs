@@ -264,7 +264,7 @@ pub(crate) fn failed_with(reports: &[NodeReport], such: impl Fn(&Fault) -> bool)
 
 impl NodeReport {
     /// Whether the master failed. A request that this client withdrew is not a failure.
-    fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         matches!(&self.outcome, NodeOutcome::Fault(fault) if *fault != Fault::Withdrawn)
     }
 

@@ -21,6 +21,7 @@ use crate::period::Period;
 use crate::process;
 use crate::run::{self, JobArgs, leaving_nothing};
 use crate::status::wrong_name;
+use crate::waiting::WaitDisplay;
 
 /// The text below the options of `quorate once --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -207,6 +208,8 @@ fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> Outcome {
 async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'static str, Failure> {
     // The period has no effect here.
     let once = redlock.once(name, Duration::from_secs(1));
+    let display = WaitDisplay::new(name);
+    let once = once.waiting(move |seen| display.see(seen));
     if verb == Verb::Create {
         once.create().await.map_err(no_record)?;
         return Ok("created");

@@ -14,6 +14,7 @@ use crate::output;
 use crate::patience::{Patience, is_undecided, patient};
 use crate::process;
 use crate::run::leaving_nothing;
+use crate::waiting::WaitDisplay;
 
 /// The text below the options of `quorate quota --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -189,13 +190,16 @@ impl Of {
             Some(Wait::None) => patient(&mut masters)?,
             _ => config::redlock(&masters, None)?,
         };
-        let mut quota = redlock.quota(self.name.as_bytes());
+        let display = WaitDisplay::new(self.name.as_bytes());
+        let quota = redlock.quota(self.name.as_bytes());
+        let mut quota = quota.waiting(move |seen| display.see(seen));
         if let Some(wait) = wait {
             quota = quota.wait(wait);
         }
         let place = Place::new(&redlock, &masters);
         check_ancestors_of_value(&place, &self.name)?;
-        let work = async {
+        // The progress line about the wait must be gone before the result is printed, so the work owns the quota.
+        let work = async move {
             let mut patience = Patience::begin();
             loop {
                 // If the lock was not acquired, nothing was changed.

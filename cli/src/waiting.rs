@@ -111,8 +111,7 @@ impl WaitDisplay {
     /// Warns once if the wait has not reached a majority of the masters for [`UNREACHABLE`].
     fn warn_if_unreachable(&self, seen: &Waiting) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_majority = 2 * seen.answering > seen.masters;
-        if has_majority || last.is_some() || seen.waited < UNREACHABLE {
+        if seen.majority_answers || last.is_some() || seen.waited < UNREACHABLE {
             return;
         }
         let text = describe(&self.resource, seen, false);

@@ -431,8 +431,13 @@ impl<'a> AcquireLoop<'a> {
         let waiting = {
             let answers = missed.round.answers();
             let refusals = answers.refusals();
-            let trouble = report::trouble(answers.reports(coordinator.names()));
+            let reports = answers.reports(coordinator.names());
+            let answers_well = reports.iter().enumerate();
+            let answers_well = answers_well.filter(|(_, report)| !report.failed());
+            let answering = answers_well.map(|(node, _)| node).collect();
+            let trouble = report::trouble(reports);
             Waiting {
+                majority_answers: coordinator.quorum.is_met_by(answering),
                 ahead: refusals.and_then(|refusals| refusals.ahead),
                 holder: refusals.and_then(|refusals| refusals.holder.clone()),
                 note: answers.holder_note(),
@@ -485,6 +490,7 @@ impl<'a> AcquireLoop<'a> {
             note: None,
             ttl_left: None,
             answering: coordinator.quorum.nodes(),
+            majority_answers: true,
             trouble: Vec::new(),
             held_here: self.is_held_here(),
             masters: coordinator.quorum.nodes(),

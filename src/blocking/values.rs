@@ -9,6 +9,7 @@ use crate::settings::Wait;
 use crate::values::error::ValueError;
 use crate::values::once::{self, OnceOutcome};
 use crate::values::quota::{self, Take};
+use crate::waiting::Waiting;
 
 /// A limited number of units, without async; see [`quorate::Quota`](crate::Quota).
 ///
@@ -60,6 +61,13 @@ impl Quota {
         Self { quota, ..self }
     }
 
+    /// Calls `observer` while a call waits for the lock; see [`quorate::Quota::waiting`](crate::Quota::waiting).
+    #[must_use]
+    pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        let quota = self.quota.waiting(observer);
+        Self { quota, ..self }
+    }
+
     /// Creates the quota with this number of units; see [`quorate::Quota::create`](crate::Quota::create).
     ///
     /// # Errors
@@ -107,6 +115,13 @@ impl Once {
     #[must_use]
     pub fn wait(self, wait: Wait) -> Self {
         let once = self.once.wait(wait);
+        Self { once, ..self }
+    }
+
+    /// Calls `observer` while a call waits for the lock; see [`quorate::Once::waiting`](crate::Once::waiting).
+    #[must_use]
+    pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        let once = self.once.waiting(observer);
         Self { once, ..self }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::error::ValueError;
@@ -13,6 +14,7 @@ use crate::hold::guard::LockGuard;
 use crate::outcome::LossCause;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
+use crate::waiting::Waiting;
 
 /// Work that runs once per period across all machines, for example a nightly report or a monthly invoice.
 ///
@@ -198,6 +200,13 @@ impl Once {
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
         self.value.wait = Some(wait);
+        self
+    }
+
+    /// Calls `observer` while a call waits for the lock, as [`LockRequest::waiting`](crate::LockRequest::waiting) does.
+    #[must_use]
+    pub fn waiting(mut self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.value.observer = Some(Arc::new(observer));
         self
     }
 

@@ -1,11 +1,14 @@
 //! A limited number of units, stored under a lock.
 
+use std::sync::Arc;
+
 use super::error::ValueError;
 use super::register::Register;
 use super::value::{NamedValue, number};
 use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
+use crate::waiting::Waiting;
 
 /// A limited number of units that are handed out across all machines: prizes, seats, licences. No unit is handed out
 /// twice.
@@ -85,6 +88,13 @@ impl Quota {
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
         self.0.wait = Some(wait);
+        self
+    }
+
+    /// Calls `observer` while a call waits for the lock, as [`LockRequest::waiting`](crate::LockRequest::waiting) does.
+    #[must_use]
+    pub fn waiting(mut self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.0.observer = Some(Arc::new(observer));
         self
     }
 

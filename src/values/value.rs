@@ -1,9 +1,11 @@
 //! A named value (quota or once-per-period record). Each call takes the lock with the same name, and releases it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::error::ValueError;
 use super::register::Register;
+use crate::acquire::acquire_loop::Observer;
 use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
@@ -12,13 +14,26 @@ use crate::settings::Wait;
 const QUOTED: usize = 24;
 
 /// A named value of one kind, and the `Redlock` that accesses it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct NamedValue {
     pub(crate) redlock: Redlock,
     name: Box<[u8]>,
     /// The prefix of the stored text, which identifies the kind.
     kind: &'static str,
     pub(crate) wait: Option<Wait>,
+    /// Sees the progress of each wait for the lock.
+    pub(crate) observer: Option<Observer>,
+}
+
+impl fmt::Debug for NamedValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NamedValue")
+            .field("redlock", &self.redlock)
+            .field("name", &self.name())
+            .field("kind", &self.kind)
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
+    }
 }
 
 impl NamedValue {
@@ -28,6 +43,7 @@ impl NamedValue {
             name: name.into(),
             kind,
             wait: None,
+            observer: None,
         }
     }
 
@@ -96,11 +112,14 @@ impl NamedValue {
         if !self.redlock.core.coordinator.fencing {
             return Err(ValueError::NoFencing);
         }
-        let lock = self.redlock.lock(&self.name);
-        Ok(match self.wait {
-            Some(wait) => lock.wait(wait).acquire().await?,
-            None => lock.acquire().await?,
-        })
+        let mut lock = self.redlock.lock(&self.name);
+        if let Some(wait) = self.wait {
+            lock = lock.wait(wait);
+        }
+        if let Some(observer) = self.observer.clone() {
+            lock = lock.waiting(move |seen| observer(seen));
+        }
+        Ok(lock.acquire().await?)
     }
 
     pub(crate) async fn create(&self, rest: &str) -> Result<(), ValueError> {

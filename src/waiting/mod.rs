@@ -25,6 +25,9 @@ pub struct Waiting {
     /// How many masters count as answering: all except those in `trouble`. A master whose answer was not needed,
     /// because the others had decided the attempt, counts as answering.
     pub answering: usize,
+    /// Whether the masters that count as answering are a majority. While masters are being replaced: a majority of the
+    /// old masters and a majority of the next masters.
+    pub majority_answers: bool,
     /// The masters that failed in the last attempt, with the fault; the most informative fault first.
     pub trouble: Vec<NodeReport>,
     /// Whether this very [`Redlock`](crate::Redlock) holds the lock. Locks are not re-entrant: a task that waits for

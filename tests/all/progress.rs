@@ -307,6 +307,52 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
 }
 
 #[tokio::test]
+async fn progress_during_a_change_of_masters_reports_no_majority_unless_each_set_has_one() {
+    let servers = masters(6);
+    let (old, next) = (&servers.urls()[..3], &servers.urls()[3..]);
+    let waiter = support::settings(old).next_masters(next.to_vec());
+    let waiter = waiter.wait(Wait::For(ms(300))).build();
+    let waiter = waiter.expect("good settings");
+    for server in servers.iter().take(2) {
+        server.kill().expect("killed");
+    }
+    let (seen, error) = in_vain(&waiter).await;
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    let last = seen.last().expect("an attempt");
+    assert_eq!((last.answering, last.masters), (4, 6), "{last:?}");
+    assert!(!last.majority_answers, "{last:?}");
+    let redlock = support::settings(next).wait(Wait::For(ms(300))).build();
+    let redlock = redlock.expect("good settings");
+    let held = support::take(&redlock, "x").await;
+    servers[5].kill().expect("killed");
+    let waiter = support::settings(next).wait(Wait::For(ms(300))).build();
+    let (seen, _) = in_vain(&waiter.expect("good settings")).await;
+    let last = seen.last().expect("an attempt");
+    assert!(last.majority_answers, "{last:?}");
+    held.release().await;
+}
+
+#[tokio::test]
+async fn wait_for_the_lock_of_a_value_is_reported() {
+    let redlock = Redlock::in_memory(3);
+    let held = support::take(&redlock, "x").await;
+    let seen = Arc::new(Mutex::new(0));
+    let counts = || {
+        let seen = seen.clone();
+        move |_: &Waiting| *seen.lock().expect("no panic") += 1
+    };
+    let short = Wait::For(ms(100));
+    let quota = redlock.quota("x").wait(short).waiting(counts());
+    quota.take(1).await.map(drop).expect_err("the lock is held");
+    let of_quota = *seen.lock().expect("no panic");
+    assert!(of_quota > 0);
+    let once = redlock.once("x", secs(60)).wait(short).waiting(counts());
+    once.create().await.expect_err("the lock is held");
+    assert!(*seen.lock().expect("no panic") > of_quota);
+    held.release().await;
+}
+
+#[tokio::test]
 async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_holder() {
     let masters = masters(3);
     let (holder, redlock) = (support::redlock(&masters), support::redlock(&masters));

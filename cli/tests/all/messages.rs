@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::common::{self, bare, done, end, masters, run, until_held};
+use crate::common::{self, bare, done, end, masters, quorate, run, until_held};
 use quorate_testbed::{Masters, ServerOptions};
 
 fn names(masters: &Masters) -> Vec<String> {
@@ -67,6 +67,44 @@ fn quiet_wait_without_a_majority_of_masters_warns_once() {
         lines[0].starts_with("quorate: warning: waiting for 'r', no vote from 2 of 3 masters"),
         "{waited:?}"
     );
+}
+
+#[test]
+fn quiet_wait_without_a_majority_of_the_old_masters_warns_during_a_change_of_masters() {
+    let masters = masters(6);
+    let (old, next) = (&masters.urls()[..3], &masters.urls()[3..]);
+    for master in masters.iter().take(2) {
+        master.kill().expect("killed");
+    }
+    let mut waiting = run(&masters, &["-q", "--wait", "9s", "r"], &["true"]);
+    waiting.env("QUORATE_MASTERS", old.join(","));
+    waiting.env("QUORATE_NEXT_MASTERS", next.join(","));
+    let waited = done(&mut waiting);
+    assert_eq!(waited.code, Some(69), "{waited:?}");
+    assert_eq!(waited.err.lines().count(), 2, "{waited:?}");
+    let warning = "quorate: warning: waiting for 'r', no vote from 2 of 6 masters";
+    assert!(waited.err.starts_with(warning), "{waited:?}");
+}
+
+/// Without the warning, a command that waits for ever would be silent for ever.
+#[test]
+fn quiet_quota_and_once_without_a_majority_of_masters_warn_once() {
+    let masters = masters(3);
+    for master in masters.iter().take(2) {
+        master.kill().expect("killed");
+    }
+    for words in [
+        &["quota", "take", "-q", "--wait", "9s", "r"][..],
+        &["once", "-q", "--create", "r"],
+    ] {
+        let mut command = quorate(&masters);
+        command.env("QUORATE_CONNECT_TIMEOUT", "2s").args(words);
+        let waited = done(&mut command);
+        assert_eq!(waited.code, Some(69), "{waited:?}");
+        assert_eq!(waited.err.lines().count(), 2, "{waited:?}");
+        let warning = "quorate: warning: waiting for 'r', no vote from 2 of 3 masters";
+        assert!(waited.err.starts_with(warning), "{waited:?}");
+    }
 }
 
 #[test]
