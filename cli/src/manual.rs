@@ -24,7 +24,7 @@ Examples:
         Run the report on one machine at a time.
     quorate run --try --keep-for 30s cron:rotate -- rotate-logs
         From cron on many machines: one of them rotates, the others exit with 75.
-    quorate once --per 24h nightly-report -- ./report.sh
+    quorate once --per 24h --wait 10m nightly-report -- ./report.sh
         From cron on many machines: one of them runs it, at most once a day.
     quorate status nightly-report
         Show who holds the lock, and for how long.

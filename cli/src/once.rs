@@ -45,8 +45,8 @@ The command runs under the exclusive lock of this name (quorate help command).
 
 Examples:
     quorate once --create nightly-report
-    quorate once --per day nightly-report -- ./report.sh
-    quorate once --per month --tz Europe/Berlin invoices -- ./invoices.sh
+    quorate once --per day --wait 10m nightly-report -- ./report.sh
+    quorate once --per month --tz Europe/Berlin --wait 10m invoices -- ./invoices.sh
     quorate once --per 1h --at-least --try sync:users -- ./sync.sh
     quorate once --status --per day nightly-report";
 

@@ -184,16 +184,28 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
             .command(&["SET", "nightly-report", "x"])
             .expect("alive");
     }
-    let short = words
-        .iter()
-        .map(|word| word.replace("--wait=5m", "--wait=100ms"));
+    let short = words.iter().map(|word| match word.strip_prefix("--wait=") {
+        Some(_) => "--wait=100ms",
+        None => word,
+    });
     let held = done(quorate(&held).args(short));
     assert_eq!(
         held.code,
-        Some(0),
-        "a job must exit with 0 if another job holds the lock: {held:?}"
+        Some(75),
+        "Kubernetes must not take a job that did not get the lock for complete: {held:?}"
     );
     assert!(held.err.contains("held by another"), "{held:?}");
+}
+
+/// The number in the file of the cron job after this field.
+fn number_in_the_cron_job(field: &str) -> usize {
+    let file = text("kubernetes/cronjob.yaml");
+    let (_, rest) = file.split_once(&format!("{field}: ")).expect("a field");
+    rest.lines()
+        .next()
+        .expect("a line")
+        .parse()
+        .expect("a number")
 }
 
 /// The arguments of the container in the cron job, and the number of pods that Kubernetes starts if all pods fail.
@@ -205,12 +217,9 @@ fn pods() -> (Vec<String>, usize) {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- "));
     let args = args.map(|word| word.replace("$(NODE)", "node-1"));
-    let (_, limit) = file.split_once("backoffLimit: ").expect("a limit");
-    let limit = limit.lines().next().expect("a number");
-    let limit: usize = limit.parse().expect("a number");
     (
         std::iter::once("once".to_owned()).chain(args).collect(),
-        limit + 1,
+        number_in_the_cron_job("backoffLimit") + 1,
     )
 }
 
@@ -260,6 +269,49 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
         let done = pod();
         assert_eq!((done.code, &*done.out), (Some(0), out), "{done:?}");
     }
+}
+
+/// The pods of two clusters: the second pod starts while the job of the first one runs, and this job fails.
+#[test]
+fn pod_of_the_kubernetes_cron_job_waits_for_a_failing_pod_of_another_cluster_and_repeats_its_job() {
+    let masters = masters(3);
+    let (words, _) = pods();
+    let limit = number_in_the_cron_job("activeDeadlineSeconds");
+    let wait = words.iter().find_map(|word| word.strip_prefix("--wait="));
+    let wait = wait.and_then(|wait| wait.strip_suffix('s')?.parse().ok());
+    assert_eq!(
+        wait,
+        Some(limit),
+        "a pod must wait until Kubernetes ends the job"
+    );
+    let created = done(quorate(&masters).args(["once", "--create", "nightly-report"]));
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let pod = |line: &str| {
+        let words = words.iter().filter(|word| *word != "--");
+        let words = words.map(|word| {
+            if word.starts_with("/usr/local") {
+                format!("--shell={line}")
+            } else {
+                word.clone()
+            }
+        });
+        let mut quorate = quorate(&masters);
+        quorate.env("QUORATE_NODE_TIMEOUT", "500ms").args(words);
+        quorate.stdin(Stdio::piped()).stdout(Stdio::piped());
+        quorate.spawn().expect("starts")
+    };
+    let mut first = pod("read line; exit 3");
+    common::until_held(&masters, "quorate:note:nightly-report");
+    let second = pod("echo ran");
+    common::until_held(&masters, "quorate:queue:nightly-report");
+    drop(first.stdin.take());
+    assert_eq!(common::end(first).code, Some(3));
+    let second = common::end(second);
+    assert_eq!(
+        (second.code, &*second.out),
+        (Some(0), "ran\n"),
+        "{second:?}"
+    );
 }
 
 #[test]
@@ -422,4 +474,53 @@ fn cron_section_of_the_operations_page_begins_with_quorate_once() {
     }
     let help = done(bare().args(["once", "--help"]));
     assert!(help.out.contains("--per"), "{help:?}");
+}
+
+/// The text files in `folder` of the repository that show commands to users, with their names.
+fn pages(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut pages = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if path.is_dir() {
+            pages.extend(self::pages(&path));
+        } else if ending.is_some_and(|ending| ["md", "yaml", "service", "toml"].contains(&ending)) {
+            let text = std::fs::read_to_string(&path).expect("text");
+            pages.push((path, text));
+        }
+    }
+    pages
+}
+
+/// A cron job without a limit of its wait hangs for ever if no majority of the masters answers, and cron starts a further
+/// process each day.
+#[test]
+fn every_example_of_a_job_once_per_period_limits_its_wait() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut all: Vec<_> = ["docs", "packaging"]
+        .iter()
+        .flat_map(|folder| pages(&root.join(folder)))
+        .collect();
+    for name in ["README.md", "cli/README.md"] {
+        let text = std::fs::read_to_string(root.join(name)).expect(name);
+        all.push((name.into(), text));
+    }
+    for words in [&["once", "--help"][..], &["--help"]] {
+        let help = done(bare().args(words)).out;
+        let (_, examples) = help.split_once("Examples:\n").unwrap_or(("", &help));
+        all.push((words.join(" ").into(), examples.to_owned()));
+    }
+    let mut seen = 0;
+    for (name, text) in &all {
+        let lines = text.lines().filter(|line| {
+            let runs_a_command = line.contains(" -- ") || line.contains("--shell");
+            line.contains("quorate once ") && line.contains("--per") && runs_a_command
+        });
+        for line in lines {
+            seen += 1;
+            let is_limited = line.contains("--wait ") || line.contains("--try ");
+            assert!(is_limited, "{}: {line}", name.display());
+        }
+    }
+    assert!(seen >= 8, "only {seen} examples were found");
 }
