@@ -280,39 +280,102 @@ pub(crate) fn name(name: &[u8]) -> String {
     std::str::from_utf8(name).map_or_else(|_| bytes(name), str::to_owned)
 }
 
-/// Replaces user names and passwords in the URLs of a text by `***`.
+/// Replaces user names and passwords in the URLs of a text by `***`, also in mistyped URLs.
 pub(crate) fn redact(text: &str) -> Cow<'_, str> {
+    redact_words(text, |before, after| {
+        let port = after.split([':', '/']).nth(1).unwrap_or_default();
+        let has_port = port.starts_with(|c: char| c.is_ascii_digit());
+        begins_like_a_url(before) || before.contains(':') && has_port
+    })
+}
+
+/// As [`redact`], but replaces all that may be a user name and a password. For words that the user typed as an argument
+/// and that this program does not understand: such a word may be a URL without its beginning.
+pub(crate) fn redact_typed(text: &str) -> Cow<'_, str> {
+    redact_words(text, |before, _| {
+        begins_like_a_url(before) || before.contains(':')
+    })
+}
+
+/// Whether a text before an `@` begins like a URL with a mistyped `://`.
+fn begins_like_a_url(before: &str) -> bool {
+    let scheme = before.split(|c: char| !c.is_ascii_alphanumeric());
+    let scheme = scheme.map(str::to_ascii_lowercase).next();
+    let is_known = scheme.is_some_and(|scheme| SCHEMES.contains(&&*scheme));
+    is_known || before.contains("//") || before.starts_with(':')
+}
+
+/// The beginnings of the URLs of masters, with common misspellings.
+const SCHEMES: [&str; 18] = [
+    "redis",
+    "rediss",
+    "valkey",
+    "valkeys",
+    "unix",
+    "mysql",
+    "mysqls",
+    "mysql2",
+    "mysqlx",
+    "mariadb",
+    "mariadbs",
+    "jdbc",
+    "zk",
+    "zks",
+    "zookeeper",
+    "zookeepers",
+    "tls",
+    "tcp",
+];
+
+/// Replaces the part before the last `@` of each URL, and of each word for which `is_secret` is true of the parts before
+/// and after its last `@`.
+fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {
         return Cow::Borrowed(text);
     }
-    let is_edge = |c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '`' | ',');
     let mut clean = String::with_capacity(text.len());
-    for piece in text.split_inclusive(is_edge) {
-        let (word, edge) = match piece.char_indices().next_back() {
-            Some((at, c)) if is_edge(c) => piece.split_at(at),
-            _ => (piece, ""),
-        };
-        clean.push_str(&redact_word(word));
-        clean.push_str(edge);
+    for word in text.split_inclusive(char::is_whitespace) {
+        let mut rest = word;
+        while !rest.is_empty() {
+            let (url, next) = rest.split_at(end_of_first_url(rest));
+            clean.push_str(&redact_url(url, &is_secret));
+            rest = next;
+        }
     }
     Cow::Owned(clean)
 }
 
-fn redact_word(word: &str) -> String {
-    let mut word = word.to_owned();
-    let start = match word.find("://") {
-        Some(at) => at + 3,
-        None if word.starts_with("redis") || word.starts_with("unix") => 0,
-        None => return word,
+/// The position in a word at which the next URL with `://` begins, after the URL or the text at its beginning. A comma
+/// or a quote does not end a URL, because a password may contain it.
+fn end_of_first_url(word: &str) -> usize {
+    let begins = word.match_indices("://").map(|(at, _)| {
+        let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+        word[..at].trim_end_matches(is_of_scheme).len()
+    });
+    let mut begins = begins.filter(|at| *at > 0);
+    begins.next().unwrap_or(word.len())
+}
+
+fn redact_url(url: &str, is_secret: impl Fn(&str, &str) -> bool) -> String {
+    let mut url = url.to_owned();
+    let quotes = url.len() - url.trim_start_matches(['\'', '"', '`', '(']).len();
+    let (start, is_url) = match url.find("://") {
+        Some(at) => (at + 3, true),
+        None => (quotes, false),
     };
-    if let Some(at) = word.rfind('@').filter(|&at| at >= start) {
-        word.replace_range(start..at, "***");
+    if let Some(at) = url.rfind('@').filter(|&at| at >= start)
+        && (is_url || is_secret(&url[start..at], &url[at + 1..]))
+    {
+        url.replace_range(start..at, "***");
     }
-    if let Some(at) = word.find("pass=").map(|at| at + "pass=".len()) {
-        let end = word[at..].find('&').map_or(word.len(), |n| at + n);
-        word.replace_range(at..end, "***");
+    for parameter in ["?pass=", "&pass="] {
+        if let Some(at) = url.find(parameter).map(|at| at + parameter.len()) {
+            let is_end = |c: char| c == '&' || c.is_whitespace();
+            let end = url[at..].find(is_end).map_or(url.len(), |n| at + n);
+            url.replace_range(at..end, "***");
+        }
     }
-    word
+    url
 }
 
 /// Formats bytes in hexadecimal.
@@ -339,6 +402,34 @@ mod tests {
             ),
             ("redis://:p@ss@host", "redis://***@host"),
             ("redis//:s3cret@host", "***@host"),
+            ("valkey//:s3cret@host", "***@host"),
+            ("REDIS//:s3cret@host", "***@host"),
+            ("redis:/:s3cret@host", "***@host"),
+            ("redis:bob:s3cret@host:6379", "***@host:6379"),
+            ("mysqls//bob:s3cret@host/db", "***@host/db"),
+            ("mariadb:bob:s3cret@host/db", "***@host/db"),
+            ("zookeeper//bob:s3cret@h1+h2/locks", "***@h1+h2/locks"),
+            ("Zk:/bob:s3cret@host", "***@host"),
+            (":s3cret@host:6379", "***@host:6379"),
+            ("bob:s3cret@host:6379", "***@host:6379"),
+            ("reddis//:s3cret@host", "***@host"),
+            ("--masters=redis//:s3cret@host", "***@host"),
+            ("unix:/run/r.sock?pass=s3cret", "unix:/run/r.sock?pass=***"),
+            ("/run/r.sock?db=1&pass=s3cret", "/run/r.sock?db=1&pass=***"),
+            (
+                "valkey//:s3cret@h1,redis://:s3cret@h2",
+                "***@h1,redis://***@h2",
+            ),
+            ("'redis://:s3,cr'et@host': no", "'redis://***@host': no"),
+            ("user 'bob'@'h1' is locked", "user 'bob'@'h1' is locked"),
+            (
+                "waiting for 'account:bob@example.org'",
+                "waiting for 'account:bob@example.org'",
+            ),
+            (
+                "(master redis://h: user bob@h1 is locked)",
+                "(master redis://h: user bob@h1 is locked)",
+            ),
             (
                 "unix:///run/r.sock?user=a&pass=s3cret&db=1",
                 "unix:///run/r.sock?user=a&pass=***&db=1",
@@ -351,6 +442,9 @@ mod tests {
         ] {
             assert_eq!(redact(text), clean);
         }
+        let typed = "unexpected argument 'bob:s3cret@host'; see --help";
+        let clean = "unexpected argument '***@host'; see --help";
+        assert_eq!(redact_typed(typed), clean);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit::{self, Failure, Outcome};
-use crate::variables;
+use crate::{output, variables};
 
 /// Prints help or version if the user asked for it. Every other error of the argument parser becomes a failure of wrong
 /// usage. `commands` is the whole command line interface.
@@ -17,10 +17,11 @@ pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> Outcome 
             let _ = error.print();
             Ok(exit::USAGE)
         }
-        _ => Err(Failure::usage(
-            unknown_word(error, commands)
-                .unwrap_or_else(|| one_line(&error.render().to_string(), origin(error))),
-        )),
+        _ => {
+            let line = unknown_word(error, commands)
+                .unwrap_or_else(|| one_line(&error.render().to_string(), origin(error)));
+            Err(Failure::usage(output::redact_typed(&line)))
+        }
     }
 }
 
