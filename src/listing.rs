@@ -24,14 +24,13 @@ const TOGETHER: usize = 64;
 pub struct Listing {
     /// The locks, sorted by name.
     pub locks: Vec<Listed>,
-    /// Whether the list is complete. False if there were more than 1000 locks, or if listing would have taken longer
-    /// than 5 s.
+    /// Whether the list contains every held lock. False if no majority of the masters returned names, if there were more
+    /// than 1000 locks, or if listing would have taken longer than 5 s.
     pub complete: bool,
     /// The masters that could not be asked for names, and why. This includes masters that restarted and may have
     /// forgotten locks ([`Fault::Quarantined`]). A lock that only these masters know is not listed.
     pub faults: Vec<(NodeName, Fault)>,
-    /// Whether a majority of the masters returned names. If so, and if the list is `complete`, the list contains every
-    /// held lock. Otherwise held locks may be missing.
+    /// Whether a majority of the masters returned names. If not, held locks may be missing.
     pub majority_answered: bool,
 }
 
@@ -129,12 +128,12 @@ impl Redlock {
                 Err(fault) => faults.push((name.clone(), fault)),
             }
         }
-        complete &= keys.len() <= MOST;
         let asked = coordinator.names().enumerate();
         let asked = asked.filter(|(_, name)| faults.iter().all(|(known, _)| known != *name));
         let majority_answered = coordinator
             .quorum
             .is_met_by(asked.map(|(node, _)| node).collect());
+        complete &= keys.len() <= MOST && majority_answered;
         let keys: Vec<_> = keys.into_iter().take(MOST).collect();
         let mut locks = self.listed(&keys).await;
         locks.retain(|lock| lock.status.verdict() != StatusVerdict::Free);

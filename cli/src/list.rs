@@ -39,7 +39,7 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
         });
         let not_asked: Vec<_> = not_asked.collect();
         output::print_json(&serde_json::json!({
-            "resources": locks, "complete": is_complete(&listing), "not_asked": not_asked,
+            "resources": locks, "complete": listing.complete, "not_asked": not_asked,
         }))?;
     } else {
         output::print_page(&page(&listing, &locks))?;
@@ -58,11 +58,6 @@ fn is_undecided(listing: &Listing, all: usize) -> bool {
     !listing.majority_answered && may_be_up(faults, all)
 }
 
-/// Whether no held lock is missing from the list.
-fn is_complete(listing: &Listing) -> bool {
-    listing.complete && listing.majority_answered
-}
-
 fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
     let mut text = if locks.is_empty() && !listing.majority_answered {
         "unknown: no majority answered\n".to_owned()
@@ -72,7 +67,9 @@ fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
         let rows: Vec<Vec<Cell>> = locks.iter().map(row).collect();
         output::table(&["RESOURCE", "TTL LEFT", "WAITING", "HOLDER"], &rows)
     };
-    if !is_complete(listing) {
+    if !listing.majority_answered {
+        text += "the list is incomplete: no majority of the masters answered, so there may be more locks\n";
+    } else if !listing.complete {
         text += "the list is incomplete: there may be more locks (narrow the list with --starting-with)\n";
     }
     for (master, fault) in &listing.faults {

@@ -100,6 +100,20 @@ async fn truncated_list_is_marked_as_such() {
 }
 
 #[tokio::test]
+async fn list_without_answers_of_a_majority_is_not_complete() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    for down in 0..3 {
+        let listing = redlock.list("").await;
+        let has_majority = down < 2;
+        assert_eq!(listing.majority_answered, has_majority, "{listing:?}");
+        assert_eq!(listing.complete, has_majority, "{listing:?}");
+        masters[down].kill().expect("killed");
+    }
+    assert!(!redlock.list("").await.complete);
+}
+
+#[tokio::test]
 async fn locks_in_memory_are_listed() {
     let redlock = Redlock::in_memory(3);
     let _guard = take(&redlock, "job").await;

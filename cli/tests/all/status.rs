@@ -82,6 +82,22 @@ fn listed_name_with_a_newline_can_be_passed_to_status() {
 }
 
 #[test]
+fn list_names_the_missing_majority_as_the_reason_why_it_is_incomplete() {
+    let masters = masters(3);
+    for master in masters.iter().take(2) {
+        master.kill().expect("killed");
+    }
+    let list = done(quorate(&masters).arg("status"));
+    assert_eq!(list.code, Some(69), "{list:?}");
+    assert!(
+        list.out
+            .contains("incomplete: no majority of the masters answered"),
+        "{list:?}"
+    );
+    assert!(!list.out.contains("--starting-with"), "{list:?}");
+}
+
+#[test]
 fn status_does_not_report_a_lock_as_free_while_most_masters_do_not_vote() {
     let masters = masters(5);
     let value = "0123456789abcdef".repeat(2);
