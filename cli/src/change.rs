@@ -174,8 +174,11 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
         output::print_json(&SurveyStatus::new(&survey))?;
     } else {
         show(&survey)?;
-        output::print(&format!("{}
-", survey::clients_table(&survey)))?;
+        output::print(&format!(
+            "{}
+",
+            survey::clients_table(&survey)
+        ))?;
     }
     let mut masters = survey.masters.iter();
     // A master that names the missing rights has answered, and its marker may have been read.
