@@ -259,7 +259,7 @@ impl RedlockBuilder {
 
     /// A text that describes the holder of a lock, at most 1 KiB. [`status`](Redlock::status) and waiters show the text
     /// together with the holder's host, pid, process name and the time of the acquire. With `None` the lock has no note
-    /// at all.
+    /// at all, and [`status`](Redlock::status) does not show which host and process waits for it.
     ///
     /// The note is written about 100 ms after the acquire. A lock that is released earlier never writes its note, and
     /// so does not pay for it.

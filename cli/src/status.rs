@@ -44,11 +44,14 @@ Examples:
 
 JSON fields (stable): resources[]: resource, resource_hex (only if the name is not UTF-8), verdict,
 holder, note (host, pid, process, since, text), quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
-fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.
+fencing_counter, waiting[] (id, lives_ms, host, pid, since), latency_ms, error, error_kind. Absent values are null.
 Only if there are any: holds[] (token, ttl_left_ms, note) of readers and owners; permits[] of the semaphore of
 that name, each with slot and the fields of a resource; permit_line[] (master, waiting[]), the clients that wait
 for a permit; permits_error, why the semaphore could not be read on a majority. Only without a name: slot of a
 listed permit; complete; not_asked[] (master, error, error_kind).";
+
+/// How many waiters the output for people shows.
+const SHOWN: usize = 10;
 
 /// The exit codes of `quorate status`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
@@ -206,16 +209,39 @@ pub(crate) struct WaiterStatus {
     pub(crate) id: String,
     /// Time until the waiter loses its place in the queue if it sends no further heartbeat, in milliseconds.
     pub(crate) lives_ms: u64,
+    /// The host name of the waiter's machine; null if the client does not show it.
+    pub(crate) host: Option<String>,
+    /// The pid of the waiter on its machine; null if the client does not show it.
+    pub(crate) pid: Option<u32>,
+    /// When the client began to wait, by the clock of its machine; null if the client does not show it.
+    pub(crate) since: Option<String>,
+    /// The waiter as one line, for the output for people.
+    #[serde(skip)]
+    pub(crate) line: String,
 }
 
 impl WaiterStatus {
     /// The clients that wait for the lock on one master. `state` is the state of the lock on that master.
     fn line(state: &KeyState) -> Vec<Self> {
+        let since = humantime::format_rfc3339_millis;
         let waiter = |waiter: &Waiter| Self {
             id: output::bytes(waiter.id.as_bytes()),
             lives_ms: waiter.lives.as_millis() as u64,
+            host: waiter.host.clone(),
+            pid: waiter.pid,
+            since: waiter.since.map(|at| since(at).to_string()),
+            line: Self::words(waiter),
         };
         state.queue.iter().map(waiter).collect()
+    }
+
+    fn words(waiter: &Waiter) -> String {
+        let (Some(pid), Some(since)) = (waiter.pid, waiter.since) else {
+            return "unknown client".to_owned();
+        };
+        let host = waiter.host.as_deref().unwrap_or("unknown host");
+        let since = humantime::format_rfc3339_seconds(since);
+        format!("{host}, pid {pid}, since {since}")
     }
 }
 
@@ -503,7 +529,8 @@ fn page(status: &ResourceStatus) -> String {
         _ => (RED, "unknown: no majority answered".to_owned()),
     };
     let rows: Vec<Vec<Cell>> = status.masters.iter().map(MasterStatus::row).collect();
-    let notes: String = holder_lines(status);
+    let queues = status.masters.iter().map(|master| &master.waiting);
+    let notes = holder_lines(status) + &waiting_lines(queues, status.note.as_ref());
     let (plain, semaphore) = match (status.permits.len(), waiting_for_permits(status)) {
         (0, 0) => ("", String::new()),
         (0, waiting) => ("plain lock ", format!("; {waiting} waiting for a permit")),
@@ -524,6 +551,35 @@ fn page(status: &ResourceStatus) -> String {
         ),
         permits(status)
     )
+}
+
+/// One line for each client that waits on the master with the longest queue. `queues` are the queues of the masters,
+/// and `holder` is the note of the holder.
+fn waiting_lines<'a>(
+    queues: impl Iterator<Item = &'a Vec<WaiterStatus>>,
+    holder: Option<&NoteStatus>,
+) -> String {
+    // The masters remove a waiter whose time has passed only when they are asked for the lock again.
+    let living = queues.map(|queue| queue.iter().filter(|one| one.lives_ms > 0).collect());
+    let waiters: Vec<&WaiterStatus> = living.max_by_key(Vec::len).unwrap_or_default();
+    let mut lines = String::new();
+    for (at, waiter) in waiters.iter().take(SHOWN).enumerate() {
+        // A holder that waited may still have its place, which is the first.
+        let holds = at == 0
+            && holder.is_some_and(|holder| {
+                (Some(&holder.host), Some(holder.pid)) == (waiter.host.as_ref(), waiter.pid)
+            });
+        let holds = if holds {
+            " (same process as the holder)"
+        } else {
+            ""
+        };
+        lines += &format!("waiting: {}{holds}\n", waiter.line);
+    }
+    if let Some(more @ 1..) = waiters.len().checked_sub(SHOWN) {
+        lines += &format!("waiting: {more} more, see --json\n");
+    }
+    lines
 }
 
 /// One line for each holder that has left a note.
@@ -569,5 +625,6 @@ fn permits(status: &ResourceStatus) -> String {
     if !rows.is_empty() {
         text += &output::table(&["SLOT", "STATE", "TTL LEFT", "FENCING", "HOLDER"], &rows);
     }
-    text
+    let queues = status.permit_line.iter().map(|line| &line.waiting);
+    text + &waiting_lines(queues, None)
 }

@@ -41,6 +41,8 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
     pub(crate) once: bool,
+    /// Whether the masters may show the host and process of this waiter.
+    pub(crate) described: bool,
     pub(crate) deadline: Instant,
     pub(crate) began: Instant,
     pub(crate) observer: Option<&'a Observer>,
@@ -249,7 +251,8 @@ impl<'a> AcquireLoop<'a> {
         let answers = missed.round.answers();
         let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
         drop(answers);
-        QueuePlace::draw(self.core, &self.wanted, drawn + 1)
+        let since = self.described.then_some(self.began);
+        QueuePlace::draw(self.core, &self.wanted, drawn + 1, since)
     }
 
     /// Enters the local queue. `Turn::Now(None)` means: this `try_acquire` must ask the masters although it has no

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::hold::core::Core;
+use crate::node::waiter_id;
 use crate::node::{Claim, Fairness, Ticket};
 use crate::protocol::instant::Instant;
 use crate::rounds::coordinator::Coordinator;
@@ -97,12 +98,24 @@ impl<'a> QueuePlace<'a> {
         pause.min(LONGEST_LOOK)
     }
 
-    pub(super) fn draw(core: &'a Core, wanted: &Wanted, number: u64) -> Self {
+    /// Draws the ticket `number`. `since` is the beginning of the wait if the masters may show who waits.
+    pub(super) fn draw(
+        core: &'a Core,
+        wanted: &Wanted,
+        number: u64,
+        since: Option<Instant>,
+    ) -> Self {
         let coordinator = &*core.coordinator;
         let id = core.waiters.fetch_add(1, Ordering::Relaxed);
-        let waiter = format!("{}:{id}", core.options.process).into();
+        let mut waiter = format!("{}:{id}", core.options.process);
+        if let (Some(since), Some(notes)) = (since, &core.options.notes) {
+            let runtime = &coordinator.runtime;
+            let waited = runtime.now().saturating_since(since).as_millis() as u64;
+            let since_ms = (runtime.wall_micros() / 1000).saturating_sub(waited);
+            waiter = waiter_id::describe(&waiter, &notes.identity().of_connection(), since_ms);
+        }
         let ticket = Ticket {
-            waiter,
+            waiter: waiter.into(),
             number,
             heartbeat: core.options.heartbeat,
         };

@@ -1,10 +1,11 @@
 //! The answer of one master to one request.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::fault::Fault;
 use super::note::Note;
 use super::value::{ServerRun, StoredValue};
+use super::waiter_id::{self, Described};
 
 /// The state of a lock on one master.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,7 +16,8 @@ pub struct KeyState {
     pub ttl_left: Option<Duration>,
     /// The fencing counter of the lock, if it exists on the master.
     pub counter: Option<u64>,
-    /// The waiters in the queue, the first waiter first; at most 100.
+    /// The waiters in the queue, the first waiter first; at most 100. A holder that had to wait may stay the first
+    /// waiter until one heartbeat time has passed or it releases the lock.
     pub queue: Vec<Waiter>,
     /// The holder's note, if the holder wrote one.
     pub note: Option<Note>,
@@ -50,17 +52,34 @@ impl Hold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// The waiter's id, which is the same on every master.
+    /// The waiter's id, which is the same on every master: 16 hexadecimal digits for the waiter's
+    /// [`Redlock`](crate::Redlock), and a number. `:r` follows if the waiter is a reader.
     pub id: String,
     /// The remaining time until the master removes the waiter, unless the waiter sends another heartbeat.
     pub lives: Duration,
+    /// The waiter's host, reduced to ASCII letters, digits, `.`, `-` and `_`. `None` if nothing is left, or if the waiter
+    /// does not show who it is, because its request sets `note(None)` or because its client is too old.
+    pub host: Option<String>,
+    /// The waiter's process id; `None` if the waiter does not show who it is.
+    pub pid: Option<u32>,
+    /// The time at which the client began to wait, by the client's clock; `None` if the waiter does not show who it is. A
+    /// client may have waited in the queue of its process first, where the masters do not see it.
+    pub since: Option<SystemTime>,
 }
 
 impl Waiter {
-    /// Creates a waiter as a master reports it. `lives` is the remaining time until the master removes it without
-    /// another heartbeat.
+    /// Creates a waiter as a master reports it. `id` is the id as the master stores it, which may contain host, process
+    /// id and start of the wait. `lives` is the remaining time until the master removes the waiter without another
+    /// heartbeat.
     pub fn new(id: String, lives: Duration) -> Self {
-        Self { id, lives }
+        let (id, Described { host, pid, since }) = waiter_id::read(&id);
+        Self {
+            id,
+            lives,
+            host,
+            pid,
+            since,
+        }
     }
 }
 

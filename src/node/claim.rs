@@ -10,7 +10,8 @@ use super::token::Token;
 /// A waiter's place in the queue. The ticket is the same on every master and in every message of this waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The waiter's id: 16 hexadecimal digits for its process, a colon, and the waiter's number in that process.
+    /// The waiter's id: 16 hexadecimal digits for its process, a colon, and the waiter's number in that process. A
+    /// description of the waiter may follow: `/HOST:PID:SINCE`, with the start of the wait in milliseconds since 1970.
     pub waiter: Arc<str>,
     /// The waiter's rank in the queue: the waiter with the smallest rank is first. Equal ranks are ordered by waiter
     /// id.

@@ -30,6 +30,7 @@ mod stream;
 mod text;
 mod token;
 mod value;
+pub(crate) mod waiter_id;
 mod wake;
 
 pub use answer::{Answer, Extended, Hold, KeyState, QueueInfo, Waiter};

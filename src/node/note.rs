@@ -50,6 +50,18 @@ pub struct Note {
     pub text: Option<String>,
 }
 
+/// The time `ms` milliseconds after the beginning of 1970; `None` if the time cannot be displayed.
+pub(super) fn moment(ms: u64) -> Option<SystemTime> {
+    let since = Duration::from_millis(ms);
+    let shown = UNIX_EPOCH.checked_add(since);
+    shown.filter(|_| since < END_OF_TIME)
+}
+
+/// The name of a host or of a program, in the form in which it is shown.
+pub(super) fn name(name: &str) -> String {
+    sanitize(name, NAME)
+}
+
 /// Splits a stored note into its parts; `None` if the note does not belong to the lock value `holder`.
 fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
     let rest = note.strip_prefix(holder)?.strip_prefix(b" ")?;
@@ -63,18 +75,15 @@ impl Note {
     pub(crate) fn read(note: &[u8], holder: &[u8]) -> Option<Self> {
         let parts = parts(note, holder)?;
         let mut parts = parts.iter().map(String::as_str);
-        let since = Duration::from_millis(parts.next()?.parse().ok()?);
+        let since = moment(parts.next()?.parse().ok()?)?;
         let pid = parts.next()?.parse().ok().filter(|pid| *pid != NOBODY)?;
-        let name = |part: &str| sanitize(part, NAME);
         let (host, process) = (name(parts.next()?), name(parts.next()?));
         let text = parts.next().filter(|text| !text.is_empty());
         Some(Self {
             host,
             pid,
             process,
-            since: UNIX_EPOCH
-                .checked_add(since)
-                .filter(|_| since < END_OF_TIME)?,
+            since,
             text: text.map(|text| sanitize(text, MAX_NOTE_LEN)),
         })
     }
@@ -119,7 +128,6 @@ impl Identity {
     }
 
     pub(crate) fn new(host: &str, pid: u32, process: &str) -> Self {
-        let name = |name: &str| sanitize(name, NAME);
         Self {
             host: name(host),
             pid,
@@ -127,8 +135,8 @@ impl Identity {
         }
     }
 
-    /// The last part of this process's connection names in `CLIENT LIST`: host and process id. The host name is reduced
-    /// to ASCII letters, digits, `.`, `-` and `_`, because the server accepts no spaces.
+    /// The last part of this process's connection names in `CLIENT LIST`, and of its waiters' ids: host and process id.
+    /// The host name is reduced to ASCII letters, digits, `.`, `-` and `_`, because the server accepts no spaces.
     pub(crate) fn of_connection(&self) -> String {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let host: String = self.host.chars().filter(|c| fits(*c)).collect();
@@ -149,6 +157,11 @@ impl Identity {
 pub struct NoteText(Option<Arc<str>>);
 
 impl NoteText {
+    /// Whether the lock gets a note.
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// The length of the added text in bytes if the text is longer than [`MAX_NOTE_LEN`]; otherwise `None`.
     pub(crate) fn too_long(&self) -> Option<usize> {
         let bytes = self.0.as_ref()?.len();
@@ -198,6 +211,11 @@ impl Notes {
     pub(crate) fn of(identity: Identity) -> Self {
         let usual = identity.says("");
         Self { identity, usual }
+    }
+
+    /// The identity of this process.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// The note of this process with the added text `note`; `None` if the holder wants no note.

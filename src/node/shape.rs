@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::token::Token;
+#[cfg(any(test, feature = "testing", feature = "node"))]
+use super::waiter_id::READER;
 use crate::keys;
 
 /// What a claim asks for: one plain lock, several or shared keys, or a slot of a semaphore.
@@ -107,10 +109,6 @@ impl Shape {
         !matches!(self, Self::Group(_))
     }
 }
-
-/// The suffix that marks the waiter id of a reader in the queue of a key.
-#[cfg(any(test, feature = "testing", feature = "node"))]
-const READER: &str = ":r";
 
 /// Whether this waiter id in the queue of a key belongs to a reader.
 #[cfg(any(test, feature = "testing", feature = "node"))]

@@ -236,8 +236,8 @@ impl LockRequest {
     }
 
     /// A text that describes the holder, at most 1 KiB. [`Redlock::status`] and waiters show it together with the
-    /// holder's host, pid, process name and the time of the acquire. With `None` the lock has no note at all. Default:
-    /// the builder's `note`.
+    /// holder's host, pid, process name and the time of the acquire. With `None` the lock has no note at all, and
+    /// [`Redlock::status`] does not show which host and process waits for the lock. Default: the builder's `note`.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -438,6 +438,7 @@ impl LockRequest {
             asked: None,
             ttl: self.ttl,
             once: self.wait == Wait::None,
+            described: self.note.is_some(),
             began,
             deadline: self.wait.deadline(began),
             observer: self.observer.as_ref(),

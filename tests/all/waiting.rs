@@ -3,12 +3,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{ms, secs};
 use quorate::node::Node;
-use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait};
+use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait, Waiter};
 use quorate_testbed::Masters;
 
 /// The heartbeat time of waiters. All keys of a dead waiter are gone after this time. Keys that must disappear earlier
@@ -209,6 +209,64 @@ async fn try_overtakes_no_waiter_and_a_dropped_waiter_leaves_the_queue_at_once()
         "a waiter that has left must not block a try"
     );
     drop(guard);
+}
+
+/// The waiters of a lock, as the first master shows them.
+async fn waiters(redlock: &Redlock, resource: &str) -> Vec<Waiter> {
+    let status = redlock.status(resource).await.expect("a good name");
+    let state = status.nodes.into_iter().next().expect("a master").state;
+    state.expect("an answer").queue
+}
+
+#[tokio::test]
+async fn status_shows_which_process_waits_and_since_when() {
+    let masters = Masters::start(3).expect("three masters");
+    let (holder, waiter, silent) = (redlock(&masters), redlock(&masters), redlock(&masters));
+    let guard = holder.acquire("x").await.expect("free");
+    // Waiter ids contain whole milliseconds.
+    let began = SystemTime::now() - Duration::from_millis(1);
+    // The second task waits behind the first in the queue of their process.
+    let [first, second] = [(); 2].map(|()| tokio::spawn(waiter.lock("x").acquire()));
+    within(PATIENCE, "the first task must be queued", || {
+        queued(&masters, "x") == 1
+    })
+    .await;
+    let hidden = tokio::spawn(silent.lock("x").note(None).acquire());
+    within(PATIENCE, "the process without notes must be queued", || {
+        queued(&masters, "x") == 2
+    })
+    .await;
+    let joined = SystemTime::now();
+    let line = waiters(&holder, "x").await;
+    let [shown, unknown] = &line[..] else {
+        panic!("{line:?}");
+    };
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().into_owned();
+    assert_eq!(shown.host, Some(host));
+    assert_eq!(shown.pid, Some(std::process::id()));
+    let since = shown.since.expect("a time");
+    assert!(since >= began && since <= joined, "{shown:?}");
+    let who = (&unknown.host, unknown.pid, unknown.since);
+    assert_eq!(who, (&None, None, None));
+
+    // Now the second task joins the queue on the masters, behind the place of the holder.
+    guard.release().await;
+    let guard = first.await.expect("no panic").expect("released");
+    guard.release().await;
+    let guard = hidden.await.expect("no panic").expect("released");
+    within(PATIENCE, "the second task must be queued", || {
+        queued(&masters, "x") == 2
+    })
+    .await;
+    let line = waiters(&holder, "x").await;
+    let since = line.last().and_then(|waiter| waiter.since);
+    assert!(
+        since.is_some_and(|since| since <= joined),
+        "the wait in the queue of the process must count: {line:?}"
+    );
+    guard.release().await;
+    drop(second.await.expect("no panic").expect("released"));
 }
 
 /// Regression test: the task that ends expired leases once processed the same lease again and again.

@@ -63,6 +63,7 @@ macro_rules! all_cases {
             look:
                 look_request_for_an_absent_lock_finds_nothing
                 look_request_returns_holder_remaining_time_and_counter
+                look_request_returns_who_waits_and_since_when
                 look_request_changes_nothing
                 look_request_for_a_lock_key_of_another_data_type_is_a_fault
                 forced_release_deletes_the_lock_key_and_returns_its_value

@@ -1,10 +1,12 @@
 //! Contract cases: looking at a lock on one master, and force-releasing it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use quorate::Token;
-use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group, KeyState, Mode, Part};
+use quorate::node::{
+    Answer, Claim, Class, Extended, Fairness, Fault, Group, KeyState, Mode, Part, Ticket, Waiter,
+};
 
 use crate::arm::{Arm, LONG, assert_about, each, fence, hex, now};
 use crate::support::asking::{acquire, claim, extend, look, smash, token};
@@ -47,6 +49,82 @@ pub(crate) async fn look_request_returns_holder_remaining_time_and_counter(arm: 
     let found = state(arm).await;
     assert_eq!(found.holder.as_deref(), Some(&b"somebody"[..]));
     assert_eq!(found.ttl_left, None);
+}
+
+/// Queues a waiter behind the holder of the lock: a writer, or a reader if `reads`.
+async fn queue(arm: &Arm, waiter: &str, number: u64, reads: bool) {
+    let ticket = Ticket {
+        waiter: waiter.into(),
+        number,
+        heartbeat: LONG,
+    };
+    let claim = Claim::new("", KEY, token(9), true);
+    let mut claim = claim.with_fairness(Fairness::Fair(Some(Box::new(ticket))));
+    if reads {
+        claim = claim.with_group(Group::new(vec![Part {
+            key: KEY.into(),
+            mode: Mode::Class(Class::Shared),
+        }]));
+    }
+    let said = arm.ask(acquire(&Arc::new(claim), LONG, now())).await;
+    assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
+}
+
+pub(crate) async fn look_request_returns_who_waits_and_since_when(arm: &Arm) {
+    arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    let since = SystemTime::UNIX_EPOCH + Duration::from_millis(1_763_000_000_500);
+    let longest = "h".repeat(64);
+    let largest = format!("{}:{}/{longest}:{}", "f".repeat(16), u64::MAX, u32::MAX);
+    let latest = SystemTime::UNIX_EPOCH + Duration::from_millis(253_402_300_799_999);
+    let unknown = (None, None, None);
+    for (number, (waiter, reads, id, shown)) in [
+        (
+            "00000000000000a1:1/web-3:4711:1763000000500",
+            false,
+            "00000000000000a1:1",
+            (Some("web-3"), Some(4711), Some(since)),
+        ),
+        (
+            "00000000000000a2:10/web-3:1:1763000000500",
+            true,
+            "00000000000000a2:10:r",
+            (Some("web-3"), Some(1), Some(since)),
+        ),
+        // A client that does not describe itself, and text that is not a description.
+        ("00000000000000a3:7", false, "00000000000000a3:7", unknown),
+        ("00000000000000a4:7", true, "00000000000000a4:7:r", unknown),
+        (
+            "00000000000000a5:7/h",
+            false,
+            "00000000000000a5:7/h",
+            unknown,
+        ),
+        (
+            &format!("{largest}:253402300799999"),
+            true,
+            &format!("{}:{}:r", "f".repeat(16), u64::MAX),
+            (Some(&*longest), Some(u32::MAX), Some(latest)),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        queue(arm, waiter, number as u64 + 1, reads).await;
+        let line = state(arm).await.queue;
+        assert_eq!(line.len(), number + 1, "{line:?}");
+        let Some(Waiter {
+            id: short,
+            host,
+            pid,
+            since,
+            ..
+        }) = line.last()
+        else {
+            unreachable!("the line is not empty");
+        };
+        assert_eq!(short, id);
+        assert_eq!((host.as_deref(), *pid, *since), shown, "{waiter}");
+    }
 }
 
 pub(crate) async fn look_request_changes_nothing(arm: &Arm) {

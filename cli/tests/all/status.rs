@@ -62,6 +62,109 @@ fn status_reports_whether_a_lock_is_held_free_or_unknown() {
     end(holder);
 }
 
+#[test]
+fn status_shows_host_pid_and_start_of_each_waiting_command() {
+    let masters = masters(3);
+    let holder = |name: &str, options: &[&str]| {
+        let words = [options, &[name]].concat();
+        let command = run(&masters, &words, &["sleep", &mark()]).spawn();
+        command.expect("starts")
+    };
+    let holders = [holder("r", &[]), holder("api", &["--permits", "1"])];
+    until_held(&masters, "r");
+    until_held(&masters, "quorate:slot:0:api");
+    let waiters = [
+        run(&masters, &["r"], &["true"]).spawn().expect("starts"),
+        run(&masters, &["--permits", "1", "api"], &["true"])
+            .spawn()
+            .expect("starts"),
+    ];
+    let status = || json(&done(quorate(&masters).args(["status", "--json", "r", "api"])).out);
+    let line = |status: &Value, master: usize| {
+        let [r, api] = [0, 1].map(|at| &status["resources"][at]);
+        [
+            r["masters"][master]["waiting"].clone(),
+            api["permit_line"][master]["waiting"].clone(),
+        ]
+    };
+    common::until("both waiters are queued on all masters", || {
+        let status = status();
+        (0..3).all(|master| {
+            let [r, api] = line(&status, master);
+            [r, api]
+                .iter()
+                .all(|line| line.as_array().is_some_and(|all| all.len() == 1))
+        })
+    });
+    let status = status();
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().into_owned();
+    let text = done(quorate(&masters).args(["status", "r", "api"])).out;
+    for (lines, waiter) in line(&status, 2).iter().zip(&waiters) {
+        let shown = &lines[0];
+        assert_eq!(shown["host"], host, "{shown}");
+        assert_eq!(shown["pid"], waiter.id(), "{shown}");
+        let since = shown["since"].as_str().expect("a time");
+        let at = humantime::parse_rfc3339(since).expect("a time");
+        let age = std::time::SystemTime::now().duration_since(at);
+        assert!(age.is_ok_and(|age| age.as_secs() < 60), "{since}");
+        // The text shows whole seconds.
+        let seconds = since.split_once('.').map_or(since, |(seconds, _)| seconds);
+        let words = format!("waiting: {host}, pid {}, since {seconds}Z\n", waiter.id());
+        assert!(text.contains(&words), "no {words:?}: {text}");
+    }
+    for child in waiters.into_iter().chain(holders) {
+        signal(&child, "TERM");
+        end(child);
+    }
+}
+
+#[test]
+fn status_shows_the_first_ten_waiters_that_are_alive_and_marks_the_holder() {
+    let masters = masters(1);
+    let token = "0123456789abcdef".repeat(2);
+    let all = |words: &[&str]| {
+        let done = masters[0].command(words).expect("alive");
+        assert!(
+            !matches!(done, quorate_testbed::Reply::Error(_)),
+            "{done:?}"
+        );
+    };
+    let note = format!("{token} 1763000000500\t7\tweb-3\tbackup\t");
+    all(&["SET", "r", &token, "PX", "60000"]);
+    all(&["SET", "quorate:note:r", &note, "PX", "60000"]);
+    for number in 0..14 {
+        let (pid, alive) = match number {
+            0 => ("7", "9e15"),
+            // The place has expired.
+            1 => ("8", "0"),
+            _ => ("8", "9e15"),
+        };
+        // The ids of old clients contain neither host nor pid.
+        let id = match number {
+            2 => "00000000000000aa:2".to_owned(),
+            _ => format!("00000000000000aa:{number}/web-3:{pid}:1763000000500"),
+        };
+        all(&["ZADD", "quorate:queue:r", &number.to_string(), &id]);
+        all(&["ZADD", "quorate:alive:r", alive, &id]);
+    }
+    let status = done(quorate(&masters).args(["status", "r"]));
+    let lines: Vec<&str> = status
+        .out
+        .lines()
+        .filter(|line| line.starts_with("waiting: "))
+        .collect();
+    assert_eq!(lines.len(), 11, "{status:?}");
+    let since = "since 2025-11-13T02:13:20Z";
+    assert_eq!(
+        lines[0],
+        format!("waiting: web-3, pid 7, {since} (same process as the holder)")
+    );
+    assert_eq!(lines[1], "waiting: unknown client");
+    assert_eq!(lines[2], format!("waiting: web-3, pid 8, {since}"));
+    assert_eq!(lines[10], "waiting: 3 more, see --json");
+}
+
 /// Reads the name from the JSON of a list, and asks for its status.
 #[test]
 fn listed_name_with_a_newline_can_be_passed_to_status() {

@@ -1,6 +1,6 @@
 //! Wait locks: named locks of the server, with which a listener waits for the client ahead without polling.
 //!
-//! A waiter in a queue keeps a wait lock with its own id, and a holder that has renewed its lock keeps a wait lock with
+//! A waiter in a queue keeps a wait lock with its own short id, and a holder that has renewed its lock keeps a wait lock with
 //! the value of the lock. The waiter directly behind it blocks on that wait lock. A wait lock never decides anything: a
 //! waiter that gets one only asks for the lock again. If a wait lock is missing, the listener polls.
 
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::codec::StoredItem;
 use super::contract::WaitLock;
 use crate::node::memory::items::{Item, Kind};
-use crate::node::{Claim, Request};
+use crate::node::shape::is_reader;
+use crate::node::{Claim, Request, waiter_id};
 
 /// The wait locks to keep or release after a request, if `after` is the content of its records after the request.
 pub(super) fn changes(request: &Request, after: &[&StoredItem]) -> Vec<WaitLock> {
@@ -32,7 +33,7 @@ fn of_ticket(claim: &Claim, after: &[&StoredItem]) -> Option<WaitLock> {
     let waiter = &claim.ticket()?.waiter;
     let queued = |item: &Item| item.id.kind == Kind::Place && item.id.member == waiter.as_bytes();
     let is_queued = after.iter().any(|stored| queued(&stored.item));
-    Some(change(waiter.clone(), is_queued))
+    Some(change(waiter_id::short(waiter).into(), is_queued))
 }
 
 fn of_lock(claim: &Claim, after: &[&StoredItem]) -> WaitLock {
@@ -77,6 +78,10 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
         }
     }
     let ahead = std::str::from_utf8(ahead?).ok()?;
+    // A reader keeps no wait lock.
+    let ahead = Some(ahead)
+        .filter(|ahead| !is_reader(ahead))
+        .map(waiter_id::short)?;
     is_fit(ahead).then(|| ahead.into())
 }
 
@@ -104,13 +109,13 @@ mod tests {
     use super::super::codec::Clock;
     use super::*;
     use crate::node::memory::Master;
-    use crate::node::{Fairness, Ticket, Token};
+    use crate::node::{Class, Fairness, Group, Mode, Part, Ticket, Token};
 
     const NOW: u64 = 1_000_000;
 
     fn claim(number: u8) -> Arc<Claim> {
         let ticket = Ticket {
-            waiter: format!("0123456789abcdef:{number}").into(),
+            waiter: format!("0123456789abcdef:{number}/host:1:1763000000500").into(),
             number: number.into(),
             heartbeat: Duration::from_secs(5),
         };
@@ -158,6 +163,22 @@ mod tests {
             None,
             "nobody is ahead of a claim that is not queued"
         );
+    }
+
+    #[test]
+    fn waiter_behind_a_reader_uses_no_wait_lock() {
+        let reads = Group::new(vec![Part {
+            key: b"a"[..].into(),
+            mode: Mode::Class(Class::Shared),
+        }]);
+        let place = Box::new(claim(2).ticket().expect("a ticket").clone());
+        let reader = Claim::new("", b"a", Token::from_bytes([2; 16]), true).with_group(reads);
+        let reader = Arc::new(reader.with_fairness(Fairness::Fair(Some(place))));
+        let [holder, last] = [claim(1), claim(3)];
+        let stored = after(&[acquire(&holder), acquire(&reader), acquire(&last)]);
+        assert_eq!(ahead(&last, &stored), None, "a reader keeps no wait lock");
+        let stored = after(&[acquire(&holder), acquire(&last)]);
+        assert_eq!(ahead(&last, &stored), Some("0123456789abcdef:1".into()));
     }
 
     #[test]

@@ -1,0 +1,140 @@
+//! The ids of waiters in the queues of the masters, and the description of a waiter in its id.
+//!
+//! An id is `PROCESS:NUMBER`, or `PROCESS:NUMBER/HOST:PID:SINCE` if the waiter describes itself. PROCESS is 16
+//! hexadecimal digits for the [`Redlock`](crate::Redlock) of the waiter, and NUMBER counts its waiters. SINCE is the
+//! time at which the wait began, in milliseconds since 1970. In the queue of a key, [`READER`] follows the id of a
+//! reader.
+//!
+//! For masters an id is text without a meaning, except for PROCESS and [`READER`]. They order waiters with equal
+//! tickets by id. PROCESS and NUMBER are unique, so the description never decides this order.
+
+use std::time::SystemTime;
+
+use super::note::{moment, name};
+
+/// The suffix that marks the waiter id of a reader in the queue of a key.
+pub(crate) const READER: &str = ":r";
+
+/// Separates a waiter's short id from the description of the waiter. It sorts before all digits, so that waiters of one
+/// process with equal tickets have the same order as without descriptions.
+pub(crate) const BETWEEN: char = '/';
+
+/// The description of a waiter in its id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Described {
+    pub(crate) host: Option<String>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) since: Option<SystemTime>,
+}
+
+/// The waiter id with this description: `process` is the name of the waiter's process in the form `HOST:PID`.
+pub(crate) fn describe(id: &str, process: &str, since_ms: u64) -> String {
+    format!("{id}{BETWEEN}{process}:{since_ms}")
+}
+
+/// Splits a waiter id into the short id, the description, and the suffix of a reader.
+fn parts(id: &str) -> (&str, Option<&str>, &str) {
+    let (rest, reader) = match id.strip_suffix(READER) {
+        Some(rest) => (rest, READER),
+        None => (id, ""),
+    };
+    match rest.split_once(BETWEEN) {
+        Some((short, description)) => (short, Some(description), reader),
+        None => (rest, None, reader),
+    }
+}
+
+/// Splits a waiter id into the short id and the description. An id with a malformed description is returned unchanged.
+pub(crate) fn read(id: &str) -> (String, Described) {
+    let (short, description, reader) = parts(id);
+    match description.and_then(described) {
+        Some(described) => (format!("{short}{reader}"), described),
+        None => (id.to_owned(), Described::default()),
+    }
+}
+
+/// The short id in a waiter id: without the description, and without [`READER`].
+#[cfg(any(test, feature = "node"))]
+pub(crate) fn short(id: &str) -> &str {
+    parts(id).0
+}
+
+fn described(description: &str) -> Option<Described> {
+    let mut parts = description.rsplitn(3, ':');
+    let since = moment(parts.next()?.parse().ok()?)?;
+    let pid = parts.next()?.parse().ok()?;
+    let host = Some(name(parts.next()?)).filter(|host| !host.is_empty());
+    Some(Described {
+        host,
+        pid: Some(pid),
+        since: Some(since),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::super::note::Identity;
+    use super::*;
+
+    #[test]
+    fn waiter_id_is_read_as_it_was_written() {
+        let me = Identity::new("web-3", 4711, "backup").of_connection();
+        let id = describe("0123456789abcdef:7", &me, 1_763_000_000_500);
+        assert_eq!(id, "0123456789abcdef:7/web-3:4711:1763000000500");
+        let wanted = Described {
+            host: Some("web-3".into()),
+            pid: Some(4711),
+            since: Some(UNIX_EPOCH + Duration::from_millis(1_763_000_000_500)),
+        };
+        assert_eq!(read(&id), ("0123456789abcdef:7".into(), wanted.clone()));
+        let reader = format!("{id}{READER}");
+        assert_eq!(read(&reader), ("0123456789abcdef:7:r".into(), wanted));
+        assert_eq!(short(&id), "0123456789abcdef:7");
+        let nameless = describe("a:1", &Identity::new("\u{fc}", 7, "p").of_connection(), 0);
+        let (_, nameless) = read(&nameless);
+        assert_eq!((nameless.host, nameless.pid), (None, Some(7)));
+    }
+
+    #[test]
+    fn malformed_description_of_a_waiter_is_not_read() {
+        for id in [
+            "",
+            ":r",
+            "/",
+            "0123456789abcdef:7",
+            "0123456789abcdef:7:r",
+            "a:1/h:1",
+            "a:1/h:x:1",
+            "a:1/h:1:x",
+            "a:1/h:4294967296:1",
+            "a:1/h:1:1:r:r",
+            // A time after the year 9999 cannot be displayed.
+            "a:1/h:1:253402300800000",
+            "a:1/h:1:18446744073709551616",
+        ] {
+            assert_eq!(read(id), (id.to_owned(), Described::default()), "{id:?}");
+        }
+    }
+
+    #[test]
+    fn description_keeps_the_order_of_waiters_with_equal_tickets() {
+        let mut numbers: Vec<u64> = (0..200).chain([u64::MAX]).collect();
+        let mut described = numbers.clone();
+        let id = |number: &u64| format!("0123456789abcdef:{number}");
+        numbers.sort_unstable_by_key(id);
+        // Later waiters of the same process have a larger time.
+        described.sort_unstable_by_key(|number| describe(&id(number), "h:1", *number));
+        assert_eq!(numbers, described);
+    }
+
+    #[test]
+    fn longest_description_does_not_look_like_a_reader_and_has_few_bytes() {
+        let host = "h".repeat(200);
+        let me = Identity::new(&host, u32::MAX, "p").of_connection();
+        let id = describe(&format!("{}:{}", "f".repeat(16), u64::MAX), &me, u64::MAX);
+        assert!(!id.ends_with(READER), "{id}");
+        assert!(id.len() <= 136, "{}", id.len());
+    }
+}
