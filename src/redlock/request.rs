@@ -176,6 +176,9 @@ impl IntoFuture for LockRequest {
     }
 }
 
+/// Whether this process has reported a dropped request on standard error.
+static PRINTED: AtomicBool = AtomicBool::new(false);
+
 impl Drop for LockRequest {
     fn drop(&mut self) {
         if *self.used.get_mut() || std::thread::panicking() {
@@ -189,7 +192,6 @@ impl Drop for LockRequest {
         };
         tracing::warn!(%resource, "{dropped}");
         // Many programs collect only errors, and a lock that was never taken must not go unnoticed.
-        static PRINTED: AtomicBool = AtomicBool::new(false);
         if !tracing::enabled!(tracing::Level::WARN) && !PRINTED.swap(true, Ordering::Relaxed) {
             eprintln!("quorate: {resource:?}: {dropped}");
         }

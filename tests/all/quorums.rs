@@ -187,9 +187,10 @@ async fn each_lock_has_one_holder_and_rising_tokens_while_a_quorum_is_added_or_r
     let changes = [0, APART_US, -APART_US].map(async |ahead| {
         for adds in [true, false] {
             let four = quorums_with_clock(ahead);
-            let (old, new) = match adds {
-                true => (&four[..3], &four[..]),
-                false => (&four[..], &four[..3]),
+            let (old, new) = if adds {
+                (&four[..3], &four[..])
+            } else {
+                (&four[..], &four[..3])
             };
             for pair in steps(old, new).windows(2) {
                 let wrong = play(&locks(&four), &pair[0], &pair[1]).await;
@@ -212,8 +213,8 @@ async fn leaving_out_a_step_lets_holders_overlap_or_tokens_fall() {
     let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
     let first = steps[1].acquire(&names[0]).await.expect("free");
     let second = steps[3].acquire(&names[0]).await.expect("a second holder");
-    let all = first.guards.iter().chain(&second.guards);
-    assert!(all.map(LockGuard::is_valid).all(|is_valid| is_valid));
+    let mut all = first.guards.iter().chain(&second.guards);
+    assert!(all.all(LockGuard::is_valid));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,9 +13,9 @@ fn text(name: &str) -> String {
 fn without_comments(name: &str) -> String {
     let text = text(name);
     let lines = text
-        .lines()
+        .split_inclusive('\n')
         .filter(|line| !line.trim_start().starts_with('#'));
-    lines.map(|line| format!("{line}\n")).collect()
+    lines.collect()
 }
 
 /// The cells of the table row with this name, in the columns `scripts/test`, `.ci/run` and `scripts/test --all`.

@@ -398,7 +398,9 @@ mod tests {
             assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
         }
         let encoded = "redis://user:a%2Fb%3Fc%23d%40e@host";
-        let address = Address::parse(encoded).ok().expect("accepted");
+        let Ok(address) = Address::parse(encoded) else {
+            panic!("the URL must be accepted");
+        };
         let password = address.info.redis_settings().password();
         assert_eq!(password, Some("a/b?c#d@e"));
     }
