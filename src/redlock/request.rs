@@ -1,6 +1,7 @@
 //! A request for one lock with its own options, and how it becomes a guard.
 
 use std::fmt;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -193,7 +194,7 @@ impl Drop for LockRequest {
         tracing::warn!(%resource, "{dropped}");
         // Many programs collect only errors, and a lock that was never taken must not go unnoticed.
         if !tracing::enabled!(tracing::Level::WARN) && !PRINTED.swap(true, Ordering::Relaxed) {
-            eprintln!("quorate: {resource:?}: {dropped}");
+            let _ = writeln!(std::io::stderr(), "quorate: {resource:?}: {dropped}");
         }
     }
 }
