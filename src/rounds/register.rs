@@ -285,7 +285,7 @@ impl ValueAnswers {
         answers.all(|answer| matches!(answer, Some(Ok(Answer::Written { .. }))))
     }
 
-    /// Whether the user lacks a right on so many masters that the others are no majority.
+    /// Whether the masters on which the user does not lack a right are no majority.
     pub(crate) fn is_denied(&self) -> bool {
         let answers = self.answers().enumerate();
         let denied = answers.filter(|(_, answer)| matches!(answer, Some(Err(Fault::Denied(_)))));
