@@ -6,14 +6,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// The pauses between two attempts of one acquire. They apply to unordered waiters, and to all waiters while there is
-/// no quorum. They also apply to the first waiter of a queue if the holder did not queue, because such a holder may not
-/// wake any waiter.
+/// no quorum. They also apply to the first waiter of a queue if the holder did not queue, because such a holder might
+/// release the lock without waking a waiter.
 ///
-/// Delays grow from `first` by `factor` up to `most`. Each delay is drawn at random between half of the value that it
-/// has grown to and the full value, so that two clients that collided once do not collide again.
+/// The pauses grow from `first` by `factor` up to `most`. Each pause is drawn at random between half of the value that
+/// it has grown to and the full value, so that two clients that collided once are unlikely to collide again.
 ///
-/// Defaults: `first` 10 ms, `factor` 1.6, `most` 250 ms. Lower them for locks that are held for a few milliseconds.
-/// Raise them if many clients wait for a long time for a few locks.
+/// Defaults: `first` 10 ms, `factor` 1.6, `most` 250 ms. Lower `first` and `most` for locks that are held for a few
+/// milliseconds. Raise them if many clients wait for a long time for a few locks.
 ///
 /// ```
 /// use std::time::Duration;

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_period_lengths_times_of_day_and_time_zones_are_refused() {
+    fn invalid_periods_and_times_of_day_and_time_zones_are_refused() {
         for text in ["1month", "1M", "2 years", "1y", "0s", "fortnight"] {
             assert!(per(text).is_err(), "{text}");
         }

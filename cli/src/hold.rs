@@ -68,7 +68,7 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     kind: KindArgs,
 
-    /// Send SIGTERM to the process with this pid when the lock is lost, for example to a script ($$)
+    /// When the lock is lost, send SIGTERM to the process with this pid ($$ is the pid of the calling script)
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(2..))]
     terminate: Option<i32>,
 

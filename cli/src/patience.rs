@@ -31,7 +31,7 @@ pub(crate) fn patient(masters: &mut MasterOptions) -> Result<Redlock, Failure> {
     config::redlock(masters, None)
 }
 
-/// Limits how often a command asks again.
+/// Limits for how long a command that does not wait repeats its request to the masters.
 pub(crate) struct Patience {
     began: Instant,
 }

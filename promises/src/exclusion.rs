@@ -18,7 +18,7 @@ pub struct Belief<I> {
 /// Two beliefs on the same resource that overlap in time, which breaks the promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap<I> {
-    /// The client or hold whose belief began earlier.
+    /// The client or hold that already believed that it held the resource when the overlap began.
     pub other: I,
     /// When the overlap begins.
     pub from: u64,

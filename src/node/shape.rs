@@ -116,7 +116,7 @@ pub(crate) fn is_reader(place: &str) -> bool {
     place.ends_with(READER)
 }
 
-/// How a lock holds one of its keys: exclusively or shared.
+/// How a claim holds one of its keys: exclusively, or shared with others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// No other lock can hold the key at the same time. The key's value is the random value of the attempt.

@@ -174,7 +174,7 @@ fn arrows(package: &str) -> Arrows {
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
                 let at = target(&from, path, &modules, folders);
-                // A path to a re-export of the root names no file, so it is left out.
+                // A path such as `crate::Name` may name an item that the crate root re-exports. It leads to no file.
                 to.extend(at.filter(|at| (folders || !at.is_empty()) && *at != from));
             }
         }

@@ -94,10 +94,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, env = "QUORATE_SPAWN", value_parser = clap::builder::BoolishValueParser::new())]
     spawn: bool,
 
-    /// Start one server for each of these kinds, and measure them as one quorum; repeat the option to compare quorums
+    /// Start one server for each of these kinds, and measure them together; repeat the option to compare sets of masters
     ///
-    /// The kinds are redis, mysql and zookeeper, separated by commas. In the variable, separate several quorums by
-    /// spaces.
+    /// The kinds are redis, mysql and zookeeper, separated by commas. In the environment variable, separate several sets
+    /// by spaces.
     #[arg(
         long,
         value_name = "KIND,KIND,..",

@@ -159,7 +159,7 @@ impl World {
         self.at(at, Event::Obeyed { order });
     }
 
-    /// The reply to an order reaches the operator.
+    /// Delivers the reply to the operator's order with this index. Returns the waker of the task that waits for it.
     pub(super) fn obeyed(&mut self, index: usize) -> Option<Waker> {
         let order = &mut self.orders[index];
         order.obeyed = true;

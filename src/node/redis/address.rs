@@ -57,7 +57,9 @@ impl Address {
             _ => return Err(bad(format!("unknown scheme {scheme:?}: {SCHEMES}"))),
         };
         if rest.is_empty() || rest.starts_with('?') {
-            return Err(bad(format!("no address after the scheme: {SCHEMES}")));
+            return Err(bad(format!(
+                "no address after the scheme; write one of: {SCHEMES}"
+            )));
         }
         let socket = scheme.ends_with("unix");
         if rest.contains('#') {

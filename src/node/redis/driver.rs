@@ -33,7 +33,7 @@ pub struct Wants {
     pub stage: Stage,
     /// The bytes to write to the connection.
     pub bytes: Vec<u8>,
-    /// The latest time for the next call of [`tick`](Driver::tick), if there is one.
+    /// The time by which [`tick`](Driver::tick) must be called next; `None` if no call is due.
     pub wake_at: Option<Instant>,
 }
 
