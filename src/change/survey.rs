@@ -59,7 +59,7 @@ impl MasterSeen {
     }
 
     /// Whether the master answered, but the operator's user lacks a right that the steps of a replacement need
-    /// ([`ChangeSeen::missing`]). No step is executed then.
+    /// ([`ChangeSeen::missing`](crate::node::change::ChangeSeen::missing)). No step is executed then.
     pub fn lacks_rights(&self) -> bool {
         !self.seen.missing.is_empty()
     }
