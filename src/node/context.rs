@@ -41,7 +41,8 @@ impl Context {
         }
     }
 
-    /// The time limit for all steps of connecting to a master.
+    /// The time limit for all steps of connecting to a store.
+    #[cfg(any(test, feature = "node"))]
     pub(crate) fn connect_limit(&self) -> Duration {
         CONNECT_STEPS * self.connect_timeout
     }
