@@ -297,7 +297,7 @@ mod tests {
                 let long = arg.get_long().unwrap_or_default();
                 if matches!(
                     long,
-                    "help" | "version" | "yes" | "create" | "drop" | "status"
+                    "help" | "version" | "yes" | "create" | "drop" | "status" | "print"
                 ) {
                     continue; // no variable: the user must type these on each call
                 }

@@ -20,8 +20,8 @@ pub struct Context {
     pub runtime: Arc<dyn Runtime>,
     /// The longest TTL that any client of these masters uses.
     pub max_ttl: Duration,
-    /// The time limit for one step of connecting to a master. A store, whose steps are not known, gets the sum of the
-    /// limits of three steps.
+    /// The time limit for one step of connecting to a master. For a store: the time limit for the whole attempt to
+    /// connect.
     pub connect_timeout: Duration,
     /// The setting of the restart guard, which withholds the votes of masters that restarted recently.
     pub restart_guard: RestartGuard,
@@ -39,12 +39,6 @@ impl Context {
             restart_guard: RestartGuard::On,
             roster: Arc::default(),
         }
-    }
-
-    /// The time limit for all steps of connecting to a store.
-    #[cfg(any(test, feature = "node"))]
-    pub(crate) fn connect_limit(&self) -> Duration {
-        CONNECT_STEPS * self.connect_timeout
     }
 }
 

@@ -1,7 +1,7 @@
 //! The task that serves the requests to a store over one session, and opens a new session when the session is lost.
 //!
 //! Every request is answered, whatever the store does. A request that was sent is answered within the store's timeout,
-//! a request that waits for a session within three connect timeouts, and a request that waits behind too many others (a
+//! a request that waits for a session within the connect timeout, and a request that waits behind too many others (a
 //! burst) within [`BURST_TIMEOUTS`] times the store's timeout. A session that does not answer in time is dropped, and
 //! its unanswered requests are made harmless: the next change of each record involved gives that record another
 //! version.
@@ -129,7 +129,7 @@ impl<S: Store> SessionTask<S> {
             time: StoreTime::new(context.runtime.wall_micros(), now),
             back_off: BackOff::new(seed),
             // The first requests wait until the first connection is established.
-            patience: Some(now + context.connect_limit()),
+            patience: Some(now + context.connect_timeout),
             patient_at: now,
             fault: Fault::Down("connecting".into()),
             closed_at: None,
@@ -184,7 +184,7 @@ impl<S: Store> SessionTask<S> {
 
     async fn connect(&mut self) -> Result<Online<S::Session>, Fault> {
         let shared = self.shared.clone();
-        let limit = shared.context().connect_limit();
+        let limit = shared.context().connect_timeout;
         let until = self.now() + limit;
         let connected = self.wait_apart(until, shared.store.connect()).await;
         let (session, greeting) = connected.unwrap_or_else(|| Err(Fault::NoConnection(limit)))?;

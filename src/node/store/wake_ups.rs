@@ -106,7 +106,7 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
     let mut back_off = BackOff::new(u64::from_le_bytes(seed));
     while shared.listening.goes_on(context.runtime.now()) {
         let began = context.runtime.now();
-        let mut limit = Limit::new(&*context.runtime, began + context.connect_limit());
+        let mut limit = Limit::new(&*context.runtime, began + context.connect_timeout);
         let listening = shared.store.listen(subscriber.process.clone());
         let (fault, lived) = match limit.wait(listening).await {
             Some(Ok(mut listener)) => {
