@@ -19,11 +19,6 @@ use crate::protocol::marker::Configuration;
 use crate::protocol::quorum::Quorum;
 use crate::redlock::Redlock;
 
-/// A fencing counter is copied to the next masters unless it is behind its master's clock by more than this time plus
-/// the wait before `open`. An older counter need not be copied, because every token that the next masters grant is
-/// larger. A new counter starts from the master's clock, and the masters' clocks differ by less than the longest ttl.
-const CARRIED: Duration = Duration::from_secs(10);
-
 /// A replacement of the masters, whose steps an operator executes; see [`Redlock::change`].
 #[derive(Debug)]
 pub struct MastersChange<'a> {
@@ -367,8 +362,9 @@ impl MastersChange<'_> {
     /// counter is lowered. Counters far behind the masters' clocks are left out, because the next masters grant larger
     /// tokens anyway.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
-        let within = CARRIED + self.wait();
-        let read = self.order(&ChangeOrder::Counters(within)).await;
+        let read = self
+            .order(&ChangeOrder::Counters(copied_within(self.wait())))
+            .await;
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
             enough,
@@ -473,5 +469,29 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
         Ok(())
     } else {
         Err(ChangeError::Missing(missing))
+    }
+}
+
+/// A fencing counter is copied to the next masters unless it is behind its master's clock by more than this time. An
+/// older counter need not be copied, because every token that the next masters grant is larger: a new counter starts
+/// from the master's clock, and the masters' clocks differ by less than the longest ttl. `wait`, the wait before the
+/// step `open`, is longer than that ttl.
+fn copied_within(wait: Duration) -> Duration {
+    wait + Duration::from_secs(10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counter_that_is_as_old_as_clocks_may_differ_is_copied() {
+        let hour = Duration::from_secs(3600);
+        for wait in [Duration::from_secs(1), hour] {
+            assert!(
+                copied_within(wait) >= wait + Duration::from_secs(9),
+                "{wait:?}"
+            );
+        }
     }
 }
