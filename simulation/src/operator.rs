@@ -180,7 +180,8 @@ impl Operator {
             };
             let Err(error) = step else { continue };
             self.note_not_yet(&error);
-            if self.rng.chance(500_000) {
+            // Once the faults have healed, the operator follows the advice at once, so that the change can end in time.
+            if self.rng.chance(500_000) || !self.is_early() {
                 self.drop_lost(&redlock, &error).await;
             }
             if change > 0 && misses(&error, "never opened") {
