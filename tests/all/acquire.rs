@@ -17,7 +17,7 @@ fn redlock(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn lock_is_acquired_shown_and_released() {
+async fn lock_is_acquired_shown_by_status_and_released() {
     let masters = Masters::start(5).expect("five masters");
     let redlock = redlock(&masters);
     let guard = redlock.acquire("nightly").await.expect("free");
@@ -72,7 +72,7 @@ async fn lock_can_be_acquired_while_two_of_five_masters_fail_but_not_while_three
 }
 
 #[tokio::test]
-async fn holder_of_a_force_released_lock_is_notified() {
+async fn holder_is_notified_that_its_lock_was_force_released() {
     let masters = Masters::start(3).expect("three masters");
     let redlock = redlock(&masters);
     let guard = redlock

@@ -77,7 +77,7 @@ async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
 }
 
 #[tokio::test]
-async fn attempt_with_an_unconfirmed_token_leaves_no_key() {
+async fn attempt_whose_token_no_majority_confirms_leaves_no_key() {
     for fault in [
         Fault::Server("not now".into()),
         Fault::Disconnected("cut".into()),

@@ -245,7 +245,7 @@ fn failing_scope_body_returns_its_error_and_releases_the_lock() {
 }
 
 #[test]
-fn panic_of_an_observer_reaches_the_waiting_thread() {
+fn panic_of_a_progress_callback_reaches_the_thread_that_waits_for_the_lock() {
     let redlock = Redlock::in_memory(3);
     let guard = redlock.acquire("r").expect("free");
     let waits = redlock.clone();
@@ -265,7 +265,7 @@ fn panic_of_an_observer_reaches_the_waiting_thread() {
 }
 
 #[test]
-fn blocking_values_elections_owners_and_permits_work_like_their_async_forms() {
+fn blocking_quotas_once_jobs_owners_and_permits_work_like_their_async_forms() {
     let redlock = Redlock::in_memory(3);
     let quota = redlock.quota("prizes");
     quota.create(2).expect("new");
@@ -302,7 +302,7 @@ fn blocking_values_elections_owners_and_permits_work_like_their_async_forms() {
 }
 
 #[test]
-fn blocking_observer_sees_a_leader_of_another_thread() {
+fn blocking_observer_is_notified_of_a_leader_in_another_thread() {
     let redlock = Redlock::in_memory(3);
     let election = redlock.election("scheduler");
     let mut observation = election.observe().expect("the name must be valid");

@@ -420,7 +420,7 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
 }
 
 #[tokio::test]
-async fn lock_released_while_a_master_is_stopped_is_gone_when_it_resumes() {
+async fn lock_key_is_deleted_on_a_master_that_was_stopped_during_the_release() {
     let masters = masters(3);
     let redlock = brief(&masters);
     let guard = take(&redlock, "job").await;
@@ -448,7 +448,7 @@ async fn lock_released_while_a_master_is_stopped_is_gone_when_it_resumes() {
 }
 
 #[tokio::test]
-async fn a_connection_cut_between_acquire_and_release_does_not_keep_the_key() {
+async fn lock_key_is_deleted_although_all_connections_were_cut_before_the_release() {
     let real = Real::new(3);
     for _ in 0..10 {
         let guard = take(&real.redlock, "job").await;

@@ -35,7 +35,7 @@ fn crates(features: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn program_that_uses_only_redis_compiles_no_crate_of_other_masters() {
+fn program_that_uses_only_redis_compiles_no_crate_for_other_kinds_of_masters() {
     let alone = crates("");
     assert!(alone.contains("quorate") && alone.contains("redis"));
     for name in &alone {

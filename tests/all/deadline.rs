@@ -83,7 +83,7 @@ async fn unanswered_release_of_a_failed_attempt_does_not_block_the_caller() {
 }
 
 #[tokio::test]
-async fn unanswered_acquire_at_the_deciding_master_does_not_block_the_caller() {
+async fn caller_is_not_blocked_if_the_master_that_decides_its_acquire_never_answers() {
     let nodes = [
         Stubborn::honest("a"),
         Stubborn::honest("b").holding("x"),
@@ -218,7 +218,7 @@ async fn wait_that_ends_in_an_outage_does_not_report_the_lock_as_held() {
 
 /// Tests two callers that start at once, and whose waits end before the first caller has an answer.
 #[tokio::test]
-async fn local_callers_share_the_error_of_one_attempt_even_if_their_wait_is_very_short() {
+async fn callers_of_one_process_share_the_error_of_one_attempt_even_if_their_wait_is_very_short() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, slow));
     let redlock = settings(&nodes).build().expect("good settings");

@@ -106,7 +106,7 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
 }
 
 #[tokio::test]
-async fn holder_of_the_lock_without_election_is_not_the_leader() {
+async fn client_that_acquired_the_lock_without_an_election_is_not_reported_as_leader() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "elected").await;
@@ -249,7 +249,7 @@ async fn leader_is_reported_while_a_majority_answers_and_until_its_lease_ends() 
 }
 
 #[tokio::test]
-async fn candidate_that_does_not_wait_gives_up_and_a_client_without_fencing_is_refused() {
+async fn campaign_fails_if_it_must_not_wait_or_if_the_client_has_no_fencing() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;
@@ -325,7 +325,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
 }
 
 #[tokio::test]
-async fn leader_with_the_longest_note_is_reported() {
+async fn leader_with_a_note_of_the_maximum_length_is_reported() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     // Use the longest note: each of its control characters is stored as a replacement character of three bytes.
@@ -392,7 +392,7 @@ fn observer_with_a_zero_ttl_does_not_block_its_thread() {
 /// Tests clocks that jump. The clock of one master was 30 days ahead while another master was away. Then the clock is
 /// corrected and a day passes without a leader. After that, the master whose clock was ahead is away.
 #[tokio::test]
-async fn term_rises_after_an_unused_day_even_if_a_masters_clock_was_ahead() {
+async fn term_of_the_leader_rises_after_an_unused_day_even_if_a_masters_clock_was_ahead() {
     let shim = match ClockShim::build() {
         Ok(shim) => shim,
         Err(error) => {

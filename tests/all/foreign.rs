@@ -53,7 +53,7 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
 /// heartbeat is 1.7 s. With the fallback timer alone, the waiter would notice the release 0.83 s late on average. With
 /// retries, it notices the release at most 250 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_notices_the_release_of_a_foreign_client_soon() {
+async fn waiter_notices_the_release_of_a_foreign_client_by_retrying() {
     let masters = masters(3);
     let mut took = Vec::new();
     // Use holds of different lengths, so that no fixed interval between retries matches them all.
@@ -174,7 +174,7 @@ async fn lock_is_stored_in_the_database_of_the_url() {
 }
 
 #[tokio::test]
-async fn foreign_value_in_the_key_of_the_generation_marker_is_named_and_nothing_is_granted() {
+async fn foreign_value_in_the_key_of_the_generation_marker_is_named_in_the_error_of_an_acquire() {
     for put in [&["SET", MARKER, "junk"][..], &["RPUSH", MARKER, "junk"]] {
         let masters = masters(1);
         ask_server(&masters[0], put);

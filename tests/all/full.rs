@@ -51,7 +51,7 @@ fn faults(guard: &LockGuard) -> Vec<Fault> {
 }
 
 #[tokio::test]
-async fn lock_that_full_masters_cannot_restore_does_not_end_the_renewal_of_others() {
+async fn lock_that_full_masters_cannot_restore_does_not_end_the_renewal_of_other_locks() {
     for reads in [false, true] {
         let masters = masters(3);
         let redlock = locker(&masters).build().expect("good settings");
@@ -110,7 +110,7 @@ fn as_user(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn lock_whose_key_the_user_may_no_longer_use_does_not_end_the_renewal_of_others() {
+async fn lock_whose_key_the_user_may_no_longer_use_does_not_end_the_renewal_of_other_locks() {
     for reads in [false, true] {
         let masters = masters(3);
         grant(&masters, &["~job*"]);
@@ -125,7 +125,7 @@ async fn lock_whose_key_the_user_may_no_longer_use_does_not_end_the_renewal_of_o
 }
 
 #[tokio::test]
-async fn lock_whose_break_record_the_user_may_not_read_does_not_end_the_renewal_of_others() {
+async fn lock_whose_break_record_the_user_may_not_read_does_not_end_the_renewal_of_other_locks() {
     const PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",

@@ -358,44 +358,44 @@ macro_rules! survives {
 }
 
 survives! {
-    master_that_hangs_up_after_the_handshake_is_survived: "hangs up after the handshake",
+    calls_end_in_time_if_a_master_hangs_up_after_the_handshake: "hangs up after the handshake",
         |_| Script::Greet(Then::HangUp);
-    master_that_hangs_up_at_the_first_request_is_survived: "hangs up at the first request",
+    calls_end_in_time_if_a_master_hangs_up_at_the_first_request: "hangs up at the first request",
         |_| Script::Greet(Then::HangUpAfter { commands: 0, words: "".into() });
-    master_that_hangs_up_after_some_answers_is_survived: "hangs up after three answers",
+    calls_end_in_time_if_a_master_hangs_up_after_some_answers: "hangs up after three answers",
         |_| Script::Greet(Then::HangUpAfter { commands: 3, words: "-ERR not now\r\n".into() });
-    master_that_never_answers_is_survived: "silent", |_| Script::Hush;
-    master_silent_after_the_handshake_is_survived: "silent after the handshake",
+    calls_end_in_time_if_a_master_never_answers: "silent", |_| Script::Hush;
+    calls_end_in_time_if_a_master_is_silent_after_the_handshake: "silent after the handshake",
         |_| Script::Greet(Then::Hush);
-    master_that_sends_garbage_is_survived: "nonsense after the handshake",
+    calls_end_in_time_if_a_master_sends_garbage_after_the_handshake: "nonsense after the handshake",
         |_| Script::Greet(Then::Say(Words::Garbage(600)));
-    master_that_sends_garbage_from_the_start_is_survived: "nonsense in the handshake",
+    calls_end_in_time_if_a_master_sends_garbage_in_the_handshake: "nonsense in the handshake",
         |_| Script::Say(Words::Garbage(600));
-    master_that_sends_words_for_numbers_is_survived: "words for numbers",
+    calls_end_in_time_if_a_master_sends_words_for_numbers: "words for numbers",
         |_| after_handshake("$3\r\nabc\r\n");
-    master_that_nests_errors_in_its_answers_is_survived: "errors in arrays",
+    calls_end_in_time_if_a_master_nests_errors_in_its_answers: "errors in arrays",
         |_| after_handshake("*3\r\n:1\r\n-ERR inside\r\n*1\r\n-OOM deeper\r\n");
-    master_that_sends_resp3_nulls_is_survived: "null for everything", |_| after_handshake("_\r\n");
-    master_that_sends_garbage_after_a_null_is_survived: "junk behind a null", |_| after_handshake("_junk\r\n");
-    master_with_zero_counters_is_survived: "counter 0", |_| after_handshake(":0\r\n");
-    master_with_negative_counters_is_survived: "counter -7", |_| after_handshake(":-7\r\n");
-    master_with_overflowing_counters_is_survived: "counter above 2^53",
+    calls_end_in_time_if_a_master_sends_only_resp3_nulls: "null for everything", |_| after_handshake("_\r\n");
+    calls_end_in_time_if_a_master_sends_garbage_after_a_null: "junk behind a null", |_| after_handshake("_junk\r\n");
+    calls_end_in_time_if_a_master_sends_zero_as_the_fencing_counter: "counter 0", |_| after_handshake(":0\r\n");
+    calls_end_in_time_if_a_master_sends_negative_fencing_counters: "counter -7", |_| after_handshake(":-7\r\n");
+    calls_end_in_time_if_a_master_sends_fencing_counters_above_2_pow_53: "counter above 2^53",
         |_| after_handshake(":9223372036854775807\r\n");
-    master_that_sends_an_extra_answer_is_survived: "two answers each",
+    calls_end_in_time_if_a_master_sends_two_answers_to_each_request: "two answers each",
         |_| after_handshake(":1\r\n:1\r\n");
-    master_whose_answers_are_shifted_by_one_is_survived: "answers shifted by one",
+    calls_end_in_time_if_each_answer_of_a_master_belongs_to_the_previous_request: "answers shifted by one",
         |good| relay(&good[2], Tampering::Slip(":1\r\n".into()));
-    master_that_answers_byte_by_byte_is_survived: "byte by byte", |good| relay(&good[2], Tampering::Bytewise);
-    master_that_floods_with_pushes_is_survived: "pushes without end",
+    calls_end_in_time_if_a_master_answers_byte_by_byte: "byte by byte", |good| relay(&good[2], Tampering::Bytewise);
+    calls_end_in_time_if_a_master_sends_pushes_without_end: "pushes without end",
         |_| flood("", ">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n");
-    master_that_announces_gigabytes_is_survived: "gigabytes", |_| flood("$4294967296\r\n", "x");
-    master_that_nests_without_end_is_survived: "nesting without end", |_| flood("", "*1\r\n");
-    master_that_never_ends_its_line_is_survived: "a line without end", |_| flood("+", "x");
-    master_at_its_connection_limit_is_survived: "max number of clients",
+    calls_end_in_time_if_a_master_announces_an_answer_of_gigabytes: "gigabytes", |_| flood("$4294967296\r\n", "x");
+    calls_end_in_time_if_a_master_sends_arrays_nested_without_end: "nesting without end", |_| flood("", "*1\r\n");
+    calls_end_in_time_if_a_master_sends_a_line_without_end: "a line without end", |_| flood("+", "x");
+    calls_end_in_time_if_a_master_has_reached_its_connection_limit: "max number of clients",
         |_| Script::Dismiss("-ERR max number of clients reached\r\n".into());
-    master_with_another_password_is_survived: "wrong password",
+    calls_end_in_time_if_a_master_has_another_password: "wrong password",
         |_| Script::Say("-WRONGPASS invalid username-password pair\r\n".into());
-    master_that_repeats_unknown_commands_in_errors_is_survived: "quotes", |_| Script::Quote;
+    calls_end_in_time_if_a_master_repeats_unknown_commands_in_its_errors: "quotes", |_| Script::Quote;
 }
 
 /// The number of connections that a client makes in four seconds to a master that follows this script. The client
@@ -426,7 +426,7 @@ async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn master_that_hangs_up_is_reconnected_with_growing_pauses() {
+async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
     // The pauses between connection attempts grow from 10 to 150 ms. That allows about 35 attempts in four seconds.
     let answers = |commands| {
         let words = "-ERR not now\r\n".into();
@@ -449,7 +449,7 @@ async fn master_that_hangs_up_is_reconnected_with_growing_pauses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connection_that_a_master_refuses_permanently_is_retried_only_rarely() {
+async fn client_reconnects_only_rarely_to_a_master_that_refuses_it_permanently() {
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     let scripts = vec![
         (
@@ -538,7 +538,7 @@ async fn password_quoted_by_a_server_is_not_shown() {
 }
 
 #[tokio::test]
-async fn silent_idle_connection_is_noticed_before_it_is_needed() {
+async fn idle_connection_that_became_silent_is_replaced_before_the_next_call() {
     let masters = masters(3);
     let proxies: Vec<_> = masters
         .iter()

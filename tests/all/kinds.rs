@@ -115,7 +115,7 @@ async fn locks_of_every_kind_are_renewed() {
 }
 
 #[tokio::test]
-async fn every_kind_of_lock_that_needs_fencing_is_refused_without_it() {
+async fn every_kind_of_lock_that_needs_fencing_is_refused_to_a_client_without_fencing() {
     let redlock = memory().fencing(false).build().expect("good settings");
     let owner = redlock.owner("o").expect("an id");
     let mut said = Vec::new();

@@ -46,7 +46,7 @@ async fn only_the_first_attempt_waits_for_connections() {
 /// Tests answers that come half a node timeout late, which violates the contract of a node. The answers of a majority
 /// still count.
 #[tokio::test]
-async fn vote_that_arrives_slightly_late_still_counts() {
+async fn votes_that_arrive_half_a_node_timeout_late_are_counted() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = over(&nodes);
     take(&redlock, "job").await.release().await;

@@ -85,7 +85,7 @@ async fn list_shows_the_names_of_unreachable_masters() {
 }
 
 #[tokio::test]
-async fn truncated_list_is_marked_as_such() {
+async fn truncated_list_of_locks_is_marked_as_truncated() {
     let masters = masters(1);
     let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
     let redlock = redlock.expect("good settings");
@@ -100,7 +100,7 @@ async fn truncated_list_is_marked_as_such() {
 }
 
 #[tokio::test]
-async fn list_without_answers_of_a_majority_is_not_complete() {
+async fn list_of_locks_without_answers_of_a_majority_is_marked_as_incomplete() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for down in 0..3 {

@@ -216,7 +216,7 @@ async fn waiters_of_the_same_process_are_served_in_order() {
 /// Tests an attempt that is made after the lock has ended, and before the next waiter of this process has run. The test
 /// has one thread and its masters answer at once, so the local turn has already been given to that waiter.
 #[tokio::test]
-async fn try_does_not_overtake_the_next_waiter() {
+async fn try_acquire_does_not_overtake_the_next_waiter_of_its_process() {
     for released in [true, false] {
         let world = World::new();
         let redlock = world.process();
@@ -242,7 +242,7 @@ async fn try_does_not_overtake_the_next_waiter() {
 }
 
 #[tokio::test]
-async fn try_sends_no_request_while_other_tasks_of_its_process_wait() {
+async fn try_acquire_sends_no_request_while_other_tasks_of_its_process_wait() {
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;

@@ -240,7 +240,7 @@ async fn master_whose_marker_was_flushed_does_not_vote_for_new_clients() {
 
 /// Tests that the masters are replaced and then changed back to the old masters.
 #[tokio::test]
-async fn marked_masters_can_be_changed_like_unmarked_ones() {
+async fn masters_with_generation_markers_can_be_replaced_and_changed_back() {
     let servers = masters(5);
     client(&servers, &[0, 1, 2])
         .mark_masters()

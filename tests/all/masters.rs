@@ -305,7 +305,7 @@ async fn step_open_fails_and_names_a_client_that_does_not_check_the_marker() {
 }
 
 #[tokio::test]
-async fn master_that_lost_its_marker_gives_no_vote_for_a_while_and_is_marked_again() {
+async fn master_that_lost_its_marker_does_not_vote_for_a_while_and_gets_its_marker_back() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -374,7 +374,7 @@ async fn fencing_counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
 }
 
 #[tokio::test]
-async fn clients_with_other_masters_are_refused() {
+async fn clients_configured_with_other_masters_are_refused() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -613,7 +613,7 @@ fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
 /// Tests a client whose list of next masters contains a mistyped address. The client must not write a marker to that
 /// server, because the server would then refuse its own clients for good.
 #[tokio::test]
-async fn client_with_a_wrong_next_master_writes_no_marker_to_it() {
+async fn client_writes_no_marker_to_a_server_that_it_mistakes_for_a_next_master() {
     let servers = masters(6);
     let urls = |which: &[usize]| -> Vec<String> {
         which.iter().map(|at| servers.urls()[*at].clone()).collect()
@@ -711,7 +711,7 @@ async fn step_open_fails_while_a_foreign_client_locks_with_plain_set() {
 }
 
 #[tokio::test]
-async fn step_open_fails_before_its_time_and_reading_the_state_opens_nothing() {
+async fn step_open_needs_the_result_of_the_check_closed_and_the_waiting_time_after_it() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");

@@ -255,7 +255,7 @@ fn describing_the_metrics_creates_all_series_except_those_of_single_masters() {
 
 /// The page recommends twelve buckets. An exporter adds the bucket without a limit, the sum and the count.
 #[test]
-fn process_with_five_masters_has_as_many_metric_series_as_the_page_states() {
+fn process_with_five_masters_has_as_many_metric_series_as_the_metrics_page_states() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
     let page = page.expect("the page");
     let buckets = page.split("let buckets = [").nth(1).expect("the buckets");

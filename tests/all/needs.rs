@@ -240,7 +240,7 @@ async fn kinds(redlock: &Redlock) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn user_with_exactly_the_documented_rights_can_do_everything() {
+async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_client() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);
@@ -788,7 +788,7 @@ async fn right_revoked_during_a_hold_is_reported_as_a_fault_and_not_as_a_loss() 
 }
 
 #[tokio::test]
-async fn inspection_names_rights_of_features_in_use() {
+async fn inspection_names_only_missing_rights_of_features_in_use() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);

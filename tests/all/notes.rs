@@ -120,7 +120,7 @@ impl Node for Counts {
 }
 
 #[tokio::test]
-async fn lock_held_only_briefly_sends_no_note() {
+async fn no_note_is_sent_for_a_lock_that_is_held_only_briefly() {
     let node = Arc::new(Counts::new());
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");
@@ -241,7 +241,7 @@ async fn note_of_a_dead_holder_is_not_shown() {
 }
 
 #[tokio::test]
-async fn fixed_lease_has_a_note_that_an_extension_extends() {
+async fn note_of_a_fixed_lease_is_extended_together_with_the_lease() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).ttl(secs(10)).build();
     let redlock = redlock.expect("good settings");
@@ -327,7 +327,7 @@ async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
 }
 
 #[tokio::test]
-async fn holder_that_has_no_note_writes_none() {
+async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
     let masters = masters(3);
     let silent = settings(masters.urls()).note(None).build().expect("good");
     let classic = settings(masters.urls())

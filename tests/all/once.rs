@@ -269,7 +269,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
 }
 
 #[tokio::test]
-async fn guard_that_finds_the_present_period_recorded_can_record_the_next_one() {
+async fn guard_that_finds_the_present_period_recorded_can_record_the_next_period() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long = nightly(&redlock).await;

@@ -103,7 +103,7 @@ mod quorum_size {
     }
 
     #[test]
-    fn single_master_is_as_available_as_its_server() {
+    fn computed_availability_of_a_single_master_is_that_of_its_server() {
         assert_eq!(text(without_quorum(1, 0.99)), "87.6 h");
         assert_eq!(text(without_quorum(3, 0.5)), text(365.0 * 12.0 * 3600.0));
     }

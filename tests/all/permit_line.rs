@@ -405,7 +405,7 @@ impl Both {
 }
 
 #[tokio::test]
-async fn permit_task_dropped_at_any_await_point_leaves_no_slot_requested() {
+async fn permit_request_dropped_at_any_await_point_leaves_no_slot_recorded_as_requested() {
     for (fair, taken, tries) in [
         (true, 0, false),
         (true, 1, false),

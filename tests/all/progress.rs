@@ -199,7 +199,7 @@ async fn error_text_contains_no_names_of_masters_but_error_details_do() {
 }
 
 #[tokio::test]
-async fn error_says_that_this_process_holds_the_lock() {
+async fn error_states_that_this_process_itself_holds_the_lock() {
     for unordered in [false, true] {
         let settings = Redlock::builder().in_memory(3).wait(Wait::For(ms(200)));
         let settings = if unordered {
@@ -307,7 +307,8 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
 }
 
 #[tokio::test]
-async fn progress_during_a_change_of_masters_reports_no_majority_unless_each_set_has_one() {
+async fn progress_during_a_change_of_masters_reports_a_majority_only_if_both_sets_of_masters_have_one()
+ {
     let servers = masters(6);
     let (old, next) = (&servers.urls()[..3], &servers.urls()[3..]);
     let waiter = support::settings(old).next_masters(next.to_vec());
@@ -333,7 +334,7 @@ async fn progress_during_a_change_of_masters_reports_no_majority_unless_each_set
 }
 
 #[tokio::test]
-async fn wait_for_the_lock_of_a_value_is_reported() {
+async fn wait_for_the_lock_of_a_quota_or_once_job_reports_its_progress() {
     let redlock = Redlock::in_memory(3);
     let held = support::take(&redlock, "x").await;
     let seen = Arc::new(Mutex::new(0));

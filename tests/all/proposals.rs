@@ -18,7 +18,7 @@ fn wall_micros() -> u64 {
 /// Tests fencing counters that were set by a client whose clock is ahead, but by less than the limit at which masters
 /// reject a number. The masters agree on a number at once, or in a second round of requests.
 #[tokio::test]
-async fn process_adopts_granted_tokens_that_are_ahead_of_its_proposals() {
+async fn process_proposes_larger_tokens_after_masters_granted_tokens_ahead_of_its_proposals() {
     const AHEAD: u64 = 400_000;
     for apart in [0, 20_000] {
         let proposed = Arc::<Mutex<Vec<u64>>>::default();
@@ -88,7 +88,7 @@ async fn proposed_token_that_another_client_has_exceeded_is_raised_before_its_us
 /// Tests a hold that joins other holds of the same lock. It gets a fencing number that was granted earlier. That number
 /// shows nothing about the masters' clocks.
 #[tokio::test]
-async fn client_that_joins_a_hold_of_its_owner_continues_to_propose_tokens_from_its_own_clock() {
+async fn reader_that_joins_another_reader_continues_to_propose_tokens_from_its_own_clock() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let behind = behind.clone();

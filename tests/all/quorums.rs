@@ -202,7 +202,7 @@ async fn each_lock_has_one_holder_and_rising_tokens_while_a_quorum_is_added_or_r
 }
 
 #[tokio::test]
-async fn leaving_out_a_step_lets_holders_overlap_or_tokens_fall() {
+async fn change_of_quorums_that_leaves_out_a_step_lets_holders_overlap_or_tokens_fall() {
     let four = quorums_with_clock(APART_US);
     let (names, steps) = (locks(&four), steps(&four[..3], &four));
     // Without the first step, clients of the old list pass on smaller tokens than those of the second step.

@@ -666,7 +666,7 @@ async fn answering_late() -> (Vec<MemoryNode>, Quota) {
 }
 
 #[tokio::test]
-async fn lock_of_a_quota_is_released_right_after_the_write() {
+async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
     let (_, quota) = answering_late().await;
     for left in [9, 8, 7] {
         assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));

@@ -123,7 +123,7 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
 }
 
 #[tokio::test]
-async fn flushed_scripts_are_loaded_again() {
+async fn scripts_that_a_master_has_lost_are_loaded_again() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     let flush = || {
@@ -328,7 +328,7 @@ async fn says_busy(server: &Server) {
 }
 
 #[tokio::test]
-async fn foreign_value_in_a_lock_key_is_a_fault_of_its_master_and_is_not_deleted() {
+async fn foreign_value_in_a_lock_key_is_reported_as_a_fault_and_is_not_deleted() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     ask_server(&masters[0], &["RPUSH", "job", "somebody's"]);
@@ -392,7 +392,7 @@ async fn user_without_pubsub_rights_can_lock() {
 }
 
 #[tokio::test]
-async fn stopped_master_delays_its_callers_by_one_node_timeout_only() {
+async fn stopped_master_delays_the_calls_of_a_client_by_one_node_timeout_only() {
     let masters = masters(3);
     let limit = secs(1);
     let redlock = settings(masters.urls()).node_timeout(limit).build();

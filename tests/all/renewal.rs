@@ -122,7 +122,7 @@ async fn lock_is_renewed_if_it_is_acquired_after_the_release_of_all_others() {
 }
 
 #[test]
-fn locks_are_renewed_in_another_tokio_runtime_when_the_first_is_gone() {
+fn locks_are_renewed_in_another_tokio_runtime_when_the_first_runtime_is_shut_down() {
     let world = World::new();
     let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
     let first = runtime();
@@ -165,7 +165,7 @@ fn slow(_: usize) -> Treatment {
 }
 
 #[tokio::test]
-async fn validity_after_a_renewal_is_computed_from_a_time_before_its_sending() {
+async fn validity_after_a_renewal_is_counted_from_a_time_before_the_renewal_was_sent() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     world.extensions_are(slow);
@@ -180,7 +180,7 @@ async fn validity_after_a_renewal_is_computed_from_a_time_before_its_sending() {
 }
 
 #[tokio::test]
-async fn validity_after_an_extension_is_computed_from_a_time_before_its_sending() {
+async fn validity_after_an_extension_is_counted_from_a_time_before_the_extension_was_sent() {
     let world = World::new();
     let lease = world.redlock.lock("job").renewal(false);
     let guard = lease.acquire().await.expect("free");
@@ -194,7 +194,7 @@ async fn validity_after_an_extension_is_computed_from_a_time_before_its_sending(
 }
 
 #[tokio::test]
-async fn validity_of_a_new_lock_is_computed_from_a_time_before_its_request() {
+async fn validity_of_a_new_lock_is_counted_from_a_time_before_the_acquire_was_sent() {
     let world = World::new();
     let first = Arc::<Mutex<Option<Instant>>>::default();
     for node in &world.nodes {
@@ -218,7 +218,7 @@ async fn validity_of_a_new_lock_is_computed_from_a_time_before_its_request() {
 /// Tests that a loss is reported once a majority has denied the lock. The report must wait neither for the third
 /// master's answer, nor for another renewal, nor for the end of the lease.
 #[tokio::test]
-async fn loss_is_reported_when_a_majority_has_answered() {
+async fn loss_is_reported_as_soon_as_a_majority_has_refused_the_renewal() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     let lost = tokio::spawn(guard.lost());
@@ -237,7 +237,7 @@ async fn loss_is_reported_when_a_majority_has_answered() {
 }
 
 #[tokio::test]
-async fn extension_reports_a_loss_when_a_majority_has_answered() {
+async fn extension_reports_a_loss_as_soon_as_a_majority_has_refused_it() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     world.stolen(&[1, 2]);

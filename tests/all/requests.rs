@@ -42,7 +42,7 @@ fn lock_request_that_was_used_or_cloned_causes_no_warning_when_dropped() {
 /// The text of a blocking request must not ask its caller to await it.
 #[cfg(feature = "blocking")]
 #[test]
-fn blocking_lock_request_that_is_dropped_unused_causes_a_warning_of_its_own() {
+fn blocking_lock_request_that_is_dropped_unused_causes_a_warning_that_does_not_mention_await() {
     let listener = Listener::default();
     let listening = listener.listen();
     drop(quorate::blocking::Redlock::in_memory(3).lock("job"));

@@ -112,7 +112,7 @@ fn lock_is_acquired_and_renewed_without_a_tokio_runtime() {
 
 /// A runtime that was seen before, and has been shut down, must not be used for the timers of a later caller.
 #[test]
-fn every_verb_works_without_a_tokio_runtime_after_a_tokio_runtime_was_used() {
+fn calls_work_without_a_tokio_runtime_after_a_tokio_runtime_was_used() {
     let masters = masters(3);
     let urls: Vec<_> = masters.iter().map(quorate_testbed::Server::url).collect();
     let redlock = settings(urls).build().expect("good settings");
@@ -201,7 +201,7 @@ fn release_at_a_store_is_sent_after_the_runtime_of_its_session_was_shut_down() {
 
 /// The runtime of the connections, sessions and renewals is kept, but no caller waits in it any more.
 #[test]
-fn redlock_works_while_the_runtime_of_its_tasks_runs_none_of_them() {
+fn redlock_works_while_the_runtime_that_started_its_tasks_runs_none_of_them() {
     let masters = masters(3);
     let urls: Vec<_> = masters.iter().map(quorate_testbed::Server::url).collect();
     let store = StoreNode::new(Timed(Table::new("table", true)));

@@ -120,7 +120,8 @@ async fn scope_error_distinguishes_a_failed_body_from_a_lost_lock() {
 }
 
 #[tokio::test]
-async fn scope_is_reported_as_lost_if_its_body_blocks_the_thread_until_the_lock_has_ended() {
+async fn loss_of_a_scopes_lock_is_reported_if_the_body_blocks_the_thread_until_the_lock_has_ended()
+{
     let redlock = Redlock::in_memory(3);
     let lock = redlock.lock("r").ttl(secs(1));
     let ended = lock

@@ -228,7 +228,7 @@ fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
 }
 
 #[tokio::test]
-async fn waiter_keeps_its_wait_lock_from_joining_the_queue_until_its_release() {
+async fn waiter_holds_its_wait_lock_until_it_has_acquired_and_released_the_lock() {
     let (redlock, counted) = counting(true);
     let guard = redlock().acquire("nightly").await.expect("free");
     let mut waits = Vec::new();
@@ -263,7 +263,7 @@ async fn waiter_keeps_its_wait_lock_from_joining_the_queue_until_its_release() {
 }
 
 #[tokio::test]
-async fn waiters_poll_if_no_quorum_can_wake_them() {
+async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
     let all = tables(true).into_iter().enumerate();
     let wake = |(n, table): (usize, Table)| if n == 0 { table } else { table.without_wakes() };
     let tables: Vec<Table> = all.map(wake).collect();

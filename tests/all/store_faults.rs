@@ -263,7 +263,7 @@ async fn cached_records_are_read_again_after_a_restart_of_the_store() {
 }
 
 #[tokio::test]
-async fn recreated_record_is_not_mistaken_for_the_old_one() {
+async fn recreated_record_is_not_mistaken_for_the_deleted_record() {
     let books = Books::new(false);
     let reader = || books.redlock().build().expect("good");
     let writer = reader();
@@ -308,7 +308,7 @@ async fn error_names_a_record_that_another_program_wrote() {
 }
 
 #[tokio::test]
-async fn lock_whose_record_was_overwritten_does_not_end_the_renewal_of_others() {
+async fn lock_whose_record_was_overwritten_does_not_end_the_renewal_of_other_locks() {
     let books = Books::new(true);
     let redlock = books.redlock().ttl(secs(4)).build().expect("good");
     let bad = redlock.acquire("bad").await.expect("free");

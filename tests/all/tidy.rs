@@ -469,7 +469,7 @@ fn declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
 }
 
 #[test]
-fn type_names_are_unique() {
+fn public_type_names_are_unique_within_a_package() {
     for package in ["src", "cli/src", "testbed/src"] {
         let twice = declared_twice(package);
         assert!(twice.is_empty(), "{twice:#?}");

@@ -87,7 +87,7 @@ const NOT_COMPARED: [&str; 4] = [
 ];
 
 #[test]
-fn every_row_of_the_table_of_test_tiers_is_known_to_these_tests() {
+fn every_row_of_the_table_of_test_tiers_is_compared_with_code_or_exempt() {
     let page = text("CONTRIBUTING.md");
     let head = "| | `scripts/test` | `.ci/run` | `scripts/test --all` |\n";
     let (_, table) = page.split_once(head).expect("the table of test tiers");

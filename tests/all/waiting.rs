@@ -177,7 +177,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
 }
 
 #[tokio::test]
-async fn try_overtakes_no_waiter_and_a_dropped_waiter_leaves_the_queue_at_once() {
+async fn try_acquire_overtakes_no_waiter_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let masters = Masters::start(3).expect("three masters");
     let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");

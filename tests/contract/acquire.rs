@@ -13,14 +13,18 @@ use crate::support::{ms, secs};
 const KEY: &[u8] = b"job";
 const DAY: std::time::Duration = secs(86_400);
 
-pub(crate) async fn a_free_lock_is_granted_and_its_key_holds_the_token(arm: &Arm) {
+pub(crate) async fn acquire_of_a_free_lock_is_granted_and_sets_the_lock_key_to_the_token(
+    arm: &Arm,
+) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     assert_eq!(arm.read(KEY), Some(hex(1)));
     assert_eq!(arm.counter(KEY), Some(counter));
     assert_eq!(arm.keys(), 2);
 }
 
-pub(crate) async fn held_lock_is_refused_with_its_remaining_ttl(arm: &Arm) {
+pub(crate) async fn acquire_of_a_held_lock_is_refused_with_the_remaining_ttl_of_the_lock(
+    arm: &Arm,
+) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let said = arm.ask(acquire(&claim(KEY, 2), secs(1), now())).await;
     let Ok(Answer::Refused { ttl_left, line }) = said else {
@@ -36,7 +40,9 @@ pub(crate) async fn held_lock_is_refused_with_its_remaining_ttl(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-pub(crate) async fn lock_key_without_expiry_is_refused_without_a_remaining_ttl(arm: &Arm) {
+pub(crate) async fn acquire_of_a_lock_key_without_expiry_is_refused_without_a_remaining_ttl(
+    arm: &Arm,
+) {
     arm.put(KEY, b"somebody", None);
     let said = arm.ask(acquire(&claim(KEY, 1), LONG, now())).await;
     let (ttl_left, line) = (None, None);
@@ -45,7 +51,7 @@ pub(crate) async fn lock_key_without_expiry_is_refused_without_a_remaining_ttl(a
     assert_eq!(arm.counter(KEY), None);
 }
 
-pub(crate) async fn repeated_acquire_of_the_holder_is_granted_again_and_changes_nothing(arm: &Arm) {
+pub(crate) async fn repeated_acquire_by_the_holder_is_granted_again_and_changes_nothing(arm: &Arm) {
     let claim = claim(KEY, 1);
     let first = arm.granted(acquire(&claim, secs(60), now())).await;
     let again = arm.granted(acquire(&claim, LONG, now() + 500_000)).await;
@@ -54,7 +60,7 @@ pub(crate) async fn repeated_acquire_of_the_holder_is_granted_again_and_changes_
     assert_about(arm.ttl(KEY), secs(60));
 }
 
-pub(crate) async fn counter_rises_with_every_grant_even_after_a_release(arm: &Arm) {
+pub(crate) async fn fencing_counter_rises_with_every_grant_even_after_a_release(arm: &Arm) {
     let proposal = now();
     let mut last = 0;
     for n in 1..=20 {
@@ -70,13 +76,13 @@ pub(crate) async fn counter_rises_with_every_grant_even_after_a_release(arm: &Ar
     }
 }
 
-pub(crate) async fn proposed_number_near_the_masters_clock_is_granted_unchanged(arm: &Arm) {
+pub(crate) async fn proposed_fencing_number_near_the_masters_clock_is_granted_unchanged(arm: &Arm) {
     let proposal = now() + 300_000;
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, proposal)).await;
     assert_eq!(counter, proposal);
 }
 
-pub(crate) async fn proposed_number_ahead_of_the_masters_clock_is_limited_to_one_second_ahead(
+pub(crate) async fn proposed_fencing_number_is_lowered_to_at_most_one_second_ahead_of_the_masters_clock(
     arm: &Arm,
 ) {
     let before = now();
@@ -89,7 +95,7 @@ pub(crate) async fn proposed_number_ahead_of_the_masters_clock_is_limited_to_one
     );
 }
 
-pub(crate) async fn proposed_number_behind_the_masters_clock_is_raised_to_one_second_behind(
+pub(crate) async fn proposed_fencing_number_is_raised_to_at_most_one_second_behind_the_masters_clock(
     arm: &Arm,
 ) {
     let before = now();
@@ -101,7 +107,7 @@ pub(crate) async fn proposed_number_behind_the_masters_clock_is_raised_to_one_se
     );
 }
 
-pub(crate) async fn grant_exceeds_a_counter_above_the_proposed_number(arm: &Arm) {
+pub(crate) async fn granted_fencing_number_exceeds_a_counter_above_the_proposed_number(arm: &Arm) {
     let high = now() + 5_000_000;
     arm.put(&fence(KEY), high.to_string().as_bytes(), Some(LONG));
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
@@ -109,7 +115,7 @@ pub(crate) async fn grant_exceeds_a_counter_above_the_proposed_number(arm: &Arm)
     assert_eq!(arm.counter(KEY), Some(high + 1));
 }
 
-pub(crate) async fn an_expired_lock_is_free(arm: &Arm) {
+pub(crate) async fn expired_lock_can_be_acquired_by_another_client(arm: &Arm) {
     let first = arm.granted(acquire(&claim(KEY, 1), ms(20), now())).await;
     tokio::time::sleep(ms(60)).await;
     let second = arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
@@ -117,7 +123,7 @@ pub(crate) async fn an_expired_lock_is_free(arm: &Arm) {
     assert_eq!(arm.read(KEY), Some(hex(2)));
 }
 
-pub(crate) async fn lock_key_expires_after_its_ttl_and_the_counter_after_a_day(arm: &Arm) {
+pub(crate) async fn lock_key_expires_after_its_ttl_and_the_fencing_counter_after_a_day(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     assert_about(arm.ttl(KEY), LONG);
     assert_about(arm.ttl(&fence(KEY)), DAY);
@@ -139,7 +145,9 @@ pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     assert_eq!(said, Ok(Answer::Extended(vec![Extended::Kept])));
 }
 
-pub(crate) async fn lock_key_of_another_data_type_is_a_fault_and_unchanged(arm: &Arm) {
+pub(crate) async fn acquire_fails_and_changes_nothing_if_the_lock_key_has_another_data_type(
+    arm: &Arm,
+) {
     arm.put_foreign(KEY);
     let said = arm.ask(acquire(&claim(KEY, 1), LONG, now())).await;
     assert_eq!(said, Err(Fault::WrongType));
@@ -152,7 +160,9 @@ pub(crate) async fn lock_key_of_another_data_type_is_a_fault_and_unchanged(arm: 
     );
 }
 
-pub(crate) async fn counter_key_of_another_data_type_is_a_fault_and_no_lock_is_acquired(arm: &Arm) {
+pub(crate) async fn acquire_fails_and_sets_no_lock_key_if_the_fencing_counter_has_another_data_type(
+    arm: &Arm,
+) {
     arm.put_foreign(&fence(KEY));
     let said = arm.ask(acquire(&claim(KEY, 1), LONG, now())).await;
     assert_eq!(said, Err(Fault::WrongType));
@@ -160,7 +170,7 @@ pub(crate) async fn counter_key_of_another_data_type_is_a_fault_and_no_lock_is_a
     assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(&b"foreign"[..]));
 }
 
-pub(crate) async fn counter_that_cannot_be_incremented_is_a_fault_and_no_lock_is_acquired(
+pub(crate) async fn acquire_and_confirmation_fail_if_the_fencing_counter_cannot_be_incremented(
     arm: &Arm,
 ) {
     let (held, free) = (claim(b"held", 1), claim(KEY, 2));
@@ -201,7 +211,7 @@ pub(crate) async fn counter_that_cannot_be_incremented_is_a_fault_and_no_lock_is
     assert_eq!(counter, 1 << 53);
 }
 
-pub(crate) async fn withdrawn_acquire_sets_no_key(arm: &Arm) {
+pub(crate) async fn acquire_of_a_withdrawn_claim_sets_no_key(arm: &Arm) {
     let claim = claim(KEY, 1);
     claim.withdraw();
     let said = arm.ask(acquire(&claim, LONG, now())).await;
@@ -210,7 +220,9 @@ pub(crate) async fn withdrawn_acquire_sets_no_key(arm: &Arm) {
     assert_eq!(arm.keys(), 0);
 }
 
-pub(crate) async fn refusal_and_look_request_show_the_beginning_of_a_long_lock_value(arm: &Arm) {
+pub(crate) async fn refusal_and_status_request_return_the_first_96_bytes_of_a_long_lock_value(
+    arm: &Arm,
+) {
     // Set a lock value that exceeds the size limit of a reply.
     let long = vec![b'x'; 9 << 20];
     arm.put(KEY, &long, None);

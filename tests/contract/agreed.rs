@@ -10,44 +10,44 @@ fn compare(times: &Times, cases: u32, deeds: impl Strategy<Value = Deed>) {
 }
 
 #[test]
-fn memory_master_and_real_master_agree_on_every_reply() {
+fn memory_master_and_real_master_give_the_same_reply_to_every_request() {
     compare(&LASTING, 100, deed());
 }
 
 #[test]
-fn memory_master_and_real_master_agree_while_locks_expire_and_waiters_die() {
+fn memory_master_and_real_master_give_the_same_replies_while_locks_expire_and_waiters_die() {
     compare(&FLEETING, 30, deed());
 }
 
 #[test]
-fn memory_master_and_real_master_agree_on_several_resources_readers_and_owners() {
+fn memory_master_and_real_master_give_the_same_replies_for_several_resources_readers_and_owners() {
     compare(&LASTING, 150, group_deed());
 }
 
 #[test]
-fn memory_master_and_real_master_agree_on_readers_and_owners_whose_holds_expire() {
+fn memory_master_and_real_master_give_the_same_replies_while_holds_of_readers_and_owners_expire() {
     compare(&FLEETING, 80, group_deed());
 }
 
 #[test]
-fn memory_master_and_real_master_agree_on_queues_whose_waiters_come_and_go() {
+fn memory_master_and_real_master_give_the_same_replies_while_waiters_join_and_leave_queues() {
     compare(&FLEETING, 100, line_deed());
 }
 
 #[test]
-fn store_with_a_clock_agrees_with_the_memory_master() {
+fn store_with_a_clock_gives_the_same_replies_as_the_memory_master() {
     compare_with(|| Arm::table(true), &LASTING, 20, deed());
     compare_with(|| Arm::table(true), &LASTING, 20, group_deed());
 }
 
 #[test]
-fn store_and_memory_master_agree_while_locks_expire_and_waiters_come_and_go() {
+fn store_and_memory_master_give_the_same_replies_while_locks_expire_and_waiters_come_and_go() {
     compare_with(|| Arm::table(true), &FLEETING, 20, group_deed());
     compare_with(|| Arm::table(true), &FLEETING, 20, line_deed());
 }
 
 #[test]
-fn a_store_without_a_clock_agrees_with_the_memory_master() {
+fn store_without_a_clock_gives_the_same_replies_as_the_memory_master() {
     compare_with(|| Arm::table(false), &LASTING, 20, deed());
     compare_with(|| Arm::table(false), &LASTING, 20, group_deed());
 }

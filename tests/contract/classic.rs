@@ -13,7 +13,7 @@ const REFUSED: Answer = Answer::Refused {
     line: None,
 };
 
-pub(crate) async fn a_classic_lock_keeps_no_counter(arm: &Arm) {
+pub(crate) async fn lock_of_the_classic_algorithm_has_no_fencing_counter(arm: &Arm) {
     let said = arm.ask(acquire(&classic(KEY, 1), LONG, now())).await;
     assert_eq!(said, Ok(GRANTED));
     assert_eq!(arm.read(KEY), Some(hex(1)));
@@ -21,7 +21,9 @@ pub(crate) async fn a_classic_lock_keeps_no_counter(arm: &Arm) {
     assert_eq!(arm.keys(), 1);
 }
 
-pub(crate) async fn classic_lock_is_refused_by_any_existing_key(arm: &Arm) {
+pub(crate) async fn acquire_of_a_classic_lock_is_refused_if_the_lock_key_exists_with_any_value(
+    arm: &Arm,
+) {
     let claim = classic(KEY, 1);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(GRANTED));
     // `SET NX` refuses every claim on an existing key, even if the claim itself has set the key.
@@ -31,7 +33,7 @@ pub(crate) async fn classic_lock_is_refused_by_any_existing_key(arm: &Arm) {
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
 }
 
-pub(crate) async fn a_classic_and_a_fenced_lock_exclude_each_other(arm: &Arm) {
+pub(crate) async fn classic_lock_and_lock_with_a_fencing_token_exclude_each_other(arm: &Arm) {
     let (plain, fenced) = (classic(KEY, 1), claim(KEY, 2));
     assert_eq!(arm.ask(acquire(&plain, LONG, 0)).await, Ok(GRANTED));
     let said = arm.ask(acquire(&fenced, LONG, now())).await;

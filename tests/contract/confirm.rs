@@ -8,7 +8,9 @@ use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 
-pub(crate) async fn confirmation_by_the_holder_sets_the_counter_to_the_confirmed_number(arm: &Arm) {
+pub(crate) async fn confirmation_by_the_holder_sets_the_fencing_counter_to_the_confirmed_number(
+    arm: &Arm,
+) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     let said = arm.ask(confirm(&claim, counter + 7)).await;
@@ -16,7 +18,7 @@ pub(crate) async fn confirmation_by_the_holder_sets_the_counter_to_the_confirmed
     assert_eq!(arm.counter(KEY), Some(counter + 7));
 }
 
-pub(crate) async fn fencing_number_equal_to_the_counter_is_confirmed(arm: &Arm) {
+pub(crate) async fn fencing_number_equal_to_the_fencing_counter_is_confirmed(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     for _ in 0..2 {
@@ -26,7 +28,9 @@ pub(crate) async fn fencing_number_equal_to_the_counter_is_confirmed(arm: &Arm) 
     }
 }
 
-pub(crate) async fn counter_above_the_confirmed_number_is_returned_and_kept(arm: &Arm) {
+pub(crate) async fn confirmation_of_a_number_below_the_fencing_counter_is_refused_with_the_counter(
+    arm: &Arm,
+) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     let said = arm.ask(confirm(&claim, counter - 1)).await;
@@ -48,7 +52,9 @@ pub(crate) async fn only_the_holder_can_confirm_its_fencing_token(arm: &Arm) {
     assert_eq!(arm.keys(), 2);
 }
 
-pub(crate) async fn confirmation_extends_the_counter_but_not_the_lock(arm: &Arm) {
+pub(crate) async fn confirmation_extends_the_expiry_of_the_fencing_counter_but_not_of_the_lock(
+    arm: &Arm,
+) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     arm.put(&fence(KEY), counter.to_string().as_bytes(), Some(secs(600)));
@@ -58,7 +64,7 @@ pub(crate) async fn confirmation_extends_the_counter_but_not_the_lock(arm: &Arm)
     assert_about(arm.ttl(KEY), LONG);
 }
 
-pub(crate) async fn confirmation_restores_a_lost_counter(arm: &Arm) {
+pub(crate) async fn confirmation_restores_a_deleted_fencing_counter(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     arm.delete(&fence(KEY));
@@ -67,7 +73,9 @@ pub(crate) async fn confirmation_restores_a_lost_counter(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-pub(crate) async fn counter_of_another_data_type_fails_a_confirmation(arm: &Arm) {
+pub(crate) async fn confirmation_fails_if_the_fencing_counter_or_the_lock_key_has_another_data_type(
+    arm: &Arm,
+) {
     let first = claim(KEY, 1);
     let counter = arm.granted(acquire(&first, LONG, now())).await;
     arm.put_foreign(&fence(KEY));
@@ -81,7 +89,7 @@ pub(crate) async fn counter_of_another_data_type_fails_a_confirmation(arm: &Arm)
     assert_eq!(arm.counter(b"other"), None);
 }
 
-pub(crate) async fn a_withdrawn_confirmation_changes_nothing(arm: &Arm) {
+pub(crate) async fn confirmation_for_a_withdrawn_claim_changes_nothing(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     claim.withdraw();

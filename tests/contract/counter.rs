@@ -134,7 +134,9 @@ pub(crate) async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_ti
     assert_kept(arm, KEY, "a reader that is restored");
 }
 
-pub(crate) async fn counter_far_beyond_every_clock_is_kept_and_can_be_read(arm: &Arm) {
+pub(crate) async fn fencing_counter_far_ahead_of_every_clock_can_be_set_and_is_kept_for_decades(
+    arm: &Arm,
+) {
     let holder = claim(KEY, 1);
     for number in [1 << 52, (1 << 53) - 2, u64::MAX] {
         arm.clear();

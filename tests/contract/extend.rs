@@ -9,7 +9,7 @@ use crate::support::secs;
 const KEY: &[u8] = b"job";
 const SHORT: std::time::Duration = secs(120);
 
-pub(crate) async fn an_extension_raises_the_expiry(arm: &Arm) {
+pub(crate) async fn extension_raises_the_expiry_of_the_lock_key(arm: &Arm) {
     let claim = claim(KEY, 1);
     arm.granted(acquire(&claim, SHORT, now())).await;
     let said = arm.ask(extend(&[(&claim, LONG)])).await;
@@ -33,14 +33,14 @@ pub(crate) async fn extension_gives_an_expiry_to_a_lock_key_without_one(arm: &Ar
     assert_about(arm.ttl(KEY), LONG);
 }
 
-pub(crate) async fn extension_restores_a_missing_key(arm: &Arm) {
+pub(crate) async fn extension_restores_a_missing_lock_key(arm: &Arm) {
     let said = arm.ask(extend(&[(&claim(KEY, 1), LONG)])).await;
     assert_eq!(said, Ok(each(&[Extended::Restored])));
     assert_eq!(arm.read(KEY), Some(hex(1)));
     assert_about(arm.ttl(KEY), LONG);
 }
 
-pub(crate) async fn another_holders_key_is_not_extended(arm: &Arm) {
+pub(crate) async fn extension_does_not_change_the_lock_key_of_another_holder(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), SHORT, now())).await;
     let said = arm.ask(extend(&[(&claim(KEY, 2), LONG)])).await;
     assert_eq!(said, Ok(each(&[Extended::NotOurs])));
@@ -59,7 +59,7 @@ pub(crate) async fn lock_key_of_another_data_type_is_not_extended(arm: &Arm) {
     assert_eq!(arm.ttl(KEY), None);
 }
 
-pub(crate) async fn an_extension_does_not_touch_the_counter(arm: &Arm) {
+pub(crate) async fn extension_does_not_change_the_fencing_counter(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, SHORT, now())).await;
     arm.ask(extend(&[(&claim, LONG)])).await.expect("kept");
@@ -90,7 +90,7 @@ pub(crate) async fn withdrawn_lock_in_an_extension_of_many_is_not_extended(arm: 
     );
 }
 
-pub(crate) async fn an_extension_of_withdrawn_locks_only_is_not_sent(arm: &Arm) {
+pub(crate) async fn extension_of_only_withdrawn_locks_is_not_sent(arm: &Arm) {
     let claim = claim(KEY, 1);
     claim.withdraw();
     let said = arm.ask(extend(&[(&claim, LONG)])).await;

@@ -42,7 +42,7 @@ async fn state(arm: &Arm, key: &[u8]) -> KeyState {
     }
 }
 
-pub(crate) async fn hold_that_joins_while_the_counter_is_missing_gets_no_number_and_no_ticket(
+pub(crate) async fn shared_hold_that_joins_while_the_fencing_counter_is_missing_fails_and_is_not_recorded(
     arm: &Arm,
 ) {
     for class in [Class::Shared, Class::Owner("o".into())] {
@@ -75,7 +75,7 @@ impl WakeSink for Woken {
     }
 }
 
-pub(crate) async fn repeated_acquire_of_a_shared_hold_keeps_its_expiry(arm: &Arm) {
+pub(crate) async fn repeated_acquire_of_a_shared_hold_does_not_change_its_expiry(arm: &Arm) {
     for class in [Class::Shared, Class::Owner("o".into())] {
         arm.clear();
         let hold = of_class(KEY, 1, class, 0);
@@ -86,7 +86,9 @@ pub(crate) async fn repeated_acquire_of_a_shared_hold_keeps_its_expiry(arm: &Arm
     }
 }
 
-pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
+pub(crate) async fn reader_queued_behind_a_writer_is_woken_when_the_writer_leaves_the_queue(
+    arm: &Arm,
+) {
     let woken = Woken::default();
     arm.node.subscribe(Subscriber {
         process: "0000000000000007".into(),
@@ -114,7 +116,9 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     .await;
 }
 
-pub(crate) async fn force_released_hold_does_not_join_a_later_class(arm: &Arm) {
+pub(crate) async fn renewal_of_a_force_released_reader_does_not_join_the_readers_that_came_later(
+    arm: &Arm,
+) {
     let number = arm.granted(acquire(&reader(KEY, 1), LONG, now())).await;
     arm.ask(smash(KEY))
         .await
@@ -134,7 +138,9 @@ pub(crate) async fn force_released_hold_does_not_join_a_later_class(arm: &Arm) {
 
 /// Tests readers and holds of one owner after a forced release, which leaves a break record for two days. During that
 /// time, holds that were acquired after the forced release must still be restored on the master.
-pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restored(arm: &Arm) {
+pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_its_renewal(
+    arm: &Arm,
+) {
     for class in [Class::Shared, Class::Owner("job 7".into())] {
         arm.clear();
         let hold = |n, number| of_class(KEY, n, class.clone(), number);
@@ -165,7 +171,9 @@ pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restore
     }
 }
 
-pub(crate) async fn foreign_lock_key_with_any_value_refuses_a_lock_on_several_resources(arm: &Arm) {
+pub(crate) async fn lock_on_several_resources_is_refused_while_one_lock_key_has_a_foreign_value(
+    arm: &Arm,
+) {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Exclusive,
@@ -183,7 +191,7 @@ pub(crate) async fn foreign_lock_key_with_any_value_refuses_a_lock_on_several_re
     }
 }
 
-pub(crate) async fn downgrade_of_a_force_released_lock_returns_the_remaining_time_of_the_next_holder(
+pub(crate) async fn downgrade_of_a_force_released_lock_is_refused_with_the_remaining_ttl_of_the_next_holder(
     arm: &Arm,
 ) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
@@ -211,7 +219,9 @@ fn unknown() -> Extended {
     Extended::Unknown(Fault::Server(why.into()))
 }
 
-pub(crate) async fn lock_with_an_unreadable_counter_affects_no_other_renewal(arm: &Arm) {
+pub(crate) async fn lock_with_a_malformed_fencing_counter_does_not_affect_the_renewal_of_other_locks(
+    arm: &Arm,
+) {
     for strange in [Some(&b"hello"[..]), None] {
         arm.clear();
         let mut items = Vec::new();
@@ -230,7 +240,9 @@ pub(crate) async fn lock_with_an_unreadable_counter_affects_no_other_renewal(arm
     }
 }
 
-pub(crate) async fn break_record_of_another_data_type_affects_no_other_renewal(arm: &Arm) {
+pub(crate) async fn break_record_of_another_data_type_does_not_affect_the_renewal_of_other_locks(
+    arm: &Arm,
+) {
     let broken = |key: &[u8]| [b"quorate:broken:", key].concat();
     arm.put_foreign(&broken(b"bad"));
     let (bad, good) = (claim(b"bad", 1), claim(b"good", 1));

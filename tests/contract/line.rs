@@ -140,7 +140,9 @@ fn queued_for(n: u8, number: u64, heartbeat: Duration) -> Arc<Claim> {
     Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(place)))))
 }
 
-pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_has_not_ended(arm: &Arm) {
+pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended(
+    arm: &Arm,
+) {
     let living = Woken::of(arm, 7);
     arm.put(KEY, b"another client", Some(LONG));
     ticket(arm, acquire(&queued_for(7, 5, secs(240)), LONG, now())).await;
@@ -170,7 +172,7 @@ pub(crate) async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(arm: 
     assert_eq!(ticket(arm, acquire(&third, LONG, now())).await, 1);
 }
 
-pub(crate) async fn batched_releases_wake_a_queue_whose_ticket_key_was_missing_until_a_heartbeat(
+pub(crate) async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_was_restored(
     arm: &Arm,
 ) {
     let woken = Woken::of(arm, 7);

@@ -27,11 +27,13 @@ async fn state(arm: &Arm) -> KeyState {
     }
 }
 
-pub(crate) async fn look_request_for_an_absent_lock_finds_nothing(arm: &Arm) {
+pub(crate) async fn status_request_for_an_absent_lock_returns_an_empty_state(arm: &Arm) {
     assert_eq!(state(arm).await, KeyState::default());
 }
 
-pub(crate) async fn look_request_returns_holder_remaining_time_and_counter(arm: &Arm) {
+pub(crate) async fn status_request_returns_the_holder_the_remaining_ttl_and_the_fencing_counter(
+    arm: &Arm,
+) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let found = state(arm).await;
     assert_eq!(found.holder, Some(hex(1)));
@@ -70,7 +72,9 @@ async fn queue(arm: &Arm, waiter: &str, number: u64, reads: bool) {
     assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
 }
 
-pub(crate) async fn look_request_returns_who_waits_and_since_when(arm: &Arm) {
+pub(crate) async fn status_request_returns_each_waiter_with_the_time_at_which_its_wait_began(
+    arm: &Arm,
+) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let since = SystemTime::UNIX_EPOCH + Duration::from_millis(1_763_000_000_500);
     let longest = "h".repeat(64);
@@ -127,14 +131,14 @@ pub(crate) async fn look_request_returns_who_waits_and_since_when(arm: &Arm) {
     }
 }
 
-pub(crate) async fn look_request_changes_nothing(arm: &Arm) {
+pub(crate) async fn status_request_changes_no_key(arm: &Arm) {
     arm.put(KEY, b"somebody", Some(LONG));
     let before = (arm.read(KEY), arm.keys());
     state(arm).await;
     assert_eq!((arm.read(KEY), arm.keys()), before);
 }
 
-pub(crate) async fn look_request_for_a_lock_key_of_another_data_type_is_a_fault(arm: &Arm) {
+pub(crate) async fn status_request_fails_if_the_lock_key_has_another_data_type(arm: &Arm) {
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(look(KEY)).await, Err(Fault::WrongType));
 }
@@ -156,7 +160,7 @@ pub(crate) async fn forced_release_deletes_the_lock_key_and_returns_its_value(ar
     );
 }
 
-pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is_force_released(
+pub(crate) async fn force_released_holder_cannot_renew_after_the_next_holder_is_force_released(
     arm: &Arm,
 ) {
     let holders: Vec<_> = (1..=3).map(|n| claim(KEY, n)).collect();
@@ -204,7 +208,7 @@ pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Ar
 }
 
 /// Tests 480 forced releases: one every three minutes for a day.
-pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_return(arm: &Arm) {
+pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_renew_its_lock(arm: &Arm) {
     for n in 1..=96 {
         let mut bytes = [n; 16];
         for more in 0..5 {
@@ -234,7 +238,9 @@ pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_record(arm:
 
 /// Tests a lock whose key has no expiry. Its holder renews it like any other lock, and would restore it after a forced
 /// release.
-pub(crate) async fn force_released_lock_without_expiry_is_not_restored(arm: &Arm) {
+pub(crate) async fn renewal_does_not_restore_a_force_released_lock_key_that_had_no_expiry(
+    arm: &Arm,
+) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.put(KEY, &hex(1), None);
@@ -246,14 +252,16 @@ pub(crate) async fn force_released_lock_without_expiry_is_not_restored(arm: &Arm
     assert_eq!(arm.read(KEY), None);
 }
 
-pub(crate) async fn forced_release_does_nothing_if_the_break_record_cannot_be_written(arm: &Arm) {
+pub(crate) async fn forced_release_fails_and_keeps_the_lock_key_if_the_break_record_cannot_be_written(
+    arm: &Arm,
+) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.put_foreign(&mark(KEY));
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY), Some(hex(1)));
 }
 
-pub(crate) async fn forced_release_of_an_absent_lock_is_no_fault(arm: &Arm) {
+pub(crate) async fn forced_release_of_an_absent_lock_succeeds(arm: &Arm) {
     let said = arm.ask(smash(KEY)).await;
     assert_eq!(said, Ok(Answer::State(KeyState::default())));
 }

@@ -26,7 +26,7 @@ fn odd_names() -> Vec<Vec<u8>> {
     names
 }
 
-pub(crate) async fn names_may_be_any_bytes(arm: &Arm) {
+pub(crate) async fn name_of_a_lock_can_contain_any_bytes(arm: &Arm) {
     for name in odd_names() {
         let claim = claim(&name, 1);
         assert_eq!(claim.resource(), name);

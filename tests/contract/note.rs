@@ -50,7 +50,7 @@ fn written(yes: bool) -> Answer {
     Answer::Noted(vec![yes])
 }
 
-pub(crate) async fn a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_lock(arm: &Arm) {
+pub(crate) async fn status_shows_the_holders_note_which_outlives_the_lock_key(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     assert_eq!(state(arm).await.note, None);
@@ -70,7 +70,7 @@ pub(crate) async fn a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_l
     assert_eq!(host(state(arm).await.note).as_deref(), Some("two"));
 }
 
-pub(crate) async fn term_of_a_leader_is_shown_without_a_note(arm: &Arm) {
+pub(crate) async fn status_shows_the_term_of_a_leader_with_or_without_a_note(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     for (says, host_told, term) in [
@@ -91,7 +91,7 @@ pub(crate) async fn term_of_a_leader_is_shown_without_a_note(arm: &Arm) {
     }
 }
 
-pub(crate) async fn note_follows_the_renewed_expiry_of_its_lock(arm: &Arm) {
+pub(crate) async fn note_that_is_written_again_after_an_extension_expires_later(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;
     arm.ask(note(&holder, "one", false))
@@ -107,7 +107,7 @@ pub(crate) async fn note_follows_the_renewed_expiry_of_its_lock(arm: &Arm) {
     assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * LONG);
 }
 
-pub(crate) async fn renewal_keeps_the_note_and_reports_a_missing_one(arm: &Arm) {
+pub(crate) async fn renewal_extends_the_note_and_reports_a_missing_note(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;
     arm.ask(note(&holder, "one", false))
@@ -160,7 +160,7 @@ pub(crate) async fn renewal_without_the_note_flag_leaves_the_note_unchanged(arm:
     assert_eq!(arm.ask(alone()).await, kept);
 }
 
-pub(crate) async fn note_without_its_lock_is_not_shown(arm: &Arm) {
+pub(crate) async fn status_does_not_show_a_note_whose_lock_key_is_gone(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false))
@@ -175,7 +175,7 @@ pub(crate) async fn note_without_its_lock_is_not_shown(arm: &Arm) {
     assert_eq!(state(arm).await.note, None);
 }
 
-pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {
+pub(crate) async fn only_the_holder_of_the_lock_can_write_a_note(arm: &Arm) {
     let stranger = claim(KEY, 2);
     assert_eq!(
         arm.ask(note(&stranger, "two", false)).await,
@@ -193,7 +193,7 @@ pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {
     assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
 }
 
-pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
+pub(crate) async fn release_removes_only_the_note_of_the_released_holder(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false))
@@ -239,7 +239,7 @@ pub(crate) async fn leftover_note_is_never_shown_for_another_holder(arm: &Arm) {
     assert_eq!(line.expect("a line").note, None);
 }
 
-pub(crate) async fn refused_ordered_attempt_gets_the_holders_note(arm: &Arm) {
+pub(crate) async fn refusal_of_an_ordered_acquire_contains_the_holders_note(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     for known in [None, Some("one".to_owned())] {
@@ -296,7 +296,7 @@ pub(crate) async fn note_key_of_another_data_type_is_ignored(arm: &Arm) {
     );
 }
 
-pub(crate) async fn a_withdrawn_lock_among_many_gets_no_note(arm: &Arm) {
+pub(crate) async fn withdrawn_claim_in_a_request_for_several_notes_gets_no_note(arm: &Arm) {
     let claims = [claim(b"a", 1), claim(b"b", 2)];
     let mut items = Vec::new();
     for claim in &claims {
@@ -408,7 +408,7 @@ pub(crate) async fn listing_returns_string_keys_whose_names_match_the_pattern(ar
     assert_eq!(listed(arm, b"nothing*").await, [""; 0]);
 }
 
-pub(crate) async fn every_hold_of_a_class_has_a_note_that_ends_with_it(arm: &Arm) {
+pub(crate) async fn each_reader_has_its_own_note_which_its_release_removes(arm: &Arm) {
     let reader = |n| {
         let part = Part {
             key: KEY.into(),

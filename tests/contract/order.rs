@@ -14,7 +14,7 @@ const KEY: &[u8] = b"job";
 /// More requests than a node sends at once.
 const MANY: usize = 3_000;
 
-pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
+pub(crate) async fn requests_take_effect_in_the_order_in_which_they_are_sent(arm: &Arm) {
     let mut ears = Ears::new();
     // The test awaits nothing between the requests. Each acquire is granted only if the release before it arrived
     // first.
@@ -37,7 +37,7 @@ pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
     }
 }
 
-pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
+pub(crate) async fn every_request_is_answered_exactly_once(arm: &Arm) {
     let mut ears = Ears::new();
     // Wait until the node is connected, because requests that are queued before that take another code path.
     arm.ask(look(KEY)).await.expect("the master must answer");
@@ -83,7 +83,9 @@ pub(crate) async fn node_is_idle_when_every_request_is_answered(arm: &Arm) {
     }
 }
 
-pub(crate) async fn repeated_claim_refreshes_its_ticket(arm: &Arm) {
+pub(crate) async fn repeated_acquire_by_a_holder_with_a_ticket_extends_its_place_in_the_queue(
+    arm: &Arm,
+) {
     let claimed = |heartbeat| {
         let part = Part {
             key: KEY.into(),

@@ -17,7 +17,7 @@ fn slot(n: u8, slot: u8, permits: u8) -> Arc<Claim> {
     )
 }
 
-pub(crate) async fn refusal_shows_which_slots_are_free(arm: &Arm) {
+pub(crate) async fn refusal_of_a_permit_shows_which_slots_are_free(arm: &Arm) {
     for permits in [1, 2, 53, 54, 55, 63, 64] {
         arm.clear();
         let all = u64::MAX >> (64 - permits);

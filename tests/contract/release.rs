@@ -10,7 +10,9 @@ use crate::support::ms;
 
 const KEY: &[u8] = b"job";
 
-pub(crate) async fn a_holder_deletes_its_key_and_keeps_the_counter(arm: &Arm) {
+pub(crate) async fn release_by_the_holder_deletes_the_lock_key_and_keeps_the_fencing_counter(
+    arm: &Arm,
+) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     assert_eq!(arm.ask(release(&claim)).await, Ok(Answer::Released(true)));
@@ -34,7 +36,7 @@ fn claims(n: u8) -> impl Iterator<Item = Arc<Claim>> {
     })
 }
 
-pub(crate) async fn a_second_release_finds_nothing(arm: &Arm) {
+pub(crate) async fn second_release_reports_that_it_deleted_nothing(arm: &Arm) {
     for given_up in GIVEN_UP {
         for claim in [claim(KEY, 1), classic(KEY, 1)] {
             let said = arm.ask(acquire(&claim, LONG, now())).await;
@@ -75,7 +77,7 @@ pub(crate) async fn release_does_not_delete_a_lock_key_of_another_data_type(arm:
     }
 }
 
-pub(crate) async fn a_withdrawn_claim_is_still_released(arm: &Arm) {
+pub(crate) async fn lock_of_a_withdrawn_claim_can_be_released(arm: &Arm) {
     let claim = claim(KEY, 1);
     arm.granted(acquire(&claim, LONG, now())).await;
     claim.withdraw();
@@ -83,7 +85,7 @@ pub(crate) async fn a_withdrawn_claim_is_still_released(arm: &Arm) {
     assert_eq!(arm.read(KEY), None);
 }
 
-pub(crate) async fn release_of_an_expired_lock_finds_nothing(arm: &Arm) {
+pub(crate) async fn release_of_an_expired_lock_reports_that_it_deleted_nothing(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), ms(20), now())).await;
     tokio::time::sleep(ms(60)).await;
     for claim in claims(1) {

@@ -79,7 +79,9 @@ pub(crate) async fn stored_value_never_expires(arm: &Arm) {
     assert_eq!(arm.ttl(&value(KEY)), None);
 }
 
-pub(crate) async fn read_of_a_stored_value_sets_the_counter_to_the_number_of_its_reader(arm: &Arm) {
+pub(crate) async fn read_of_a_stored_value_sets_the_fencing_counter_to_the_number_of_its_reader(
+    arm: &Arm,
+) {
     let (claim, number) = held(arm, 1).await;
     arm.put(&fence(KEY), number.to_string().as_bytes(), Some(secs(600)));
     found(arm, &claim, number + 7).await;
@@ -102,14 +104,16 @@ pub(crate) async fn only_the_holder_of_the_lock_can_read_the_stored_value(arm: &
     assert_eq!(arm.keys(), 3);
 }
 
-pub(crate) async fn read_returns_a_counter_above_the_number_of_its_reader(arm: &Arm) {
+pub(crate) async fn read_with_a_number_below_the_fencing_counter_is_refused_with_the_counter(
+    arm: &Arm,
+) {
     let (claim, number) = held(arm, 1).await;
     let said = arm.ask(read(&claim, number - 1)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(number)));
     assert_eq!(arm.counter(KEY), Some(number));
 }
 
-pub(crate) async fn stored_value_with_a_larger_number_is_readable_by_a_later_holder_only(
+pub(crate) async fn stored_value_with_a_number_ahead_of_its_reader_can_be_read_only_by_a_later_holder(
     arm: &Arm,
 ) {
     let (first, number) = held(arm, 1).await;
@@ -135,7 +139,7 @@ pub(crate) async fn stored_value_with_a_larger_number_is_readable_by_a_later_hol
     assert_eq!(there, Some(stored(ahead, b"3", true)));
 }
 
-pub(crate) async fn write_with_a_number_below_the_counter_is_refused(arm: &Arm) {
+pub(crate) async fn write_with_a_number_below_the_fencing_counter_is_refused(arm: &Arm) {
     let (first, number) = held(arm, 1).await;
     written(arm, write(&first, number, b"3")).await;
     arm.delete(KEY);
@@ -182,7 +186,9 @@ pub(crate) async fn write_is_decided_by_fencing_numbers_and_not_by_the_lock_key(
     );
 }
 
-pub(crate) async fn removal_of_a_stored_value_keeps_lock_and_counter(arm: &Arm) {
+pub(crate) async fn removal_of_a_stored_value_keeps_the_lock_key_and_the_fencing_counter(
+    arm: &Arm,
+) {
     let (claim, number) = held(arm, 1).await;
     written(arm, remove(&claim, number)).await;
     written(arm, write(&claim, number, b"3")).await;
@@ -206,7 +212,9 @@ pub(crate) async fn stored_value_of_another_server_run_is_trusted_on_durable_ser
     assert_ne!(run.as_str(), "0".repeat(40));
 }
 
-pub(crate) async fn stored_value_key_of_another_data_type_is_a_fault_and_unchanged(arm: &Arm) {
+pub(crate) async fn read_write_and_removal_fail_if_the_key_of_the_value_has_another_data_type(
+    arm: &Arm,
+) {
     let (claim, number) = held(arm, 1).await;
     arm.put_foreign(&value(KEY));
     for request in [
@@ -220,7 +228,9 @@ pub(crate) async fn stored_value_key_of_another_data_type_is_a_fault_and_unchang
     assert_eq!(arm.counter(KEY), Some(number));
 }
 
-pub(crate) async fn foreign_string_in_a_stored_value_key_is_a_fault_and_unchanged(arm: &Arm) {
+pub(crate) async fn read_write_and_removal_fail_if_the_key_of_the_value_contains_a_foreign_string(
+    arm: &Arm,
+) {
     let (claim, number) = held(arm, 1).await;
     for strange in [
         "",
@@ -254,7 +264,9 @@ pub(crate) async fn read_of_a_stored_value_does_not_change_a_lock_key_of_another
     assert_eq!(arm.keys(), 1);
 }
 
-pub(crate) async fn counter_of_another_data_type_fails_read_and_write_of_a_stored_value(arm: &Arm) {
+pub(crate) async fn read_and_write_of_a_stored_value_fail_if_the_fencing_counter_has_another_data_type(
+    arm: &Arm,
+) {
     let (claim, number) = held(arm, 1).await;
     arm.put_foreign(&fence(KEY));
     for request in [read(&claim, number), write(&claim, number, b"3")] {
@@ -263,7 +275,7 @@ pub(crate) async fn counter_of_another_data_type_fails_read_and_write_of_a_store
     assert_eq!(arm.read(&value(KEY)), None);
 }
 
-pub(crate) async fn a_withdrawn_claim_neither_reads_nor_writes(arm: &Arm) {
+pub(crate) async fn withdrawn_claim_can_neither_read_nor_write_the_stored_value(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     claim.withdraw();
     for request in [read(&claim, number), write(&claim, number, b"3")] {
@@ -272,7 +284,7 @@ pub(crate) async fn a_withdrawn_claim_neither_reads_nor_writes(arm: &Arm) {
     assert_eq!(arm.read(&value(KEY)), None);
 }
 
-pub(crate) async fn write_after_its_deadline_is_not_sent(arm: &Arm) {
+pub(crate) async fn write_whose_deadline_has_passed_is_not_sent(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let until = Instant::from_nanos(1);
     let bytes = Some(Arc::from(&b"3"[..]));

@@ -120,11 +120,11 @@ async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &st
 }
 
 #[tokio::test]
-async fn node_redlock_and_quorate_exclude_each_other() {
+async fn npm_package_redlock_and_quorate_exclude_each_other() {
     both_exclude_each_other(node_redlock, "").await;
 }
 
 #[tokio::test]
-async fn pottery_and_quorate_exclude_each_other() {
+async fn pypi_package_pottery_and_quorate_exclude_each_other() {
     both_exclude_each_other(pottery, "redlock:").await;
 }
