@@ -105,7 +105,7 @@ fn silent_master_delays_the_drop_of_the_last_blocking_handle_only_briefly() {
     masters[0].stop().expect("stopped");
     let started = Instant::now();
     drop((guard, redlock));
-    // The call should end after the node timeout of 500 ms plus 300 ms. The test allows more, for a busy machine.
+    // The drop should end after the node timeout of 500 ms plus 300 ms. The test allows more, for a busy machine.
     assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
     assert!(!has_key(&masters[1], "r") && !has_key(&masters[2], "r"));
     masters[0].cont().expect("continued");
@@ -175,7 +175,7 @@ async fn blocking_calls_inside_an_async_runtime_are_refused_with_advice_but_guar
     let refused: Result<_, CannotBlock> = guard.release();
     assert!(
         refused.is_err(),
-        "a release inside a runtime must be refused, and then done in the background"
+        "`release` must be refused inside a runtime: it would block, so the background thread releases the lock"
     );
     let elsewhere = redlock.clone();
     let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
@@ -255,12 +255,12 @@ fn panic_of_a_progress_callback_reaches_the_thread_that_waits_for_the_lock() {
     });
     let panicked = waiting
         .join()
-        .expect_err("the waiting thread must panic, because its observer panics");
+        .expect_err("the waiting thread must panic, because its progress callback panics");
     assert_eq!(panicked.downcast_ref(), Some(&"observed"));
     drop(guard);
     assert!(
         redlock.acquire("r").is_ok(),
-        "the panic of one observer must not affect other callers"
+        "the panic of one progress callback must not affect other callers"
     );
 }
 

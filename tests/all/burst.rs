@@ -106,8 +106,8 @@ async fn most_open(takes: [u64; 3]) -> usize {
 
 #[tokio::test]
 async fn slow_majority_of_masters_delays_renewals_but_no_lock_is_lost() {
-    // The masters answer slowly, but they answer. So the client may have more batches unanswered than at a master that
-    // never answers.
+    // The masters answer slowly, but they do answer. So the client may leave more batches unanswered at such a master
+    // than at a master that never answers.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 

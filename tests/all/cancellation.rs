@@ -108,7 +108,7 @@ async fn at_every_point<F, T>(
             }
             assert!(
                 polls < ENOUGH,
-                "{distances:?}: the future must complete at last"
+                "{distances:?}: the future must complete in fewer than {ENOUGH} polls"
             );
         }
     }
@@ -222,7 +222,7 @@ async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
             }
             assert!(
                 polls < ENOUGH,
-                "{distances:?}: the future must complete at last"
+                "{distances:?}: the future must complete in fewer than {ENOUGH} polls"
             );
         }
     }
@@ -260,7 +260,7 @@ async fn acquire_with_a_second_round_of_requests_dropped_at_any_await_point_leav
             return;
         }
     }
-    panic!("the future must complete at last");
+    panic!("the future must complete in at most {ENOUGH} polls");
 }
 
 #[tokio::test]
@@ -324,7 +324,7 @@ impl Real {
         flush.await.expect("all requests must end in time");
     }
 
-    /// The number of lock keys and ticket keys on all masters.
+    /// The number of lock keys and queue keys on all masters.
     fn left(&self) -> usize {
         holders(&self.masters, "job") + holders(&self.masters, "quorate:queue:job")
     }
@@ -404,7 +404,8 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         take(&near, "job").await.release().await;
         near.flush().await;
         real.masters[0].stop().expect("stopped");
-        // The acquire is in the socket buffer of the stopped master by now, whatever the other masters do.
+        // The first poll sends the acquire. It stays in the socket buffer of the stopped master, whatever the other
+        // masters do.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
         // The test has three rounds. They wait for less than the connection's timeout, for about that time, and for
@@ -412,7 +413,8 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no master may have a key left", || real.left() == 0).await;
-        // All requests that were on their way to the stopped master have arrived by now, too.
+        // These requests are sent after all requests that were on their way to the stopped master. So when they have
+        // been executed, no earlier request can still arrive.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
         assert_eq!(real.left(), 0);
@@ -429,14 +431,15 @@ async fn lock_key_is_deleted_on_a_master_that_was_stopped_during_the_release() {
     })
     .await;
     masters[0].stop().expect("stopped");
-    // The client notices that the master is silent, so it cannot send the release to this master at once.
+    // During this acquire, the client notices that the stopped master is silent. So the client cannot send the release
+    // of `job` to it at once.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
     let started = Instant::now();
     let released = guard.release().await;
     assert!(
         started.elapsed() < secs(5),
-        "the release must not wait for the third master, which is stopped"
+        "the release must not wait for the stopped master"
     );
     assert!(released.was_valid);
     tokio::time::sleep(ms(800)).await;

@@ -61,7 +61,7 @@ async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
     let redlock = redlock.expect("good settings");
     let leads = campaign(&redlock, note).await;
     let term = leads.term();
-    // The leader's note has been sent.
+    // Wait until the leader's note has been sent.
     redlock.flush().await;
     for proxy in proxies {
         std::mem::forget(proxy.inject(Cut::Hold(Way::Both)));
@@ -100,7 +100,7 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
         (leader.term, text(&leader)),
         (next.term(), Some("10.0.0.2:9000"))
     );
-    // An observer that starts later is notified at once as well.
+    // An observer that starts only now must also be notified of the leader at once.
     let late = led(&mut observe(&first)).await;
     assert_eq!(late, leader);
 }
@@ -216,7 +216,8 @@ async fn paused_former_leader_that_resumes_is_not_reported_while_another_leads()
     let mut observer = observe(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
     assert_eq!(text(&led(&mut observer).await), Some("paused"));
-    // While the first leader's process is paused, its keys expire. Its notes may remain on the masters.
+    // Delete the lock key, as if it had expired while the process of the first leader was paused. The note of that
+    // leader may remain on the masters.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -299,7 +300,7 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
         told.is_err(),
         "a leader that still holds its lock must not be replaced: {told:?}"
     );
-    // An observer that starts now is notified of the same leader as the others.
+    // An observer that starts only now must be notified of the same leader.
     assert_eq!(led(&mut observe(&looks)).await, leader);
 }
 

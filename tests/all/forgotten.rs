@@ -93,5 +93,8 @@ async fn leader_is_reported_until_its_lease_ends_although_a_majority_of_masters_
         leadership.is_valid(),
         "the lock was lost: the machine was too slow for this test"
     );
-    assert!(told.is_err(), "no leader may be reported: {told:?}");
+    assert!(
+        told.is_err(),
+        "the observer must not be notified of an end of the leadership: {told:?}"
+    );
 }

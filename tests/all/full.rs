@@ -58,8 +58,8 @@ async fn lock_that_full_masters_cannot_restore_does_not_end_the_renewal_of_other
         let guards = ten(&redlock, reads).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
-            // Delete the counter of a reader's lock: the renewal then has to write the counter first, and a full master
-            // refuses that.
+            // Delete the fencing counter of the first lock. To renew a reader, the script must then write the counter
+            // first, which a full master refuses.
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
@@ -84,7 +84,8 @@ async fn reader_is_renewed_on_full_masters_while_another_readers_longer_lease_ke
     assert!(brief.is_valid(), "{:?}", brief.report());
 }
 
-/// Creates a user on every master whose rights are limited to these lock keys.
+/// Creates the user `locker` on every master. Its rights to keys are those to `quorate:*` and those that the ACL rules
+/// `words` grant.
 fn grant(masters: &Masters, words: &[&str]) {
     const RIGHTS: [&str; 9] = [
         "ACL",

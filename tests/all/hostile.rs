@@ -81,7 +81,7 @@ enum Company {
 /// The results of all calls in one test scene.
 #[derive(Default)]
 struct Tally {
-    /// For each kind of call: how late the latest call ended, and the number of calls.
+    /// For each kind of call: its name, how long after its time limit the latest call ended, and the number of calls.
     beyond: Vec<(&'static str, Duration, u32)>,
     /// How long each successful waiter waited.
     paces: Vec<Duration>,
@@ -558,7 +558,7 @@ async fn idle_connection_that_became_silent_is_replaced_before_the_next_call() {
     })
     .await;
     println!("noticed after {:.1?}", started.elapsed());
-    // The call should take less than 5 s. The rest is for a busy machine.
+    // The client should notice the silence in less than 5 s. The rest is for a busy machine.
     assert!(started.elapsed() < secs(7), "{:?}", started.elapsed());
     assert_eq!(
         proxies[0].counters().accepted,

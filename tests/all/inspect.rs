@@ -38,7 +38,7 @@ async fn inspection_reports_the_settings_and_the_state_of_each_server() {
             "masters on this machine share its clock, but the offset is {offset} ms"
         );
         assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
-        // This master has just started, and the restart guard has its default setting.
+        // This master has just started, so the restart guard, which has its default setting, does not let it vote yet.
         assert!(
             inspection
                 .quarantined
@@ -73,8 +73,8 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // The first acquire contacts only a majority, but this test needs connections to all masters, and `status` contacts
-    // all. The connections with which the servers were started close after a while.
+    // Connect to all masters with `status`, because an acquire may contact only a majority. Then wait, because the
+    // connections with which the servers were started close only after a while.
     redlock.status("job").await.expect("the name must be valid");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;

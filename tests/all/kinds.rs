@@ -51,7 +51,7 @@ fn both() -> [Redlock; 2] {
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     let outcome = tokio::time::timeout(support::PATIENCE, what).await;
-    outcome.unwrap_or_else(|_| panic!("not within {:?}", support::PATIENCE))
+    outcome.unwrap_or_else(|_| panic!("the call must end within {:?}", support::PATIENCE))
 }
 
 #[tokio::test]

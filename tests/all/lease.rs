@@ -157,7 +157,7 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     for master in &masters {
         master.stop().expect("stopped");
     }
-    // Wait, because a renewal that was sent before may still be counted.
+    // Wait, because a renewal that was sent before the masters were stopped may still extend the lock.
     tokio::time::sleep(ms(100)).await;
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
@@ -478,7 +478,6 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
     .await;
 }
 
-/// Tests the restart guard. Leases are short, so that the guard's waiting time ends within the test.
 #[tokio::test]
 async fn report_of_a_held_lock_includes_late_answers() {
     let masters = masters(3);
@@ -505,6 +504,7 @@ async fn report_of_a_held_lock_includes_late_answers() {
     guard.release().await;
 }
 
+/// Settings with this restart guard, and with short leases, so that the waiting time of the guard ends within a test.
 fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
     Redlock::builder()
         .masters(masters.urls())
@@ -595,8 +595,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
 async fn master_under_the_restart_guard_does_not_vote_right_after_its_start() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
-    // Two refusals decide the error, so the refusal of the third master may be missing in it. On a busy machine there
-    // are also other errors, so repeat the attempt.
+    // Two refusals are enough to decide the error, so it need not contain the refusal of the third master. On a busy
+    // machine there are also other errors, so repeat the attempt.
     while quarantined(
         &redlock
             .acquire("job")

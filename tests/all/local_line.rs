@@ -17,7 +17,7 @@ use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
 /// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
-/// Masters in memory that count the requests about a lock.
+/// Three masters in memory that count the acquires they receive.
 struct World {
     nodes: [Arc<Stubborn>; 3],
     asked: Arc<AtomicUsize>,
@@ -78,8 +78,8 @@ impl World {
     }
 }
 
-/// Starts a waiter and waits until it has looked at the lock once. Then it is queued, either in this process or at the
-/// masters.
+/// Starts a waiter, and waits until it reports its progress for the first time. From then on it is queued, either in
+/// this process or at the masters.
 async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();

@@ -62,7 +62,8 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
         || !has_key(&masters[2], "job"),
     )
     .await;
-    // The loss also gave the local turn to the next caller. It did so only once, although the guard still exists.
+    // The loss has also passed the local turn to the next caller of this process. This must happen only once, although
+    // the guard of the lost lock still exists.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
@@ -268,8 +269,8 @@ async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later
         .iter()
         .map(|proxy| proxy.inject(Cut::Hold(Way::Both)))
         .collect();
-    // On a busy machine, a master may not answer within the node timeout. Such a master may have missed the forced
-    // release. It would keep the holder's key, so force the release again.
+    // On a busy machine, a master sometimes does not answer within the node timeout. Such a master has perhaps missed
+    // the forced release, and would keep the key of the holder. So force the release again.
     let began = Instant::now();
     while holders(&masters, "job") > 0 {
         assert!(

@@ -39,7 +39,8 @@ fn numbers(servers: &Masters) -> Vec<String> {
         .collect()
 }
 
-/// The remaining lifetime of the generation marker; -1 if the marker has no expiry.
+/// The remaining lifetime of the generation marker in milliseconds: -1 if the marker never expires, -2 if there is
+/// none.
 fn lifetime(server: &Server) -> Option<i64> {
     ask_server(server, &["PTTL", MARK]).int()
 }

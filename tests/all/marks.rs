@@ -103,8 +103,7 @@ async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
     assert!(
         first.is_valid(),
-        "the lease of the first holder must not have ended: the machine is too slow for this \
-         test"
+        "the lease of the first holder has ended too early: the machine is too slow for this test"
     );
     matches!(second, Ok(TryAcquire::Acquired(_)))
 }
@@ -159,7 +158,7 @@ async fn server_that_just_got_its_marker_votes_only_after_the_longest_lease() {
         let _ = notices.try_acquire("other").await;
         assert!(
             started.elapsed() < PATIENCE,
-            "a client must mark the server again"
+            "the client must write the generation marker to the new server"
         );
     }
     assert!(!is_granted_beside(&scene.client(), &first).await);

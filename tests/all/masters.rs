@@ -205,7 +205,7 @@ async fn lock_on_closed_masters_cannot_be_extended_but_can_be_released() {
     let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     assert!(is_refused(&old).await);
-    // The report of the holder's guard contains the answers that the masters gave to the guard.
+    // The report of the guard must contain the answers of the closed masters to its extensions.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
 }
@@ -285,7 +285,7 @@ async fn step_open_fails_and_names_a_client_that_does_not_check_the_marker() {
         "{missing:?}"
     );
     drop(before);
-    eventually("gone", || {
+    eventually("the connection of the old client must be closed", || {
         let list = ask_server(&scene.servers[0], &["CLIENT", "LIST"]);
         !list.text().unwrap_or_default().contains("quorate:host:1")
     })
@@ -449,7 +449,7 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
-    // The unnamed client still has its connection: without a name, the connection could be neither found nor closed.
+    // The unnamed client keeps its connection, because a connection without a name can be neither found nor closed.
     assert!(is_refused(&unnamed).await);
     while let Err(error) = change.closed().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
@@ -457,8 +457,8 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
     }
 }
 
-/// Tests clients that use other names for the same masters. Writing the generation marker would shut them out, so the
-/// change must stop.
+/// Tests clients that use other names for the same masters. If the change wrote generation markers, the masters would
+/// refuse these clients. So the change must stop.
 #[tokio::test]
 async fn client_with_other_names_for_the_masters_stops_the_change() {
     let scene = Scene::start();
@@ -486,7 +486,7 @@ async fn client_with_other_names_for_the_masters_stops_the_change() {
     begin(&change).await;
 }
 
-/// Counts the acquires of all clients, and collects violations of mutual exclusion.
+/// Counts the acquires of all clients, and collects violations of mutual exclusion and of the order of fencing tokens.
 #[derive(Default)]
 struct Book {
     /// The end of the validity of the lock that was acquired last; `None` once it is released.
@@ -565,7 +565,7 @@ async fn clients_configured_for_any_step_can_run_during_the_whole_change() {
     let running: Vec<_> = clients.iter().enumerate().map(run).collect();
     let have_it = async |who: &[usize]| {
         let before = book.had();
-        let what = format!("clients {who:?} have it");
+        let what = format!("clients {who:?} must acquire the lock again");
         eventually(&what, || {
             let now = book.had();
             who.iter().all(|client| now[*client] > before[*client] + 3)
@@ -599,7 +599,7 @@ async fn clients_configured_for_any_step_can_run_during_the_whole_change() {
     assert_eq!(
         book.had()[..4],
         at_last[..4],
-        "clients that are closed out must acquire nothing"
+        "clients that the masters refuse must acquire nothing"
     );
 }
 
@@ -727,8 +727,8 @@ async fn step_open_needs_the_result_of_the_check_closed_and_the_waiting_time_aft
     change.open(&closed).await.expect("open");
 }
 
-/// Tests two operators who replace the masters at the same time, each by different masters. The second operator gets an
-/// error.
+/// Tests two operators who replace the masters at the same time, each by different masters. When one operator has
+/// written the markers of its change, the change of the other operator must count as not begun.
 #[tokio::test]
 async fn masters_closed_for_another_change_are_not_reported_as_closed() {
     let scene = Scene::start();
@@ -752,7 +752,8 @@ async fn change_does_not_begin_from_masters_opened_by_another_change() {
     begin(&change).await;
     closed_and_waited(&change).await;
     drop(both);
-    // The operator mistyped the last master, which differs from the master that was opened.
+    // The operator has mistyped the last of the present masters. So these are not the masters that the earlier change
+    // opened.
     let wrong = scene.settings(1..4).masters_generation(1);
     let wrong = wrong
         .next_masters(scene.urls(0..3))

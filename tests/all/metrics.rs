@@ -70,8 +70,8 @@ fn samples(seen: &Seen, name: &str) -> Vec<f64> {
     }
 }
 
-/// A TTL that is short enough for tests which wait for renewals and for the end of a lock. It is long enough if the
-/// machine delays a renewal by more than a second.
+/// A TTL that is short enough for tests which wait for renewals and for the end of a lock, and long enough that a lock
+/// survives when the machine delays a renewal by more than a second.
 const TTL: Duration = Duration::from_secs(2);
 
 fn redlock(nodes: &[MemoryNode]) -> Redlock {
@@ -253,7 +253,8 @@ fn describing_the_metrics_creates_all_series_except_those_of_single_masters() {
     assert!(!seen.keys().any(|name| name.contains("node=")), "{seen:#?}");
 }
 
-/// The page recommends twelve buckets. An exporter adds the bucket without a limit, the sum and the count.
+/// docs/metrics.md recommends twelve buckets for each histogram. To these, an exporter adds the bucket without a limit,
+/// the sum and the count.
 #[test]
 fn process_with_five_masters_has_as_many_metric_series_as_the_metrics_page_states() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));

@@ -168,7 +168,8 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // The next waiter may have been faster. Then its attempt holds the lock until it is undone.
+        // The waiter in the queue may have taken the free key on this master before the extension arrived. Its attempt
+        // then holds the key until the attempt is undone.
         assert!(
             began.elapsed() < PATIENCE,
             "the test could not restore the lock key in time"
@@ -310,7 +311,7 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
     }
 }
 
-/// The commands and key prefixes in the row for this purpose, in the rights table of the page.
+/// The commands and key prefixes in the row for this purpose, in the table of rights in docs/operations.md.
 fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -419,7 +420,7 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
 
         let operator = replacing(OPERATOR, &masters);
         begin(&operator).await;
-        // A fencing counter and a value, which the operator copies.
+        // Create a fencing counter and a stored value, which the change of masters must copy.
         drop(client.acquire("job").await.expect("free"));
         client
             .quota("prizes")
@@ -438,7 +439,7 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
         for master in &masters {
             let refused = refused(master);
             let optional = |what: &String| {
-                // Old servers report only the name of the container command.
+                // For a subcommand, old servers report only the name of its container command.
                 ["client|setinfo", "client"].contains(&what.as_str())
             };
             let refused: Vec<_> = refused.into_iter().filter(|what| !optional(what)).collect();
@@ -473,7 +474,7 @@ async fn store_values(masters: &Masters) {
     }
 }
 
-/// Takes all steps. Returns the first refusal.
+/// Takes all steps of the change of masters. Returns the error of the first step that fails.
 async fn replace(redlock: &Redlock) -> Result<(), ChangeError> {
     let change = redlock.change().expect("next masters are set");
     let began = Instant::now();
@@ -519,8 +520,9 @@ async fn assert_each_step_names(right: &str, masters: &Masters) {
     }
 }
 
-/// Regression tests: with the rights of a client, the first step of a change failed only after it had written the
-/// markers of the next masters. With only the operator's own rights, `close` was done, and `open` failed.
+/// Regression tests. With the rights of a client, the first step of a change once failed only after it had written the
+/// markers of the next masters. With only the rights of an operator and not those of a client, `close` once succeeded,
+/// and then `open` failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missing() {
     for program in programs() {
@@ -544,7 +546,7 @@ async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missi
                 ask_server(master, &["DEL", "quorate:masters"]);
             }
         }
-        // The operator holds no locks of these kinds under the second prefix.
+        // There are no keys with these patterns under the second prefix, so the operator needs no rights to them.
         let groups = ["~quorate:holds:b:*", "~quorate:note:quorate:hold:*:b:*"];
         assert_eq!(needless, groups);
         assert_refusals_without_the_rights_of_clients_or_operators(&masters).await;
@@ -571,7 +573,7 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
         "{said}"
     );
     assert_eq!(markers(masters), [None, None, None]);
-    // It still reads what its rights allow.
+    // The survey still contains everything that this client may read.
     let survey = client.survey().await.expect("masters with markers");
     let mut seen = survey.masters.iter().map(|master| &master.seen);
     assert!(seen.all(|seen| seen.run_id.is_some()));
@@ -651,7 +653,8 @@ async fn inspection_names_each_missing_right() {
     }
 }
 
-/// Adds a waiter to the queue on every master. Its heartbeat ends at `lives_until`, so it may be alive or dead.
+/// Adds a waiter to the queue on every master. Its heartbeat time ends at `lives_until`, in milliseconds since 1970. If
+/// this is in the past, the waiter is dead.
 fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     for master in masters {
         let of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
@@ -672,7 +675,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
         Ok(TryAcquire::Acquired(guard)) => guard,
         other => return format!("{other:?}"),
     };
-    // Add a queued waiter whose heartbeat has not expired.
+    // Add a waiter that is alive to the queue.
     ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
     for node in first
         .status(resource)
@@ -697,7 +700,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
     note(format!("{:?}", quota.create(3).await));
     note(format!("{:?}", quota.take(1).await));
     note(format!("{:?}", quota.drop_quota().await));
-    // Add a queued waiter whose heartbeat has expired. It is removed by the next client.
+    // Add a dead waiter to the queue. The next client removes it.
     ghost(masters, resource, "0123456789abcdef:1", "1");
     note(format!("{:?}", first.try_acquire(resource).await));
     for node in second
@@ -946,8 +949,8 @@ async fn locks_without_a_queue_are_released_by_the_delete_command() {
         }
         for fencing in [true, false] {
             let asked = give_back(&masters, fencing).await;
-            // The client tries the command once. If the server knows the command, the client uses it for every later
-            // release.
+            // In either case the client tries the command once. If the server knows it, the client uses it for every
+            // later release.
             assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
         }
         // The release of a lock with a queue must also wake the next waiter, so it needs the script.

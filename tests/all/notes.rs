@@ -77,12 +77,13 @@ async fn lock_held_for_a_while_gets_a_note_and_its_release_removes_the_note() {
     );
 }
 
-/// A master in memory that counts the notes it receives.
+/// A master in memory that counts the notes and renewals that it receives.
 struct Counts {
     node: MemoryNode,
     sent: AtomicUsize,
-    /// The number of lock renewals, and (second field) the number of renewals that also renewed the note.
+    /// The number of lock renewals.
     renewed: AtomicUsize,
+    /// The number of lock renewals that also renewed the note.
     noted: AtomicUsize,
 }
 
@@ -341,8 +342,8 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
         assert_eq!(note_keys(&masters), 0);
         guard.release().await;
     }
-    // Unordered locks with tokens have a note too. A single lock may have a different note than the `Redlock` that
-    // creates it.
+    // A lock without ordering has a note too, if it has a fencing token. A single lock may have another note than its
+    // `Redlock`.
     let unordered = settings(masters.urls())
         .order(quorate::Order::Unordered)
         .note(None)

@@ -71,7 +71,8 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // With hourly periods instead of ten-year periods, a new period has begun since the job last ran.
+    // The record contains the start of the present period of ten years. For periods of an hour, a new period has begun
+    // since that time.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -281,7 +282,8 @@ async fn guard_that_finds_the_present_period_recorded_can_record_the_next_period
     })
     .await;
     assert_eq!(last("DEL"), Some(1));
-    // With hourly periods instead of ten-year periods, a new period has begun since the job last ran.
+    // The record contains the start of the present period of ten years. For periods of an hour, a new period has begun
+    // since that time.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");
@@ -411,7 +413,7 @@ async fn once_job_survives_the_loss_of_one_master_of_three() {
         let redlock = settings(urls).build().expect("good settings");
         let once = nightly(&redlock).await;
         let outcome = once.at_least_once(async |_| {
-            // All masters have answered the read of the record by now.
+            // Wait until all masters have answered the read of the record.
             tokio::time::sleep(ms(300)).await;
             masters[victim].kill().expect("killed");
             Ok::<_, ()>(())

@@ -108,8 +108,7 @@ async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
         "the hold must last while another clone of it exists"
     );
     assert!(second.is_valid());
-    // Overwrite the lock key. Every clone of the guard reports the loss, although the local count of clones is not
-    // zero.
+    // Overwrite the lock key. Every clone of the guard must report the loss, although other clones still exist.
     let third = second.clone();
     for master in &masters {
         ask_server(master, &["SET", "stock", "a foreign value", "PX", "1000"]);
@@ -182,7 +181,7 @@ async fn owner_that_cannot_join_its_hold_at_present_does_not_report_another_hold
     let other = redlock.owner("p").expect("an id");
     let other = other.lock("stock").try_acquire().await.expect("an answer");
     assert!(matches!(other, TryAcquire::Held(_)));
-    // The refused attempts leave no hold of their own in the list with the crashed hold.
+    // The refused attempts must leave no hold of their own: each master must list only the crashed hold.
     let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
     eventually("the attempts must be undone", || {
         masters.iter().all(|master| count(master) == Some(1))

@@ -356,7 +356,10 @@ fn paths_and_tests_on_the_pages_for_contributors_exist() {
                 seen += 1;
             }
         }
-        assert!(seen >= least, "{name} names {seen}");
+        assert!(
+            seen >= least,
+            "{name} must name at least {least} paths and tests, but names {seen}"
+        );
     }
 }
 
@@ -375,7 +378,11 @@ fn code_of_the_pages_is_compiled_word_for_word() {
     ] {
         let text = page(name);
         let blocks: Vec<_> = text.split("```rust\n").skip(1).collect();
-        assert!(blocks.len() >= least, "{name} has {}", blocks.len());
+        assert!(
+            blocks.len() >= least,
+            "{name} must have at least {least} blocks of Rust code, but has {}",
+            blocks.len()
+        );
         for block in blocks {
             let code = block.split("```").next().unwrap_or_default();
             assert!(

@@ -127,7 +127,8 @@ async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed
 async fn once_job_whose_lock_ended_before_its_body_reports_the_loss() {
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
-    // Both periods are long enough for these bodies whatever the time of day is.
+    // The period begins 20 minutes ago and lasts for a day, so it does not end while a body runs, at whatever time of
+    // day the test runs.
     let day = secs(24 * 3600);
     let today = SystemTime::now() - LONG;
     let today = today..today + day;

@@ -145,8 +145,8 @@ async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
     all
 }
 
-/// Starts a waiter and waits until it has looked at the semaphore once. Then it is queued, either in this process or at
-/// the masters.
+/// Starts a waiter, and waits until it reports its progress for the first time. From then on it is queued, either in
+/// this process or at the masters.
 async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();
@@ -319,7 +319,7 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
             )
             .await,
         );
-        // The next waiter is queued at the masters by now.
+        // Wait until the next waiter is queued at the masters.
         tokio::time::sleep(40 * WAY).await;
         let attempts = world.attempts() - before;
         assert!(
@@ -361,7 +361,8 @@ async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
         let got = tried
             .unwrap_or_else(|error| panic!("{what}: {error}"))
             .acquired();
-        let got = got.unwrap_or_else(|| panic!("{what}: slot {} is free", 1 - slot));
+        let got =
+            got.unwrap_or_else(|| panic!("{what}: the free slot {} must be granted", 1 - slot));
         assert_eq!(got.slot(), Some(1 - slot), "{what}");
         got.release().await;
         for permit in held {
@@ -434,7 +435,7 @@ async fn permit_request_dropped_at_any_await_point_leaves_no_slot_recorded_as_re
                 );
                 break;
             }
-            assert!(polls < 400, "the future must complete at last: {what}");
+            assert!(polls < 400, "the future must complete: {what}");
         }
     }
 }

@@ -222,7 +222,8 @@ async fn error_states_that_this_process_itself_holds_the_lock() {
             panic!("the lock must be reported as held");
         };
         assert!(refusal.held_here);
-        // Another resource is not affected. This resource is not affected either once its lock is released.
+        // A lock on another resource is not reported as held by this process. After the release, neither is the lock on
+        // `x`.
         redlock.acquire("y").await.expect("free").release().await;
         guard.release().await;
         redlock

@@ -15,8 +15,8 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-/// Tests fencing counters that were set by a client whose clock is ahead, but by less than the limit at which masters
-/// reject a number. The masters agree on a number at once, or in a second round of requests.
+/// Tests fencing counters that were set by a client whose clock is ahead, but by less than masters tolerate. The
+/// masters grant equal numbers, or different numbers, so that a second round of requests is needed.
 #[tokio::test]
 async fn process_proposes_larger_tokens_after_masters_granted_tokens_ahead_of_its_proposals() {
     const AHEAD: u64 = 400_000;
@@ -47,7 +47,8 @@ async fn process_proposes_larger_tokens_after_masters_granted_tokens_ahead_of_it
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // Since then the clock has caught up with part of the difference, so only a quarter of it is required.
+        // Since the first acquire, the clock has caught up with part of the difference, so only a quarter of it is
+        // required.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
@@ -85,8 +86,8 @@ async fn proposed_token_that_another_client_has_exceeded_is_raised_before_its_us
     guard.release().await;
 }
 
-/// Tests a hold that joins other holds of the same lock. It gets a fencing number that was granted earlier. That number
-/// shows nothing about the masters' clocks.
+/// Tests a reader that joins another reader, and so gets a fencing number that was granted earlier. That number shows
+/// nothing about the masters' clocks.
 #[tokio::test]
 async fn reader_that_joins_another_reader_continues_to_propose_tokens_from_its_own_clock() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
@@ -120,7 +121,7 @@ async fn reader_that_joins_another_reader_continues_to_propose_tokens_from_its_o
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // If the process took the joined number as the time, its proposals would be a second behind. Sending a request
-    // takes less time than that.
+    // If the process took the number of the first reader as the time, its proposals would be a second behind. Sending a
+    // request takes less time than that.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

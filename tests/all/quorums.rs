@@ -51,7 +51,7 @@ fn locks_are_spread_evenly_over_quorums_and_move_only_to_an_added_quorum() {
     );
 }
 
-/// The faults that were seen while clients of two steps took all locks at the same time.
+/// The faults that were seen while clients of two successive steps of a change took all locks at the same time.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wrong {
     /// How often two clients held one lock.
@@ -117,7 +117,8 @@ fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
 /// More than the difference that masters allow between a token and their clock.
 const APART_US: i64 = 1_100_000;
 
-/// Three locks that move if the last of these quorums is added or removed, and one that does not.
+/// The names of three locks that move to another quorum if the last of these quorums is added or removed, and of one
+/// lock that does not.
 fn locks(four: &[Quorum]) -> Vec<String> {
     let moves = |name: &String| chosen(&four[..3], name).name != chosen(four, name).name;
     let (moved, same): (Vec<String>, Vec<String>) = names().into_iter().partition(moves);
@@ -125,7 +126,8 @@ fn locks(four: &[Quorum]) -> Vec<String> {
     moved.chain(same.into_iter().take(1)).collect()
 }
 
-/// Clients of two steps take all locks at the same time, each three times.
+/// Two clients of the step `first` and two of the step `second` take all locks at the same time, each lock three times.
+/// Returns the faults that were seen.
 async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     let names: Arc<Vec<String>> = Arc::new(names.to_vec());
     let resources: Arc<Vec<Mutex<Resource>>> =
@@ -163,7 +165,7 @@ async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     all
 }
 
-/// The clients of all steps, in order, for the change from the first to the second list.
+/// The clients of the four steps that change the list of quorums from `old` to `new`, in the order of the steps.
 fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     let (old, new) = (old.to_vec(), new.to_vec());
     [
@@ -180,8 +182,8 @@ fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     ]
 }
 
-/// Regression test: with two steps, a client of both lists passed on the token of the old quorum, and a client of only
-/// the new list held the lock before it with a larger token.
+/// Regression test: when a change had only two steps, a client that used both lists passed on the token of the old
+/// quorum, although a client of only the new list had held the lock before it with a larger token.
 #[tokio::test]
 async fn each_lock_has_one_holder_and_rising_tokens_while_a_quorum_is_added_or_removed() {
     let changes = [0, APART_US, -APART_US].map(async |ahead| {
@@ -260,7 +262,7 @@ fn bytes(server: &Server) -> i64 {
     keys.iter().map(usage).sum()
 }
 
-/// Prints the figures of docs/quorum-size.md. Versions of the server differ, so a figure may be wrong by half.
+/// Prints the figures of docs/quorum-size.md. A figure may be wrong by half, because versions of the server differ.
 #[tokio::test]
 async fn memory_per_lock_waiter_and_idle_counter_is_as_quorum_size_md_states() {
     let masters = masters(1);

@@ -214,7 +214,7 @@ async fn take_whose_write_too_few_masters_confirm_is_unknown_and_hands_out_no_un
         for node in &nodes[..2] {
             node.change(writes(treatment.clone()));
         }
-        // The third master may or may not have stored the value. The next `take` succeeds without this master.
+        // The third master does not store the value, but the client cannot know this, because the connection was cut.
         nodes[2].change(writes(cut()));
         let error = quota.take(1).await.expect_err("unknown");
         assert!(matches!(error, ValueError::Unknown(_)), "{error}");
@@ -508,15 +508,15 @@ async fn quota_does_not_change_a_key_of_another_data_type_or_a_value_of_another_
         quota
             .take(1)
             .await
-            .expect_err("a lock on a list of resources must be refused"),
+            .expect_err("the call must fail, because the key of the value is a Redis list"),
         quota
             .create(10)
             .await
-            .expect_err("a lock on a list of resources must be refused"),
+            .expect_err("the call must fail, because the key of the value is a Redis list"),
         quota
             .drop_quota()
             .await
-            .expect_err("a lock on a list of resources must be refused"),
+            .expect_err("the call must fail, because the key of the value is a Redis list"),
     ] {
         assert!(error.details().contains("WRONGTYPE"), "{error}");
     }

@@ -168,7 +168,8 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // Like a real driver, check just before sending whether the request is withdrawn or void.
+    // Like a real driver, check just before sending whether the request is withdrawn, is too late, or is meant for an
+    // earlier run of the server.
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();
@@ -309,7 +310,7 @@ async fn one_run(seed: u64) -> Seen {
             ))
         })
         .collect();
-    // The longest time between two injected faults. It may be too short for a write between them.
+    // The longest time between two injected faults. It can be too short for a complete write between two faults.
     let pace = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {

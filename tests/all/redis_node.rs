@@ -99,7 +99,7 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
     take(&redlock, "job").await.release().await;
     for _ in 0..3 {
         masters[0].kill().expect("killed");
-        tokio::time::sleep(ms(700)).await; // the pauses have grown as long as they get
+        tokio::time::sleep(ms(700)).await; // the pauses between connection attempts are at their maximum
         masters[0].restart().expect("restarted");
         let up = Instant::now();
         loop {
@@ -190,7 +190,7 @@ async fn client_recovers_when_its_password_is_corrected_on_the_server() {
         .expect("the login must succeed, because the password is right");
     control
         .command(&["CONFIG", "SET", "requirepass", "old-secret"])
-        .expect("the acquire must succeed, because the fault is corrected on one master");
+        .expect("the server must answer the command");
     healed(&redlock, 2).await;
 }
 
@@ -198,7 +198,7 @@ async fn client_recovers_when_its_password_is_corrected_on_the_server() {
 fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
     let mut control = server
         .connect(secs(60))
-        .expect("the server must answer the command");
+        .expect("the server must accept the connection");
     thread::spawn(move || {
         // The command may be answered with an error, because it was killed.
         let _ = control.command(command);
@@ -310,7 +310,7 @@ async fn a_release_that_a_master_refuses_for_the_moment_is_delivered_later() {
     .await;
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
     let script = meanwhile(&masters[0], ENDLESS);
-    // The master is busy, and replies so.
+    // Wait until the master reports that it is busy.
     says_busy(&masters[0]).await;
     guard.release().await;
     redlock.flush().await;
@@ -320,7 +320,7 @@ async fn a_release_that_a_master_refuses_for_the_moment_is_delivered_later() {
 }
 
 async fn says_busy(server: &Server) {
-    eventually("busy", || {
+    eventually("the server must report that it is busy", || {
         let reply = ask_server(server, &["PING"]);
         reply.text().is_some_and(|text| text.starts_with("BUSY"))
     })
@@ -743,7 +743,8 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
                 .await
                 .unwrap_or_else(|_| panic!("round {round}: no answer"));
             guard.release().await;
-            // Drop these guards together with the runtime, some before its actor tasks and some after them.
+            // Drop these guards when the runtime is shut down: some before the tasks of the connections, and some after
+            // them.
             for n in 0..20 {
                 let guard = take(&redlock, &format!("{round} {n}")).await;
                 tokio::spawn(async move {
@@ -804,7 +805,7 @@ async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release(
         for (_, said) in ears.all(claims.len()).await {
             assert!(said.is_err(), "{said:?}");
         }
-        // Send the releases over a new connection, before anything else arrives on that connection.
+        // Send the releases over a new connection, as its first requests.
         for claim in &claims {
             claim.withdraw();
             ears.ask(&*node, 0, support::asking::release(claim));

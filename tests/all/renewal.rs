@@ -43,7 +43,7 @@ impl Extensions {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// Whether one of the requests that arrived extends the lock of this resource.
+    /// Whether a request to extend the lock of this resource has arrived.
     fn name(&self, resource: &str) -> bool {
         let is_it = |name: &Vec<u8>| name == resource.as_bytes();
         self.all()

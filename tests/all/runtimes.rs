@@ -34,8 +34,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Each runtime is dropped with releases and acquires of its own tasks and of other runtimes under way. A TTL above the
-/// wait shows releases that were lost.
+/// Tests runtimes that are dropped while their tasks, and tasks of other runtimes, still acquire and release locks. If
+/// a release were lost, the next acquire of the same name would fail, because the TTL is longer than its wait.
 #[test]
 fn redlock_serves_many_short_lived_runtimes_on_several_threads() {
     let masters = masters(3);
@@ -110,7 +110,8 @@ fn lock_is_acquired_and_renewed_without_a_tokio_runtime() {
     }
 }
 
-/// A runtime that was seen before, and has been shut down, must not be used for the timers of a later caller.
+/// A runtime that an earlier caller used, and that has been shut down, must not be used for the timers of a later
+/// caller.
 #[test]
 fn calls_work_without_a_tokio_runtime_after_a_tokio_runtime_was_used() {
     let masters = masters(3);
@@ -175,7 +176,7 @@ fn stores_are_locked_and_inspected_without_a_tokio_runtime() {
     });
 }
 
-/// Guards that are dropped after their runtime has stopped running tasks leave their releases to the background thread.
+/// Tests a guard that is dropped while its runtime runs no tasks. The background thread must then send the release.
 #[test]
 fn release_at_a_store_is_sent_after_the_runtime_of_its_session_was_shut_down() {
     let table = Table::new("table", true);
@@ -199,7 +200,8 @@ fn release_at_a_store_is_sent_after_the_runtime_of_its_session_was_shut_down() {
     assert!(second.is_ok(), "{second:?}");
 }
 
-/// The runtime of the connections, sessions and renewals is kept, but no caller waits in it any more.
+/// Tests a runtime that still exists, but runs no tasks, because no caller blocks on it any more. The tasks for the
+/// connections, sessions and renewals were started in it.
 #[test]
 fn redlock_works_while_the_runtime_that_started_its_tasks_runs_none_of_them() {
     let masters = masters(3);
@@ -222,7 +224,7 @@ fn redlock_works_while_the_runtime_that_started_its_tasks_runs_none_of_them() {
                 thread::sleep(secs(5));
                 assert!(guard.is_valid(), "the lock must be renewed");
                 drop(guard);
-                // The same process must get the lock again, which needs the answers to the releases.
+                // This process can get the lock again only after the answers to the releases.
                 drop(block_on(redlock.acquire("job")).expect("free"));
                 drop(idle);
             });

@@ -238,7 +238,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
         let line = ["ZCARD", "quorate:queue:quorate:slot:line:api"];
         let lined = || ask_server(&masters[0], &line).int() == Some(1);
         eventually("the task must be waiting for the lock", lined).await;
-        // All masters have answered the attempt that drew the waiter's ticket.
+        // Wait until all masters have answered the attempt that drew the waiter's ticket.
         tokio::time::sleep(ms(200)).await;
         held.pop().expect("four").release().await;
         let freed = Instant::now();
@@ -267,7 +267,8 @@ async fn permit_cannot_be_shared() {
     );
 }
 
-/// Tests that an attempt requests the second slot at once. It must not make the pause that is between two attempts.
+/// Tests that an attempt whose first slot is taken requests the second slot at once, and not after the pause between
+/// two attempts.
 #[tokio::test]
 async fn unordered_waiter_requests_another_slot_at_once() {
     let masters = masters(3);

@@ -31,7 +31,7 @@ fn assert_says(error: &dyn std::error::Error, words: &[&str]) {
     }
 }
 
-/// Checks that the error names the setting `what`, whose duration is invalid.
+/// Checks that the error names this setting, and reports that its duration is invalid.
 #[track_caller]
 fn assert_duration(builder: RedlockBuilder, setting: &str, words: &[&str]) {
     let error = refused(builder);
@@ -303,7 +303,7 @@ async fn retry_pauses_of_any_length_are_accepted() {
     }
 }
 
-/// A number has no unit.
+/// Tests values that are not text, for example a duration that is a number without a unit.
 #[cfg(feature = "serde")]
 #[test]
 fn setting_that_is_not_valid_text_is_refused_with_the_expected_format() {
@@ -317,7 +317,7 @@ fn setting_that_is_not_valid_text_is_refused_with_the_expected_format() {
     }
 }
 
-/// Other formats than TOML have null.
+/// Tests a setting whose value is null. TOML has no null, but other formats have it.
 #[cfg(feature = "serde")]
 #[test]
 fn setting_that_is_null_is_refused_with_the_expected_format() {

@@ -129,7 +129,7 @@ async fn lock_on_several_resources_is_renewed_and_lost_as_a_whole() {
         "the lock must be renewed beyond its first TTL"
     );
     guard.extend(secs(4)).await.expect("still ours");
-    // Another client deletes one of the lock keys on a majority of the masters.
+    // Another client overwrites one of the lock keys on a majority of the masters.
     for master in masters.iter().take(2) {
         ask_server(master, &["SET", "b", "a foreign value"]);
     }

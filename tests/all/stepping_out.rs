@@ -129,7 +129,7 @@ impl Node for LeavesLate {
 
 /// With two masters, a single refusal decides an attempt, which then does not wait for the other master. The waiter
 /// must not treat that other master as failed. Otherwise it would leave the queue, and a later waiter would be served
-/// first. The same is tested with two sets of masters.
+/// first.
 #[tokio::test]
 async fn waiter_refused_before_all_masters_are_asked_keeps_its_place_in_the_queue() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];

@@ -115,7 +115,7 @@ struct Counted {
     stale: AtomicUsize,
     told: Mutex<Vec<Vec<Wake>>>,
     wait_locks: Mutex<Vec<WaitLock>>,
-    /// If set, the next commit ends its database session.
+    /// If true, the next commit ends its session with an error.
     ends: AtomicBool,
 }
 
@@ -249,7 +249,11 @@ async fn waiter_holds_its_wait_lock_until_it_has_acquired_and_released_the_lock(
         });
         names.collect()
     };
-    assert_eq!(kept(true).len(), 3, "each waiter must have one");
+    assert_eq!(
+        kept(true).len(),
+        3,
+        "each of the three waiters must hold a wait lock"
+    );
     assert_eq!(kept(false).len(), 0);
     guard.release().await;
     for wait in waits {
@@ -366,7 +370,7 @@ async fn quota_over_stores_hands_out_no_more_units_than_it_has() {
     }
 }
 
-/// A machine whose wall clock is ahead by a month.
+/// A runtime whose wall clock is ahead by a month.
 struct Ahead(AtomicU64);
 
 const MONTH: Duration = secs(30 * 86_400);

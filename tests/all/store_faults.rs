@@ -227,7 +227,7 @@ async fn extension_of_a_lock_at_a_slow_store_lasts_as_long_as_reported() {
     let _next = seize(&other, "nightly").await;
     assert!(
         !guard.is_valid(),
-        "the guard must report the loss of the lock, but claims {:?} of validity",
+        "the guard must not be valid when the next client gets the lock, but has {:?} of validity left",
         guard.remaining()
     );
 }
@@ -253,7 +253,7 @@ async fn cached_records_are_read_again_after_a_restart_of_the_store() {
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
-        "the guard must report the loss of the lock, but claims {:?} of validity",
+        "the client must be refused, because another client holds the lock for {:?} more",
         guard.remaining()
     );
     assert!(
@@ -317,7 +317,7 @@ async fn lock_whose_record_was_overwritten_does_not_end_the_renewal_of_other_loc
     let (version, state) = (books.state().last + 1, junk);
     let record = Record::new(version, state);
     books.state().records.insert(b"bad".to_vec(), record);
-    // The second renewal has been made by now. Without it, only 1.2 s of the lease would be left.
+    // Wait until the second renewal. Without it, only 1.2 s of the lease would be left.
     tokio::time::sleep(ms(2_800)).await;
     assert!(good.remaining() > ms(1_800), "{:?}", good.report());
     let said = format!("{:?}", bad.report());
@@ -338,7 +338,7 @@ async fn lock_granted_without_an_answer_in_a_closed_session_is_released() {
     let began = std::time::Instant::now();
     drop(seize(&redlock, "one").await);
     drop(seize(&redlock, "other").await);
-    // If the lock were not released, it would last for the rest of its TTL.
+    // If a lock were not released, it would last for the rest of its TTL.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
 }
 

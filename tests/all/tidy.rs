@@ -386,8 +386,8 @@ fn functions_have_at_most_seventy_lines() {
     }
 }
 
-/// The largest number of places of `src/` that ask for the kind of a lock. It may only shrink, so that a new kind of lock
-/// stays a change of few files.
+/// The largest number of places in `src/` that ask for the kind of a lock. This number may only shrink, so that a new
+/// kind of lock changes only a few files.
 const KIND_QUESTIONS: usize = 15;
 
 /// The files that define the kinds of locks, so they may ask for the kind. `memory/group.rs` is the part of the memory
@@ -414,7 +414,7 @@ fn kind_of_a_lock_is_asked_for_in_at_most_fifteen_places() {
         }
         let code = code(&path);
         let lines = code.lines().filter(|line| !line.contains("fn "));
-        // Every fact about a kind is asked of a claim's shape, or of its group, slot or class.
+        // The code asks for the kind of a lock by the shape of its claim, or by the group, slot or class of the claim.
         let asks = [".shape()", ".group()", ".permit()", ".class()"];
         let lines = lines.filter(|line| asks.iter().any(|ask| line.contains(ask)));
         places.extend(lines.map(|line| format!("{}: {}", name.display(), line.trim())));
@@ -542,7 +542,7 @@ fn glossary_has_at_most_fifteen_words() {
             "the code does not use the word {word} of the glossary"
         );
     }
-    // Words of the project's former dialect that were replaced. They must not come back into the glossary.
+    // Words that this project once used in a private sense. They must not come back into the glossary.
     let dialect = [
         "Ear", "Letter", "Seat", "Wheel", "Board", "Gather", "Heir", "Said", "Told", "Far",
     ];

@@ -181,7 +181,7 @@ async fn waiter_that_leaves_the_queue_waits_until_it_has_left_on_every_master() 
     let left = left.all()[0];
     let back = asked.all().into_iter().find(|asked| *asked > left);
     let after = back
-        .expect("the server must start again")
+        .expect("the waiter must have asked for the lock again")
         .saturating_since(left);
     assert!(after >= SLOW, "{after:?}");
 }

@@ -102,8 +102,8 @@ async fn child_process_acquires_a_lock_and_keeps_it() {
     drop(guard);
 }
 
-/// Lets `count` waiters, each with its own `Redlock`, acquire and release the lock. Returns how many of them were
-/// served before the others stalled.
+/// Lets every `Redlock` acquire and release the lock once, all at the same time. Returns the number of them that got
+/// the lock before their wait ended.
 async fn all_get_it(redlocks: Vec<Redlock>, resource: &'static str) -> usize {
     let mut tasks = tokio::task::JoinSet::new();
     for redlock in redlocks {
@@ -146,8 +146,8 @@ async fn first_waiter_that_is_killed_delays_the_others_by_the_heartbeat_time_onl
     let began = Instant::now();
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
-    // A dead waiter keeps its ticket for half a TTL without a heartbeat. If no client removed the dead waiter after
-    // that, it would stay queued until the heartbeats of the other waiters expire as well.
+    // A dead waiter keeps its place in the queue for the heartbeat time, which is half a TTL. If no client removed it
+    // after that, it would stay queued until the heartbeat times of the other waiters have ended as well.
     let took = began.elapsed();
     assert!(took < STALLED / 3, "{took:?}");
 }
@@ -325,7 +325,7 @@ async fn waiter_keeps_its_place_beyond_the_heartbeat_time_while_a_minority_hangs
     let first = wait("first", first);
     queued(&holder, "x", 1).await;
     masters[2].stop().expect("stopped");
-    // Wait for several heartbeats. A heartbeat is half of the TTL.
+    // Wait for four heartbeat times, each of which is half a TTL.
     tokio::time::sleep(TTL * 2).await;
     let second = wait("second", redlock(&masters));
     queued(&holder, "x", 2).await;

@@ -66,7 +66,7 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    // Clients without a pending request also listen for wake-ups again.
+    // Clients must listen for wake-ups again even if they have no pending request.
     eventually("both clients must listen for wake-ups again", || {
         listeners(&masters) == 2
     })

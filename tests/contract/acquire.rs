@@ -119,7 +119,7 @@ pub(crate) async fn expired_lock_can_be_acquired_by_another_client(arm: &Arm) {
     let first = arm.granted(acquire(&claim(KEY, 1), ms(20), now())).await;
     tokio::time::sleep(ms(60)).await;
     let second = arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
-    assert!(second > first);
+    assert!(second > first, "{second} must be above {first}");
     assert_eq!(arm.read(KEY), Some(hex(2)));
 }
 
@@ -130,7 +130,8 @@ pub(crate) async fn lock_key_expires_after_its_ttl_and_the_fencing_counter_after
 }
 
 /// Tests TTLs that are not whole milliseconds. If TTLs were truncated to milliseconds, a TTL below one millisecond
-/// would be zero, which no server accepts. Any other TTL would end on the master before the holder expects it.
+/// would be zero, which no server accepts. The key of a longer TTL would expire on the master before the lease of its
+/// holder ends.
 pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     let brief = std::time::Duration::from_micros(100);
     for asked in [claim(b"a", 1), queued(b"b", 1, 7)] {
@@ -201,8 +202,8 @@ pub(crate) async fn acquire_and_confirmation_fail_if_the_fencing_counter_cannot_
         }
         arm.ask(release(&waiting))
             .await
-            .expect("the waiter must have left the queue");
-        assert_eq!(arm.read(KEY), None, "{odd:?}");
+            .expect("the release of the waiter's claim must succeed");
+        assert_eq!(arm.read(KEY), None, "no lock may be set: counter {odd:?}");
         assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(odd.as_bytes()));
     }
     // Set the fencing counter to the largest value that can still be increased.

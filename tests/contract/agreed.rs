@@ -1,4 +1,5 @@
-//! Comparisons of the memory master with other masters.
+//! Tests that the memory master and other masters (a real server, stores) give the same replies to random sequences of
+//! requests.
 
 use proptest::prelude::*;
 

@@ -23,7 +23,7 @@ const KEYS: [&[u8]; 2] = [b"a", b"b"];
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
     ttls: [Duration; 3],
-    /// The heartbeat interval of each waiter.
+    /// The heartbeat time of each waiter.
     heartbeats: [Duration; TICKETS.len()],
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum Deed {
     Extend(Vec<(Who, usize)>),
     Look(usize),
     Break(usize),
-    /// Writes a lock key as another client would: the index of the key, and the index of the TTL, if there is one.
+    /// Writes a lock key as another client would: the index of the key, and the index of the TTL (`None`: no expiry).
     Put(usize, Option<usize>),
     Foreign(usize),
     ForeignCounter(usize),
@@ -123,10 +123,11 @@ pub(crate) enum Stand {
     Try,
     /// The claim is queued in order of arrival. The index selects one of a few waiters, each with a fixed ticket.
     Waiter(usize),
-    /// Locks the keys of the entry with this index in [`SHAPES`]. If the index of a waiter is given, the claim has that
-    /// waiter's ticket.
+    /// Locks the keys of the entry with this index in [`SHAPES`]. The second field is the index of the waiter whose
+    /// ticket the claim has (`None`: no ticket).
     Group(usize, Option<usize>),
-    /// Requests one of three semaphore slots. If the index of a waiter is given, the claim has that waiter's ticket.
+    /// Requests the slot with this number, of three. The second field is the index of the waiter whose ticket the claim
+    /// has (`None`: no ticket).
     Permit(u8, Option<usize>),
 }
 
@@ -163,7 +164,8 @@ fn group(shape: usize) -> Group {
 }
 
 fn ticket(waiter: usize, times: &Times) -> Ticket {
-    // Half of the waiters describe themselves.
+    // The ids of two of the four waiters contain a description: the host, the process id, and the time at which the
+    // wait began.
     let description = ["", "/host:1:1763000000500"][waiter / 2];
     Ticket {
         waiter: format!("{PROCESS}:{waiter}{description}").into(),
@@ -203,7 +205,7 @@ impl Who {
             Stand::Group(shape, waiter) => {
                 let fresh = Claim::new("", key, asking::token(token), true);
                 let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter, times))));
-                // One claim in five replaces a lock that is held exclusively.
+                // A claim with token 4 is a downgrade: it replaces the exclusive lock that has token 1.
                 let group = match token {
                     4 => group(shape).instead_of(asking::token(1)),
                     _ => group(shape),
@@ -349,7 +351,7 @@ fn value(key: &[u8]) -> Vec<u8> {
     [b"quorate:value:", key].concat()
 }
 
-/// Sets a fencing counter with the expiry that a script would set. A grant may keep this expiry.
+/// Sets a fencing counter, with the same expiry that a script of the library would give it.
 fn put_counter(arm: &Arm, key: &[u8], number: u64) {
     let ahead = Duration::from_micros(number.saturating_sub(now()));
     let ttl = secs(86_400 + 1_001) + ahead;
@@ -360,14 +362,16 @@ fn shifted(by: i64) -> u64 {
     now().saturating_add_signed(by)
 }
 
-/// An operation in a form that can be applied to both masters.
+/// An operation in a form that can be applied to both masters: a request, a direct change of the keys, or a pause
+/// (`None`: until everything short-lived has expired).
 enum Act {
     Ask(Request),
     Do(Box<dyn Fn(&Arm)>),
     Pass(Option<Duration>),
 }
 
-/// Turns an operation into a request, which is then sent to both masters.
+/// Turns a random operation into a form that can be applied to both masters. Fencing numbers in it are chosen close to
+/// the fencing counters of the master `model`.
 fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
     let ttls = times.ttls;
     match deed.clone() {
@@ -438,8 +442,8 @@ fn extend_act(items: &[(Who, usize)], model: &Arm, times: &Times) -> Act {
     let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
     for claim in &claims {
         if let Some(group) = claim.group() {
-            // As the agreed fencing number, choose one below the current fencing counter, the counter itself, or one
-            // above it.
+            // Let the holds of this claim have agreed on a fencing number that is one below the present fencing
+            // counter, equal to it, or one above it.
             let stands = counter(model, claim.key());
             let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
             group.agreed(stands.saturating_add_signed(by));
@@ -476,7 +480,7 @@ fn value_act(deed: ValueDeed, model: &Arm, times: &Times) -> Act {
     }
 }
 
-/// The fencing counter of a lock, or about the current time if the lock has no counter.
+/// The fencing counter of a lock on the master `model`. If the lock has no counter, about the current time.
 fn counter(model: &Arm, key: &[u8]) -> u64 {
     match model.read(&fence(key)).as_deref() {
         None | Some(b"foreign") => now(),
@@ -486,8 +490,8 @@ fn counter(model: &Arm, key: &[u8]) -> u64 {
 
 fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        // If a store (a database or ZooKeeper as a master) has no clock, a client sees a lease and its note end up to
-        // 1/32 later.
+        // A store (a database or ZooKeeper as a master) may have no clock. Then a client sees a lease and its note end
+        // later, by up to 1/32 of the remaining time.
         (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
         (a, b) => a.is_none() && b.is_none(),
     }
@@ -693,7 +697,8 @@ impl Pair {
             };
             let mut seen = self.look().await;
             if is_fleeting {
-                // A note lives for four times the remaining TTL of its lock, so its end is not predictable here.
+                // Notes are not compared, because their end is not predictable here: a note lives for four times the
+                // remaining TTL of its lock.
                 if let Some((a, b)) = &mut said {
                     forget_notes([a, b]);
                 }
@@ -723,10 +728,13 @@ impl Pair {
                     "the states after step {place} must agree: memory {a:?}, server {b:?}"
                 );
                 for (at, (a, b)) in a.1.into_iter().zip(b.1).enumerate() {
-                    prop_assert_eq!(&a.0, &b.0, "after step {}", place);
+                    prop_assert_eq!(&a.0, &b.0, "the keys after step {} must agree", place);
                     let (a, b) = (a.1, b.1);
                     let same = close(a, b, if at == NOTE { 4 * blur } else { blur });
-                    prop_assert!(same, "different TTLs after step {place}: {a:?}, {b:?}");
+                    prop_assert!(
+                        same,
+                        "the TTLs after step {place} must agree: memory {a:?}, server {b:?}"
+                    );
                 }
             }
             // Wake-ups arrive on the same connection as the answers to status requests, so all earlier wake-ups have
@@ -785,9 +793,9 @@ impl Pair {
             // When a store's client begins to listen, it gets a wake-up for every lock that it waits for. So the store
             // may send more wake-ups than the memory master, but not fewer.
             let missed = a.iter().find(|key| !b.contains(key));
-            prop_assert_eq!(missed, None, "wake-ups of step {}", place);
+            prop_assert_eq!(missed, None, "a wake-up of step {} was not sent", place);
         } else {
-            prop_assert_eq!(a, b, "wake-ups of step {}", place);
+            prop_assert_eq!(a, b, "the wake-ups of step {} must agree", place);
         }
         Ok(())
     }

@@ -236,7 +236,9 @@ impl Arm {
             Master::Store(records) => {
                 records.change(key, &mut |master, now| said = look(master, now));
             }
-            Master::Server(_) => panic!("only masters that are no servers may be asked for this"),
+            Master::Server(_) => {
+                panic!("the state of a server must be read with commands, not with `peek`")
+            }
         }
         match said? {
             Answer::State(state) => Ok(state),

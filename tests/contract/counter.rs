@@ -16,7 +16,8 @@ const DAY: Duration = secs(86_400);
 /// A wrong clock that sets a fencing counter is ahead by this much.
 const AHEAD: Duration = secs(30 * 86_400);
 
-/// A claim on several keys for an ordered lock. The claim has no ticket.
+/// A claim on several keys for an ordered lock. The claim has no ticket. Its holds have agreed on the fencing number
+/// `number` (0: not yet).
 fn group(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
     let part = |key: &&[u8]| Part {
         key: (*key).into(),
@@ -41,9 +42,14 @@ fn owner() -> Mode {
 
 #[track_caller]
 fn assert_kept(arm: &Arm, key: &[u8], way: &str) {
-    let counter = arm.counter(key).unwrap_or_else(|| panic!("{way}: gone"));
+    let counter = arm
+        .counter(key)
+        .unwrap_or_else(|| panic!("{way}: the fencing counter must exist"));
     let ahead = Duration::from_micros(counter.saturating_sub(now()));
-    assert!(ahead + secs(60) > AHEAD, "{way}: {counter}");
+    assert!(
+        ahead + secs(60) > AHEAD,
+        "{way}: the fencing counter must be about a month ahead, but is {counter}"
+    );
     println!("{way}");
     assert_about(arm.ttl(&fence(key)), DAY + ahead);
 }
@@ -90,7 +96,8 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
 }
 
 /// The first grant with a number of a new period renews the expiry of the counter. Later grants of this period may keep
-/// the expiry (`src/scripts/fence/raise.lua`). The locks are asked for together, which is one command on Redis.
+/// the expiry (`src/scripts/fence/raise.lua`). Three of the locks are acquired at the same time, which is one command
+/// on Redis.
 pub(crate) async fn counter_expires_at_least_a_day_after_each_grant(arm: &Arm) {
     let period = 1_000_000_000;
     let claims = [b"k0", b"k1", b"k2", b"k3"].map(|key| claim(key, 1));
@@ -105,10 +112,16 @@ pub(crate) async fn counter_expires_at_least_a_day_after_each_grant(arm: &Arm) {
         tokio::join!(granted(1), granted(2), granted(3));
         for claim in &claims {
             let counter = arm.counter(claim.key()).unwrap_or_default();
-            assert!(counter > was, "the counter is {counter} and was {was}");
+            assert!(
+                counter > was,
+                "the counter must rise above {was}, but is {counter}"
+            );
             let left = arm.ttl(&fence(claim.key()));
             let enough = left.is_none_or(|left| left + secs(60) > DAY);
-            assert!(enough, "{counter} expires in {left:?}, and was {was}");
+            assert!(
+                enough,
+                "the counter must last for a day, but expires in {left:?} ({counter}, before {was})"
+            );
         }
     }
 }

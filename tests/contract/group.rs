@@ -159,8 +159,8 @@ pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_i
         let later = hold(4, number + 8);
         let kept = arm.ask(extend(&[(&later, LONG)])).await;
         assert_eq!(kept, Ok(each(&[Extended::Restored])));
-        // The hold with number + 8 is force-released as well. After that, neither this hold nor an earlier one can
-        // return.
+        // The hold with number + 8 is force-released as well. After that, neither this hold nor an earlier hold can be
+        // renewed.
         arm.ask(smash(KEY))
             .await
             .expect("the force-release must succeed");

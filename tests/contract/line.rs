@@ -148,7 +148,8 @@ pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_h
     ticket(arm, acquire(&queued_for(7, 5, secs(240)), LONG, now())).await;
     ticket(arm, acquire(&queued_for(6, 3, BLINK), LONG, now())).await;
     tokio::time::sleep(2 * BLINK).await;
-    // The first waiter is still listed, because no request has removed the dead waiters from the queue.
+    // The waiter with ticket 3 is dead, but is still the first in the queue, because no request has removed dead
+    // waiters.
     let said = arm.ask(smash(KEY)).await;
     assert!(matches!(said, Ok(Answer::State(_))), "{said:?}");
     eventually("the waiter that is alive must be woken", || {
@@ -159,7 +160,8 @@ pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_h
 
 pub(crate) async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(arm: &Arm) {
     arm.put(KEY, b"another client", Some(LONG));
-    // The first waiter has a long heartbeat time. It leaves, so the next waiter begins a new queue.
+    // The first waiter, and so the ticket key, has a long heartbeat time. After this waiter has left, the next waiter
+    // begins a new queue.
     let first = queued_for(7, 5, secs(240));
     ticket(arm, acquire(&first, LONG, now())).await;
     let left = arm.ask(release(&first)).await;
@@ -203,7 +205,7 @@ pub(crate) async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_tick
         woken.contains(lock)
     })
     .await;
-    // An acquire without a ticket, sent in one batch with others, must not overtake the queued waiter.
+    // A claim without a ticket whose acquire is sent in one batch with others must not overtake the queued waiter.
     let tries: Vec<_> = (0..12)
         .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), 20 + n))
         .collect();

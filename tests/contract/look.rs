@@ -94,7 +94,7 @@ pub(crate) async fn status_request_returns_each_waiter_with_the_time_at_which_it
             "00000000000000a2:10:r",
             (Some("web-3"), Some(1), Some(since)),
         ),
-        // A client that does not describe itself, and text that is not a description.
+        // The ids of these waiters contain no valid description. The last ones contain text that is not a description.
         ("00000000000000a3:7", false, "00000000000000a3:7", unknown),
         ("00000000000000a4:7", true, "00000000000000a4:7:r", unknown),
         (
@@ -124,7 +124,7 @@ pub(crate) async fn status_request_returns_each_waiter_with_the_time_at_which_it
             ..
         }) = line.last()
         else {
-            unreachable!("the line is not empty");
+            unreachable!("the waiter must be in the queue");
         };
         assert_eq!(short, id);
         assert_eq!((host.as_deref(), *pid, *since), shown, "{waiter}");
@@ -177,8 +177,8 @@ pub(crate) async fn force_released_holder_cannot_renew_after_the_next_holder_is_
     assert_eq!(arm.read(KEY), None);
 }
 
-/// Tests that the break record lasts for two days, whatever TTL the lock had and whatever `max_ttl` the operator has.
-/// Reason: other clients may use TTLs of up to a day.
+/// Tests that the break record lasts for two days, whatever TTL the lock and `max_ttl` the operator has. Reason: other
+/// clients may use TTLs of up to a day.
 pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;

@@ -21,7 +21,8 @@ fn note_key(key: &[u8]) -> Vec<u8> {
     [b"quorate:note:", key].concat()
 }
 
-/// A request that writes one note of a holder on the machine `host`.
+/// A request that writes the note of one holder, whose machine is `host`. If `announce` is true, the master also
+/// announces the holder to observers as a new leader.
 pub(crate) fn note(claim: &Arc<Claim>, host: &str, announce: bool) -> Request {
     let item = NoteItem {
         claim: claim.clone(),
@@ -316,7 +317,7 @@ pub(crate) async fn withdrawn_claim_in_a_request_for_several_notes_gets_no_note(
 }
 
 fn arm_notes(arm: &Arm, said: Result<Answer, Fault>) -> (bool, bool) {
-    // The memory master receives withdrawn items as well. Both masters ignore them.
+    // The item of the withdrawn claim must be answered with `false`, and its note must not be written.
     assert_eq!(said, Ok(Answer::Noted(vec![false, true])));
     let there = |key: &[u8]| arm.read(&note_key(key)).is_some();
     (there(b"a"), there(b"b"))
@@ -365,7 +366,7 @@ pub(crate) async fn new_leader_is_announced_to_its_observers(arm: &Arm) {
     assert_eq!(state(arm).await.holder, Some(hex(1)));
 }
 
-/// The keys on all pages of a listing.
+/// All keys that match the pattern, from all pages of the listing.
 async fn listed(arm: &Arm, pattern: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -440,7 +441,7 @@ pub(crate) async fn each_reader_has_its_own_note_which_its_release_removes(arm: 
     assert_about(arm.ttl(&key(2)), LONG * NOTE_LIVES);
     arm.ask(release(&one))
         .await
-        .expect("the extension must succeed, because the lock is still held");
+        .expect("the release must succeed, because this reader holds the lock");
     assert_eq!(arm.read(&key(1)), None);
     let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
         panic!("no state")

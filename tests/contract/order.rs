@@ -74,12 +74,15 @@ pub(crate) async fn node_is_idle_when_every_request_is_answered(arm: &Arm) {
             ears.ask(&*arm.node, n, look(KEY));
         }
         let idle = tokio::time::timeout(PATIENCE, arm.node.idle()).await;
-        assert!(idle.is_ok(), "round {round}");
+        assert!(idle.is_ok(), "round {round}: the node must become idle");
         // All requests that were sent before this point have been answered by now.
         for _ in 0..100 {
-            assert!(!ears.is_silent(), "round {round}");
+            assert!(
+                !ears.is_silent(),
+                "round {round}: fewer than 100 answers have arrived"
+            );
         }
-        assert!(ears.is_silent(), "round {round}");
+        assert!(ears.is_silent(), "round {round}: too many answers");
     }
 }
 
@@ -101,7 +104,10 @@ pub(crate) async fn repeated_acquire_by_a_holder_with_a_ticket_extends_its_place
     };
     let number = arm.granted(acquire(&claimed(secs(20)), LONG, now())).await;
     let again = arm.granted(acquire(&claimed(secs(200)), LONG, now())).await;
-    assert_eq!(again, number, "nothing else may change");
+    assert_eq!(
+        again, number,
+        "the repeated acquire must return the same fencing number"
+    );
     let Ok(Answer::State(state)) = arm.ask(look(KEY)).await else {
         panic!("no state")
     };

@@ -33,9 +33,13 @@ pub(crate) async fn refusal_of_a_permit_shows_which_slots_are_free(arm: &Arm) {
                 line: Some(line), ..
             }) = said
             else {
-                panic!("of {permits}: {said:?}")
+                panic!("a semaphore of {permits} permits: {said:?}")
             };
-            assert_eq!(line.free, all & !1 & !(1 << held), "of {permits}");
+            assert_eq!(
+                line.free,
+                all & !1 & !(1 << held),
+                "a semaphore of {permits} permits"
+            );
         }
     }
 }

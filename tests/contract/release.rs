@@ -58,7 +58,7 @@ pub(crate) async fn release_does_not_delete_the_lock_key_of_another_holder(arm: 
         assert_eq!(said, Ok(Answer::Released(false)));
         assert_eq!(arm.read(KEY), Some(hex(1)));
     }
-    // A lock value that begins with our token but is longer belongs to another client.
+    // A lock value that begins with the released token but is longer belongs to another client.
     let longer = [&hex(3)[..], b"0"].concat();
     arm.put(KEY, &longer, None);
     for other in claims(3) {

@@ -24,7 +24,7 @@ const LOCKS: usize = 24;
 /// The largest allowed difference between the remaining times of two keys that were set at the same time.
 const BLUR: Duration = secs(2);
 
-/// The heartbeat of waiters that are to be dead when the next step begins.
+/// The heartbeat time of waiters that must be dead when the next step begins.
 const BRIEF: Duration = ms(30);
 
 /// The prefix of all waiter ids, which is the id of the process.
@@ -79,7 +79,7 @@ enum Stand {
     Waiter(u64),
 }
 
-/// The TTLs of acquires. The last one is longer than any master of these tests accepts.
+/// The TTLs of acquires. The last TTL is longer than any master of these tests accepts.
 const TTLS: [Duration; 3] = [secs(60), secs(500), secs(700)];
 
 fn key(lock: usize) -> Vec<u8> {
@@ -214,7 +214,7 @@ fn command(arm: &Arm, args: &[&[u8]]) -> Reply {
         Master::Server(server) => server
             .command(args)
             .expect("the server must answer the command"),
-        _ => panic!("only servers may be asked for this"),
+        _ => panic!("commands can be sent only to real servers"),
     }
 }
 
@@ -266,8 +266,8 @@ impl Pair {
             cut,
             seen: Default::default(),
         };
-        // Scripts for several requests at once are loaded when they are first needed. These releases need them, so they
-        // are loaded now.
+        // Scripts for several requests at once are loaded when they are first needed. Send several releases at once, so
+        // that these scripts are loaded before the first burst.
         let all = (0..9).map(|lock| asking::release(&asking::claim(&key(lock), 1)));
         Self::ask_at_once(&pair.together, &all.collect::<Vec<_>>()).await;
         pair
@@ -303,7 +303,11 @@ impl Pair {
         }
         for (place, (a, b)) in alone.iter().zip(&said).enumerate() {
             self.count(a);
-            prop_assert!(self.same(a, b), "{:?}: {a:?} and {b:?}", asks[place]);
+            prop_assert!(
+                self.same(a, b),
+                "the answers must agree: alone {a:?}, in the burst {b:?}, to {:?}",
+                asks[place]
+            );
         }
         Ok(())
     }
@@ -450,7 +454,7 @@ impl Pair {
                 let number = |reply: &Reply| reply.text()?.parse::<u64>().ok();
                 match (number(&a), number(&b)) {
                     (Some(a), Some(b)) if self.cut => prop_assert!(a.abs_diff(b) < 1_500_000),
-                    _ => prop_assert_eq!(a, b, "{}", key.escape_ascii()),
+                    _ => prop_assert_eq!(a, b, "the values of {} must agree", key.escape_ascii()),
                 }
                 self.compare_expiries(&key)?;
             }
@@ -467,7 +471,7 @@ impl Pair {
                         (_, reply) => reply,
                     }
                 });
-                prop_assert_eq!(a, b, "{}", key.escape_ascii());
+                prop_assert_eq!(a, b, "the values of {} must agree", key.escape_ascii());
                 self.compare_expiries(&key)?;
             }
         }
@@ -499,7 +503,7 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     let config = Config {
         cases,
         failure_persistence: None,
-        // If the test expects a difference because of a seeded bug, the case need not be shrunk.
+        // If the test expects a difference because of a seeded bug, the failing sequence need not be made shorter.
         max_shrink_iters: if wrong == Wrong::Nothing { 300 } else { 0 },
         ..Config::default()
     };

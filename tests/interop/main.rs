@@ -25,7 +25,7 @@ impl Peer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the peer must start");
+            .expect("the other client must start");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         Self {
@@ -42,7 +42,9 @@ impl Peer {
     }
 
     fn release(&mut self) {
-        self.input.write_all(b"go\n").expect("it listens");
+        self.input
+            .write_all(b"go\n")
+            .expect("the other client must still read its input");
         assert_eq!(self.says(), "released");
     }
 }
@@ -79,7 +81,9 @@ fn pottery() -> Option<Command> {
 /// `prefix` is the text that the other client puts in front of the resource name.
 async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &str) {
     let Some(command) = peer() else {
-        eprintln!("SKIPPED: the peer is not installed; scripts/interop installs and runs this");
+        eprintln!(
+            "SKIPPED: the other client is not installed; scripts/interop installs it and runs this test"
+        );
         return;
     };
     let masters = Masters::start(3).expect("three masters");
@@ -95,7 +99,7 @@ async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &st
     assert_eq!(
         refused.says(),
         "refused",
-        "a lock that quorate holds must be refused to the peer"
+        "the other client must not get a lock that quorate holds"
     );
     guard.release().await;
     redlock.flush().await;
@@ -104,18 +108,18 @@ async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &st
     assert_eq!(
         holder.says(),
         "acquired",
-        "the peer must get a lock that is free"
+        "the other client must get a lock that is free"
     );
     let tried = redlock.try_acquire("shared").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Held(_)),
-        "quorate must not get a lock that the peer holds"
+        "quorate must not get a lock that the other client holds"
     );
     holder.release();
     let tried = redlock.try_acquire("shared").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Acquired(_)),
-        "a lock that the peer has released must be free"
+        "quorate must get a lock that the other client has released"
     );
 }
 

@@ -15,7 +15,8 @@ use super::PATIENCE;
 
 pub(crate) type Said = Result<Answer, Fault>;
 
-/// Collects the answers of nodes, each with the number of its request.
+/// Sends requests to nodes and collects the answers. The caller gives each request a number, and the answer is returned
+/// with this number.
 pub(crate) struct Ears {
     sender: UnboundedSender<(usize, Said)>,
     receiver: UnboundedReceiver<(usize, Said)>,
@@ -35,13 +36,13 @@ impl Ears {
         Self { sender, receiver }
     }
 
-    /// Sends a request whose answer will carry `number`.
+    /// Sends a request whose answer is to be returned with the number `number`.
     pub(crate) fn ask(&self, node: &dyn Node, number: usize, request: Request) {
         let answers = Arc::new(Answers(self.sender.clone()));
         node.send(request, Reply::new(answers, number, Phase::Look));
     }
 
-    /// Waits for the next answer.
+    /// Waits for the next answer. Returns it with the number of its request.
     pub(crate) async fn next(&mut self) -> (usize, Said) {
         tokio::time::timeout(PATIENCE, self.receiver.recv())
             .await
@@ -49,7 +50,7 @@ impl Ears {
             .expect("the channel of the answers must stay open")
     }
 
-    /// Waits for the next `count` answers.
+    /// Waits for the next `count` answers. Returns each with the number of its request.
     pub(crate) async fn all(&mut self, count: usize) -> Vec<(usize, Said)> {
         let mut said = Vec::with_capacity(count);
         while said.len() < count {
@@ -58,7 +59,7 @@ impl Ears {
         said
     }
 
-    /// Whether every answer that has arrived was read.
+    /// Takes one answer if one has arrived. Returns true if none has arrived.
     pub(crate) fn is_silent(&mut self) -> bool {
         self.receiver.try_recv().is_err()
     }
@@ -74,7 +75,7 @@ pub(crate) async fn ask(node: &dyn Node, request: Request) -> Said {
     said
 }
 
-/// Counts answers, and records the largest number of requests that were unanswered at the same time.
+/// Counts all answers, and counts separately how often each fault was the answer.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) answers: AtomicUsize,

@@ -36,8 +36,9 @@ impl Listener {
 /// Sends the trace output of this thread to `subscriber` until the guard is dropped.
 ///
 /// While a process has a single subscriber, `tracing` asks only the first thread that reaches a callsite whether its
-/// events are wanted. It remembers the answer. If that thread belongs to another test and has no subscriber, the
-/// callsite stays off for this test too. To avoid this, there is always a second subscriber, which ignores everything.
+/// events are wanted, and then uses the answer for all threads. If that thread belongs to another test and has no
+/// subscriber, the callsite stays off for this test too. To avoid this, there is always a second subscriber, which
+/// ignores everything.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
     LazyLock::force(&SECOND);

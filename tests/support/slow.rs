@@ -12,8 +12,8 @@ use tokio::sync::watch;
 /// A node that executes every request after the delay `there`, and delivers the reply after the further delay `back`.
 /// It keeps the order of requests, like one connection to a distant master.
 ///
-/// The node checks whether a claim was withdrawn only when the request arrives at the master. So it also executes
-/// requests that were sent before their claim was withdrawn, which the coordinator must handle.
+/// The node executes a request even if its claim was withdrawn while the request was on its way to the master. The
+/// coordinator must handle this case.
 pub(crate) struct SlowNode {
     pub(crate) master: MemoryNode,
     post: UnboundedSender<(Request, Reply)>,

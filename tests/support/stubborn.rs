@@ -17,7 +17,7 @@ pub(crate) enum Treatment {
     Honest,
     /// The request is executed and never answered, which violates the contract of a node.
     Unanswered,
-    /// The request is executed, and answered after this time.
+    /// The request is executed and answered only after this time.
     Late(Duration),
     /// The request is not executed. It fails with this error after this time.
     Fails(Fault, Duration),
@@ -29,8 +29,8 @@ type Rule = Box<dyn FnMut(&Request) -> Treatment + Send>;
 pub(crate) struct Stubborn {
     pub(crate) master: MemoryNode,
     rule: Mutex<Rule>,
-    /// The reply handles of requests that are never answered. They are kept, because dropping a handle would count as
-    /// an answer.
+    /// The reply handles of requests that are never answered. They are kept, because dropping a handle would answer its
+    /// request with an error.
     kept: Mutex<Vec<Reply>>,
 }
 
@@ -60,7 +60,7 @@ impl Stubborn {
         self
     }
 
-    /// Deletes the lock key as the other client of `holding` would, without waking any waiter.
+    /// Deletes the lock key that `holding` has set, as the other client would, but without waking any waiter.
     pub(crate) fn let_go(&self, key: &str) {
         self.master.with_master(|master, now| {
             // Setting a TTL of zero deletes the key.
@@ -68,7 +68,7 @@ impl Stubborn {
         });
     }
 
-    /// Replaces the rule of this node.
+    /// Replaces the rule by which this node treats requests.
     pub(crate) fn change(&self, rule: impl FnMut(&Request) -> Treatment + Send + 'static) {
         *self.rule.lock().expect("no panic") = Box::new(rule);
     }

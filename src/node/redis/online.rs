@@ -328,7 +328,8 @@ impl Online {
             shared.mailbox.take(room, batch);
         }
         // Return true even if all requests were withdrawn or withheld, so that the actor takes more. Later requests in
-        // the mailbox did not wake the actor, because the queue was not empty (`every_request_is_answered_exactly_once`).
+        // the mailbox did not wake the actor, because the queue was not empty
+        // (`every_request_is_answered_exactly_once`).
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);

@@ -18,7 +18,8 @@ const PERIOD: Duration = secs(365 * 24 * 3600);
 const GUARDED: Duration = Duration::from_millis(2_500);
 
 impl Scene {
-    /// The URLs of the servers `which`, with unreachable addresses for those in `away`.
+    /// The URLs of the servers `which`. The URL of a server that is also in `away` has an unknown user, so the server
+    /// refuses every connection of the client.
     fn without(&self, which: &[usize], away: &[usize]) -> Vec<String> {
         let url = |at: &usize| {
             let url = &self.servers.urls()[*at];
@@ -70,7 +71,7 @@ async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     change.open(&closed).await
 }
 
-/// The names of the stored values that `open` handled, each with its outcome.
+/// The stored values that `open` handled: for each value, its name and the outcome, as text.
 fn carried(survey: &Survey) -> Vec<String> {
     let carried = survey.carried.iter();
     carried.map(ToString::to_string).collect()
@@ -452,8 +453,8 @@ async fn clients_of_both_sets_read_the_old_values_after_steps_begin_and_close() 
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
 
-/// Tests a lock whose state cannot be read. An owner may hold it. If `open` raised its fencing counter, a further hold
-/// of this owner would get a larger number than its first hold.
+/// Tests a lock whose state cannot be read, so an owner possibly holds it. If `open` raised its fencing counter, a
+/// further hold of this owner would get a larger number than its first hold.
 #[tokio::test]
 async fn masters_are_not_closed_if_the_operator_may_not_read_the_lock_of_a_fencing_counter() {
     let scene = Scene::start();
