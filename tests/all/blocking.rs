@@ -326,7 +326,9 @@ fn blocking_lock_request_can_be_cloned_and_moved_into_other_threads() {
     let request = Redlock::in_memory(3).lock("job");
     let threads = [request.clone(), request].map(|request| {
         thread::spawn(move || {
-            let guard = request.acquire().expect("the lock, in turn");
+            let guard = request
+                .acquire()
+                .expect("each thread must get the lock in its turn");
             guard.release().expect("this thread may wait")
         })
     });

@@ -158,7 +158,7 @@ async fn lock_of_the_classic_algorithm_has_no_fencing_token() {
 }
 
 #[tokio::test]
-async fn lock_is_stored_in_the_database_of_the_url() {
+async fn lock_is_stored_in_the_database_that_the_url_names() {
     let masters = masters(3);
     let urls = masters.urls().into_iter().map(|url| format!("{url}/3"));
     let redlock = settings(urls).build().expect("good settings");

@@ -52,7 +52,7 @@ fn settings_are_read_from_the_process_environment() {
         said.contains("refused: QUORATE_TTL 'ten' is not a duration"),
         "{said}"
     );
-    // The builder finds settings that contradict each other. The error names the setting.
+    // The builder checks whether settings contradict each other. The error names one of these settings.
     let said = with(&[masters, ("QUORATE_TTL", "10m")]);
     assert!(
         said.contains("refused: ttl of 10m is above max_ttl"),

@@ -331,7 +331,7 @@ async fn concurrent_waiters_that_come_and_go_are_all_served() {
 }
 
 #[tokio::test]
-async fn progress_reports_the_number_of_local_waiters_ahead() {
+async fn progress_reports_the_number_of_waiters_of_the_same_process_ahead() {
     let world = World::new();
     let redlock = world.process();
     let guard = take(&redlock, "job").await;

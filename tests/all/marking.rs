@@ -282,7 +282,7 @@ async fn masters_with_generation_markers_can_be_replaced_and_changed_back() {
 /// Tests two operators at the same time: one writes the first markers, and its message arrives after another operator
 /// has raised the marker.
 #[tokio::test]
-async fn late_first_marker_does_not_lower_a_raised_marker() {
+async fn first_generation_marker_that_arrives_late_does_not_lower_a_raised_marker() {
     let servers = masters(1);
     let (raised, print) = ("3 0123456789abcdef", "fedcba9876543210");
     ask_server(&servers[0], &["SET", MARK, raised]);

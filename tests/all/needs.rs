@@ -261,10 +261,16 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
             let state = node.state.as_ref().expect("an answer");
             assert_eq!(state.queue.len(), 1, "{state:?}");
         }
-        guard.extend(secs(25)).await.expect("it must be extended");
+        guard
+            .extend(secs(25))
+            .await
+            .expect("the extension must succeed, because the lock is still held");
         put_back(&masters[0], &guard, "lock:job").await;
         assert_eq!(guard.release().await.unreachable, 0);
-        let guard = waiter.await.expect("no panic").expect("its turn must come");
+        let guard = waiter
+            .await
+            .expect("no panic")
+            .expect("the waiter must get the lock");
         for master in &masters {
             // The waiter gets the lock as soon as a majority has released it. The release reaches the other masters
             // later.
@@ -468,7 +474,11 @@ async fn store_values(masters: &Masters) {
     for prefix in [PREFIX, SECOND_PREFIX] {
         let urls = masters.iter().take(2).map(Server::url).collect();
         let client = settings_of(urls).prefix(prefix).build().expect("good");
-        client.quota("prizes").create(3).await.expect("it is new");
+        client
+            .quota("prizes")
+            .create(3)
+            .await
+            .expect("the quota must be new");
         drop(client.semaphore("api", 2).acquire().await.expect("free"));
         client.flush().await;
     }
@@ -841,7 +851,10 @@ async fn lock_of_the_classic_algorithm_needs_fewer_rights() {
         );
     }
     let guard = classic.acquire("job").await.expect("free");
-    guard.extend(secs(25)).await.expect("it must be extended");
+    guard
+        .extend(secs(25))
+        .await
+        .expect("the extension must succeed, because the lock is still held");
     assert_eq!(guard.release().await.unreachable, 0);
 }
 

@@ -137,7 +137,10 @@ async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
         tokio::spawn(async move {
             let all = names.iter().zip(resources.iter()).cycle();
             for (name, resource) in all.take(3 * names.len()) {
-                let held = client.acquire(name).await.expect("the lock, in turn");
+                let held = client
+                    .acquire(name)
+                    .await
+                    .expect("each client must get the lock in its turn");
                 {
                     let mut resource = resource.lock().expect("not poisoned");
                     resource.wrong.overlaps += usize::from(resource.holders > 0);
@@ -233,7 +236,7 @@ async fn process_has_one_connection_to_each_master_however_many_locks_it_takes()
     tokio::time::sleep(ms(200)).await;
     for master in &masters {
         let Reply::Bulk(list) = ask_server(master, &["CLIENT", "LIST"]) else {
-            panic!("no list of clients");
+            panic!("the reply to CLIENT LIST must be a text");
         };
         let list = String::from_utf8_lossy(&list).into_owned();
         let ours = list.lines().filter(|line| line.contains(" name=quorate/"));
@@ -242,7 +245,10 @@ async fn process_has_one_connection_to_each_master_however_many_locks_it_takes()
     for guard in held {
         guard.expect("free").release().await;
     }
-    waits.await.expect("no panic").expect("its turn comes");
+    waits
+        .await
+        .expect("no panic")
+        .expect("the waiter must get the lock");
 }
 
 /// The memory of all keys on a master, in bytes.

@@ -122,7 +122,7 @@ async fn readers_and_writers_exclude_each_other_and_neither_starves() {
 }
 
 #[tokio::test]
-async fn waiting_writer_stops_later_readers_and_readers_next_to_each_other_enter_together() {
+async fn waiting_writer_blocks_later_readers_and_adjacent_queued_readers_get_the_lock_together() {
     let masters = masters(3);
     let redlock = [waits(&masters), waits(&masters), waits(&masters)];
     let first = redlock[0]

@@ -506,7 +506,7 @@ async fn excess_requests_to_a_slow_master_wait_without_timeouts() {
 }
 
 #[tokio::test]
-async fn killed_connections_are_replaced() {
+async fn connections_that_a_server_has_killed_are_replaced() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     for _ in 0..5 {

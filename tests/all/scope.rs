@@ -28,7 +28,7 @@ fn for_tenant<'a, T: Send + 'a>(
 }
 
 #[tokio::test]
-async fn generic_helper_around_a_scope_can_be_spawned() {
+async fn future_of_a_generic_helper_around_a_scope_can_be_spawned() {
     let redlock = Redlock::in_memory(3);
     let spawned = tokio::spawn(async move {
         for_tenant(&redlock, "7", |guard| {
@@ -65,7 +65,7 @@ where
 }
 
 #[tokio::test]
-async fn scope_helper_that_passes_only_the_token_can_be_spawned() {
+async fn future_of_a_scope_helper_that_passes_only_the_token_can_be_spawned() {
     let spawned = tokio::spawn(with_number(Redlock::in_memory(3), async |number| number));
     assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
 }

@@ -14,7 +14,7 @@ use quorate::{Fault, Redlock, StatusVerdict, Wait};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 #[tokio::test]
-async fn waiter_that_left_the_queue_gets_its_old_place_back() {
+async fn waiter_that_left_the_queue_for_a_while_gets_its_old_place_back() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = |wait| {
         let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);

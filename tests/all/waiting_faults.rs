@@ -336,7 +336,7 @@ async fn waiter_keeps_its_place_beyond_the_heartbeat_time_while_a_minority_hangs
 }
 
 #[tokio::test]
-async fn wait_shorter_than_a_round_trip_still_makes_one_full_attempt() {
+async fn acquire_whose_wait_is_shorter_than_a_round_trip_makes_one_full_attempt() {
     let masters = Masters::start(3).expect("three masters");
     let wait = Wait::For(Duration::from_nanos(1));
     let patient = settings()

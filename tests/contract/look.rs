@@ -177,8 +177,8 @@ pub(crate) async fn force_released_holder_cannot_renew_after_the_next_holder_is_
     assert_eq!(arm.read(KEY), None);
 }
 
-/// Tests that the break record lasts for two days, whatever TTL the lock and `max_ttl` the operator has. Reason: other
-/// clients may use TTLs of up to a day.
+/// Tests that the break record lasts for two days, whatever the TTL of the lock and the `max_ttl` of the operator are.
+/// Reason: other clients may use TTLs of up to a day.
 pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
