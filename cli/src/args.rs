@@ -168,7 +168,8 @@ fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String>
     if !words.iter().any(is_named) {
         return Vec::new();
     }
-    // Ignore the variables of all settings here, because one that the file overrides may have a bad value.
+    // Ignore the variables of all settings here: a variable that the file overrides must not cause an error, even if
+    // its value is bad.
     let all: Vec<String> = file::KEYS.iter().copied().flat_map(options_of).collect();
     let command = without_variables(command.clone(), &all);
     let Ok(matches) = command.try_get_matches_from(words) else {
@@ -187,7 +188,8 @@ fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String>
     keys.iter().flat_map(|key| options_of(key)).collect()
 }
 
-/// The options that a key of the file sets: `--try` means `--wait none`.
+/// The options that the key `key` of the configuration file sets. The key `wait` sets `--wait` and also `--try`, which
+/// means `--wait none`.
 fn options_of(key: &str) -> Vec<String> {
     let mut options = vec![key.to_owned()];
     if key == "wait" {
@@ -302,7 +304,7 @@ mod tests {
                     continue; // no variable: the user must type these on each call
                 }
                 if long == "shell" {
-                    continue; // no variable: the command line belongs to a single lock
+                    continue; // no variable: the value is the command to run, which each call must give
                 }
                 if matches!(
                     long,
@@ -315,7 +317,7 @@ mod tests {
                         | "owner"
                         | "reenter"
                 ) {
-                    continue; // no variable: these belong to a single lock, and QUORATE_OWNER informs nested processes
+                    continue; // no variable: these describe one lock, and QUORATE_OWNER is set for nested processes
                 }
                 let variable = format!("QUORATE_{}", long.replace('-', "_").to_uppercase());
                 assert_eq!(

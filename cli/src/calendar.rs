@@ -96,7 +96,7 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// If the period is outside the years that the calendar knows.
+    /// If the period is outside the years that the calendar library supports.
     pub(crate) fn period(&self, moment: SystemTime) -> Result<Range<SystemTime>, Failure> {
         let period = Timestamp::try_from(moment).and_then(|moment| {
             let period = match self.per {

@@ -181,7 +181,7 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
         ))?;
     }
     let mut masters = survey.masters.iter();
-    // A master that names the missing rights has answered, and its marker may have been read.
+    // Do not report a refusal if the user lacks rights on a master: the table above names the missing rights.
     let lacks_rights = masters.any(MasterSeen::lacks_rights);
     if let Some(refusal) = refusal(&survey).filter(|_| !lacks_rights) {
         return Err(Failure::new(
@@ -205,7 +205,8 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
     Ok(exit::OK)
 }
 
-/// The first fault by which a server answered, for example because it refused the password.
+/// The first error that a server has replied with, for example because it refused the password. `None` if every failed
+/// master is only unreachable or silent.
 fn refusal(survey: &Survey) -> Option<String> {
     survey.masters.iter().find_map(|master| {
         let fault = master.seen.fault.as_ref()?;

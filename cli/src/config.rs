@@ -31,8 +31,8 @@ macro_rules! fill {
 }
 pub(crate) use fill;
 
-/// How long the command waits at its end for its releases, in addition to the node timeout. If a master takes longer to
-/// answer, the lock may stay on that master until its ttl expires.
+/// How long a command waits before its exit until its releases are answered, in addition to the node timeout. If a
+/// master takes longer to answer, the lock may stay on that master until its ttl expires.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// How to reach the masters, and the rules of the lock. Every command takes these.
@@ -58,7 +58,7 @@ pub(crate) struct Origin {
     pub(crate) setting: &'static str,
     /// A flag, a variable, or the path of a file.
     pub(crate) source: String,
-    /// A variable that also sets this setting, but has no effect.
+    /// A variable that also sets this setting, but has no effect; `None` if there is no such variable.
     pub(crate) overridden: Option<&'static str>,
 }
 
@@ -88,8 +88,8 @@ impl MasterOptions {
         Ok((self, file))
     }
 
-    /// The origin of each setting that has no default value. Settings of the lock and of the command have no flags here,
-    /// because this command takes no lock.
+    /// The origin of each setting that a flag, a variable or the file sets. Flags are considered only for settings of
+    /// the masters: `doctor`, which calls this function, takes no lock and has no flags for other settings.
     pub(crate) fn origins(&self, file: &FileOptions) -> Vec<Origin> {
         let path = self.config.as_deref().unwrap_or(DEFAULT_FILE.as_ref());
         let is_typed = |word: OsString| word.to_string_lossy().starts_with("--config");
@@ -131,8 +131,8 @@ impl MasterOptions {
     }
 }
 
-/// Whether the default file exists and may be read. Something else of this name, which the user has not named, must not
-/// make the command fail.
+/// Whether the default file exists and is a regular file. If, for example, a directory has this name, prints a warning:
+/// the user has not named the file, so it must not make the command fail.
 fn is_default_file() -> bool {
     let Ok(found) = std::fs::metadata(DEFAULT_FILE) else {
         return false;

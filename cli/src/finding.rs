@@ -31,7 +31,7 @@ pub(crate) struct Finding {
     pub(crate) advice: String,
 }
 
-/// The settings of the clients that the checks of `doctor` use.
+/// The client settings on which the checks of `doctor` depend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     /// The longest ttl that any client uses.

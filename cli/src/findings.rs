@@ -22,8 +22,8 @@ const TESTED: [(&str, &str); 7] = [
 
 /// Largest clock difference between masters that is not reported, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
-/// By this time `max_ttl` must exceed the clock difference between the masters. Then fencing tokens increase even if
-/// all masters lose their data. The 2 s allow for two clock errors of one second each.
+/// `max_ttl` must be larger than the clock difference between the masters by at least this duration (2 s). Then fencing
+/// tokens increase even if all masters lose their data. The 2 s allow for two clock errors of one second each.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// Runs all checks on each master and on all masters together. The most severe findings come first.
@@ -238,8 +238,8 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Checks that the masters have generation markers. From a missing marker, clients recognise another server at the
-/// address of a master.
+/// Checks that the masters have generation markers. If the server at the address of a master has no marker, clients
+/// know that it is another server.
 fn marked(masters: &[Inspection], add: &mut impl Add) {
     // Generation markers are used only if all masters are Redis or Valkey servers.
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();

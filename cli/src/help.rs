@@ -11,7 +11,8 @@ use crate::exit::{self, Outcome};
 use crate::settings::HEADING;
 use crate::{layout, output, variables};
 
-/// The options about masters that the help of every command shows. The topic `masters` shows all of them.
+/// The only options about masters that the help of a command shows. The topic page `masters` shows all options about
+/// masters.
 const USUAL: [&str; 2] = ["masters", "config"];
 
 /// The heading of the options about masters in the help of a command.
@@ -37,7 +38,8 @@ impl Detail {
     }
 }
 
-/// The command as its help shows it, wrapped at `width` columns. Manual pages and completions show all of the command.
+/// The command as its help shows it: wrapped at `width` columns, and with the options that `detail` selects. Manual
+/// pages and completions always show all options.
 pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Command {
     let fit = |text: &StyledStr| layout::page(&text.to_string(), width);
     let long = command.get_after_long_help().map(fit);
@@ -53,7 +55,8 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
             .after_long_help(long),
         (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
         (Detail::Usual, None, None) => command,
-        // Without any text that only `--help` shows, the parser lists each option on as few lines as for `-h`.
+        // Remove all texts that only `--help` shows. If there is one, the parser spreads each option over several
+        // lines.
         (Detail::All, long, after) => command
             .about(about.unwrap_or_default())
             .long_about(Resettable::Reset)
@@ -252,7 +255,7 @@ pub(crate) struct HelpArgs {
 }
 
 impl HelpArgs {
-    /// The topic that is asked for; `None` if the words name a command.
+    /// The topic that the user has named; `None` if the words name a command.
     pub(crate) fn topic(&self) -> Option<&'static Topic> {
         TOPICS.iter().find(|topic| self.words == [topic.name])
     }

@@ -91,7 +91,7 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 }
 
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
-    // Find the process first. A process that gets the same pid later is another one.
+    // Find the process before the wait for the lock: after the wait, its pid may belong to another process.
     let relies = args.terminate.map(Relying::find).transpose()?;
     let (lock, _) = args.lock.complete(args.kind, args.masters)?;
     // A process that relies on the lock needs time to end before the lock expires.
@@ -161,8 +161,7 @@ fn still_held(
     Err(lost(guard, lock, began, why))
 }
 
-/// How long the lock is certainly valid, which is the time to sleep before the next check; `None` if the lock must be
-/// reported as lost now.
+/// The longest time to sleep before the lock must be checked again; `None` if the lock must be reported as lost now.
 fn nap(guard: &LockGuard, lock: &Lock, grace: Duration) -> Option<Duration> {
     match Deadline::new(lock.room(), grace).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) => Some(nap),

@@ -68,7 +68,7 @@ pub(crate) struct OnceStatus {
     pub(crate) done: Option<bool>,
     /// The start of the last period done, in RFC 3339; `None` if no period is done.
     pub(crate) period: Option<String>,
-    /// The holder of the lock, in its own words.
+    /// The note of the lock's holder, as text; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) holder: Option<String>,
     /// The last run; in the state `held` the holder of the lock. `None` if there was no run, if a program that uses the
     /// library made it, or if the holder has left no note.
@@ -76,7 +76,7 @@ pub(crate) struct OnceStatus {
 }
 
 impl OnceStatus {
-    /// The status while another client holds the lock. The record cannot be read then. `note` describes the holder.
+    /// The status while another client holds the lock, so that the record cannot be read. `note` is the holder's note.
     pub(crate) fn held(once: String, note: Option<&Note>) -> Self {
         let run = note.map(|note| LastRun {
             host: note.host.clone(),

@@ -56,7 +56,7 @@ pub(crate) struct Lock {
     pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
-    /// How long the process waits at its end for its releases to reach the masters.
+    /// How long this process waits before its exit until the masters have received its releases.
     pub(crate) parting: Duration,
     wait: Wait,
     note: Option<String>,

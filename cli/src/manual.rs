@@ -141,7 +141,7 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The title and the name of a page.
+/// The title and the section NAME of a manual page.
 fn head(man: &Man) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     man.render_title(&mut page)?;

@@ -23,7 +23,7 @@ const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunMetrics {
     pub(crate) resource: String,
-    /// When the `quorate run` started, in seconds since 1970-01-01 UTC. All times in this struct use this unit.
+    /// When the `quorate run` started, in seconds since 1970-01-01 UTC, as all points in time in this struct.
     pub(crate) began: f64,
     pub(crate) waited: Duration,
     /// Whether the command is running.
@@ -38,7 +38,7 @@ pub(crate) struct RunMetrics {
 impl RunMetrics {
     /// Records that the `quorate run` has ended at the time `at`.
     pub(crate) fn ended(&mut self, outcome: &'static str, code: u8, at: f64) {
-        debug_assert!(OUTCOMES.contains(&outcome), "{outcome} has its series");
+        debug_assert!(OUTCOMES.contains(&outcome), "the outcome {outcome:?} must be in OUTCOMES");
         self.is_running = false;
         self.end = Some((outcome, code, at));
         if outcome == OK {

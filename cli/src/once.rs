@@ -127,11 +127,11 @@ impl OnceArgs {
     }
 }
 
-/// How long `--status` waits for the end of a hold without a note. Another call of `quorate once` holds the lock only
-/// shortly if it has nothing to run, and then writes no note.
+/// How long `--status` waits until a lock that is held without a note is free. A call of `quorate once` that has
+/// nothing to run holds the lock without a note, but only for a short time.
 const SHORT_HOLDS: Duration = Duration::from_secs(1);
 
-/// The time between two looks at such a lock.
+/// The time between two checks of `--status` whether a lock that is held without a note is free.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs a command once per period, or creates, drops or shows the record of the last period in which the command ran.

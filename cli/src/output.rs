@@ -327,8 +327,8 @@ const SCHEMES: [&str; 18] = [
     "tcp",
 ];
 
-/// Replaces the part before the last `@` of each URL, and of each word for which `is_secret` is true of the parts before
-/// and after its last `@`.
+/// Replaces the part before the last `@` in each URL. Does the same in every other word if `is_secret` returns true for
+/// the parts before and after the last `@` of the word.
 fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {
         return Cow::Borrowed(text);
@@ -345,8 +345,8 @@ fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, s
     Cow::Owned(clean)
 }
 
-/// The position in a word at which the next URL with `://` begins, after the URL or the text at its beginning. A comma
-/// or a quote does not end a URL, because a password may contain it.
+/// Where the first URL or other text of a word ends: at the beginning of the next URL with `://`, or at the end of the
+/// word. A comma or a quote does not end a URL, because a password may contain it.
 fn end_of_first_url(word: &str) -> usize {
     let begins = word.match_indices("://").map(|(at, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');

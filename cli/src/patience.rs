@@ -1,6 +1,6 @@
-//! More time for masters that are silent, for commands that do not wait for a lock: `--try`, `quota`, `status` and
-//! `break`. They must report what is true, and on a busy machine an answer may come later than the timeouts allow. A
-//! command that waits can simply ask again.
+//! Gives silent masters more time to answer, for the commands that do not wait for a lock: `--try`, `quota --wait
+//! none`, `status` and `break`. On a busy machine an answer may come later than the usual timeouts allow, and these
+//! commands would report an outage that does not exist. A command that waits for a lock asks the masters again anyway.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use quorate::{AcquireError, Fault, NodeOutcome, NodeReport, Redlock, Settings};
 use crate::config::{self, MasterOptions};
 use crate::exit::Failure;
 
-/// How long a command asks again while a majority of the masters is neither up nor down for certain (10 s).
+/// How long a command repeats its request to the masters while it is unknown whether a majority of them is up (10 s).
 const UNDECIDED: Duration = Duration::from_secs(10);
 /// The default `connect_timeout` of these commands: 5 s.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -43,7 +43,8 @@ impl Patience {
         }
     }
 
-    /// Waits a moment and returns true, unless the command has asked for too long.
+    /// Waits for [`PAUSE`] and returns true, so that the command asks the masters again. Returns false at once if the
+    /// command has been asking for [`UNDECIDED`].
     pub(crate) async fn lets_ask_again(&mut self) -> bool {
         if self.began.elapsed() >= UNDECIDED {
             return false;
@@ -53,7 +54,7 @@ impl Patience {
     }
 }
 
-/// Whether this failed attempt could have ended otherwise if all masters had answered in time.
+/// Whether the attempt that failed with this error might have ended differently if all masters had answered in time.
 pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     match error {
         AcquireError::TooLate(_) => true,
@@ -69,7 +70,8 @@ pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     }
 }
 
-/// Whether a majority of `all` masters may be up although these masters failed: most of the faults are silence.
+/// Whether a majority of the `all` masters may be up. `faults` are the faults of the masters that failed. A master that
+/// is only silent may be up; a master with another fault counts as down.
 pub(crate) fn may_be_up<'a>(faults: impl Iterator<Item = &'a Fault>, all: usize) -> bool {
     let failed = faults.filter(|fault| !fault.is_silence() && **fault != Fault::Withdrawn);
     failed.count() <= all.saturating_sub(1) / 2

@@ -12,7 +12,7 @@ use crate::last_run::LastRun;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
-/// How long to wait for the lock, to record the end of a command that ran at most once.
+/// How long to wait for the lock when it is acquired again to record how the command ended (without `--at-least`).
 const TO_NOTE_THE_END: Duration = Duration::from_secs(2);
 
 /// The options of `once` for the period of a command.
@@ -35,8 +35,9 @@ pub(crate) enum Unrecorded<'a> {
     End(LastRun),
 }
 
-/// The end of a command that ran at most once, to be recorded after the release of the lock: each acquired lock allows
-/// one write, and the command's own lock has recorded the period.
+/// How a command ended that ran without `--at-least`; `None` if nothing must be recorded. It is recorded after the
+/// release of the lock, under a lock that is acquired again: each acquired lock allows one write of the record, and
+/// under the first lock the period was written.
 #[must_use]
 pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
 

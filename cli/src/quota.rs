@@ -132,7 +132,7 @@ struct Of {
 struct Count {
     taken: u64,
     left: Option<u64>,
-    /// The number of units that were requested, if the quota has fewer left.
+    /// The number of units that were requested, if the quota has fewer left; `None` otherwise.
     too_many: Option<u64>,
 }
 
@@ -198,11 +198,12 @@ impl Of {
         }
         let place = Place::new(&redlock, &masters);
         check_ancestors_of_value(&place, &self.name)?;
-        // The progress line about the wait must be gone before the result is printed, so the work owns the quota.
+        // Move the quota into `work`: when it is dropped at the end of `work`, the progress line about the wait is
+        // removed, before the result is printed.
         let work = async move {
             let mut patience = Patience::begin();
             loop {
-                // If the lock was not acquired, nothing was changed.
+                // If the lock was not acquired, the quota was not changed, so it is safe to ask again.
                 match ask(&quota).await {
                     Err(ValueError::NotAcquired(error))
                         if wait == Some(Wait::None)

@@ -1,4 +1,4 @@
-//! The masters that the benchmark measures, which it has started itself or which are configured.
+//! The masters that the benchmark measures: the configured masters, or servers that the benchmark has started.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::masters::{Scheme, scheme};
 use crate::prepare;
 use crate::spawned::Spawned;
 
-/// The masters of a benchmark, and the quorums to compare.
+/// The masters of a benchmark, and the sets of these masters to compare.
 pub(super) struct Ground {
     pub(super) options: MasterOptions,
     pub(super) urls: Vec<String>,
-    /// The quorums that the benchmark compares with each other.
+    /// The sets of masters that the benchmark compares with each other.
     pub(super) parties: Vec<Party>,
     pub(super) server: String,
     pub(super) spawned: Option<Masters>,
-    /// The settings to measure with each quorum.
+    /// The settings of the lock to measure on each set of masters.
     pub(super) settings: &'static [Setting],
     /// Servers of other kinds that the benchmark has started. They are only kept so that they continue to run.
     others: Vec<Spawned>,
@@ -61,7 +61,8 @@ impl Ground {
         })
     }
 
-    /// Starts servers for quorums with masters of these kinds. Different quorums use the same servers where possible.
+    /// Starts servers for sets of masters. `quorums` has one entry for each set: the kinds of its masters. Different
+    /// sets share servers where possible.
     pub(super) async fn spawn_kinds(quorums: &[Kinds]) -> Result<Self, Failure> {
         let most = |kind: Scheme| {
             let of_kind = |one: &Kinds| one.0.iter().filter(|other| **other == kind).count();
@@ -98,8 +99,8 @@ impl Ground {
         })
     }
 
-    /// Uses the configured masters. If `sizes` is `None` and the masters are of several kinds, compares their kinds. If
-    /// they are of one kind, compares all odd numbers of masters.
+    /// Uses the configured masters, and compares the numbers of masters in `sizes`. If `sizes` is `None`, compares the
+    /// kinds of the masters, or all odd numbers of masters if all are of one kind.
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
             failure.with("; or use --spawn to start servers for the measurement")

@@ -1,9 +1,10 @@
 //! `quorate bench`: measures the cost of a quorum, by number or by kind of masters, on configured or newly started
 //! masters.
 //!
-//! In each round of the benchmark, every quorum gets one short turn in every setting, so that other load on the machine
-//! affects all of them alike. Absolute times depend on the machine and its load, but ratios can be compared. This
-//! command does not measure other lock libraries; the project's own benchmarks do.
+//! In each round of the benchmark, every set of masters is measured once, for a short time, in every setting of the
+//! lock. So other load on the machine affects all measurements alike. Absolute times depend on the machine and its
+//! load, but ratios can be compared. This command does not measure other lock libraries; the project's own benchmarks
+//! do.
 
 mod far;
 mod ground;
@@ -220,8 +221,8 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // The share of other processes is known only with `--spawn`. The processor time of all other servers is
-        // unknown.
+        // The processor time of other processes is known only with `--spawn`. Without it, the processor time of the
+        // masters is unknown, so it cannot be subtracted.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {

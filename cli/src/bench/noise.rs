@@ -8,13 +8,14 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// Largest relative difference between the rounds of the benchmark that causes no warning. The median over all quorums
-/// and settings is compared with this limit.
+/// Largest relative difference between the rounds of the benchmark that causes no warning. The median over all sets of
+/// masters and all settings is compared with this limit.
 const APART: f64 = 0.25;
 /// The unit of the processor times in `/proc/stat` on common kernels.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The processor times at one moment. The difference between two such readings shows who used the processors.
+/// The processor times at one moment. The difference between two such readings shows how much processor time this
+/// process and other processes used.
 pub(super) struct Look {
     /// Busy time and total time of all processors together since the boot, in ticks; `None` if unknown.
     machine: Option<(u64, u64)>,
@@ -60,15 +61,16 @@ pub(super) struct Noise {
     /// The share of the machine's processor time (0 to 1) that other processes used; `None` if unknown. This process
     /// and its servers are not counted.
     others: Option<f64>,
-    /// The relative difference between the rounds of the benchmark, as the median over all quorums and settings.
+    /// The relative difference between the rounds of the benchmark: the median over all sets of masters and all
+    /// settings.
     apart: f64,
     /// Whether the machine was too busy: `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
     noisy: bool,
 }
 
 impl Noise {
-    /// Computes the noise. `others` is the share of other processes. `apart` has one entry for each quorum and setting:
-    /// the relative difference between its rounds.
+    /// Computes the noise. `others` is the share of other processes. `apart` has one entry for each set of masters and
+    /// setting: the relative difference between its rounds.
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The quorums that the benchmark measures, and their labels in tables.
+//! The sets of masters that the benchmark measures, and their labels in tables.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::masters::{Scheme, scheme};
 
-/// One set of masters that the benchmark measures as a quorum.
+/// One set of masters that the benchmark measures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) urls: Vec<String>,
@@ -15,21 +15,21 @@ pub(super) struct Party {
 }
 
 impl Party {
-    /// The quorum of the first `size` of these masters.
+    /// The set of the first `size` masters in `urls`, labelled by their number.
     pub(super) fn of_size(size: usize, urls: &[String]) -> Self {
         let urls = urls.iter().take(size).cloned().collect();
         Self { urls, kinds: None }
     }
 
-    /// The quorum of all of these masters, labelled by their kinds.
+    /// The set of all masters in `urls`, labelled by their kinds.
     pub(super) fn of_kinds(urls: Vec<String>) -> Self {
         let kinds: Vec<Scheme> = urls.iter().map(|url| scheme(url)).collect();
         let kinds = Some(count(&kinds));
         Self { urls, kinds }
     }
 
-    /// One quorum for each kind, with all masters of that kind, and one quorum of all masters. Empty if all masters are
-    /// of one kind.
+    /// One set for each kind, with all masters of that kind, and one set with all masters. Empty if all masters are of
+    /// one kind.
     pub(super) fn each_kind(urls: &[String]) -> Vec<Self> {
         let of = |kind: Scheme| urls.iter().filter(move |url| scheme(url) == kind).cloned();
         let kinds = Scheme::value_variants().iter();
@@ -61,7 +61,7 @@ fn count(kinds: &[Scheme]) -> String {
     words.join(" + ")
 }
 
-/// The kinds of the masters of one quorum, as given with `--nodes`.
+/// The kinds of the masters in one set, as given with `--nodes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kinds(pub(super) Vec<Scheme>);
 

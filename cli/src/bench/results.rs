@@ -9,7 +9,7 @@ use super::plot;
 use super::setting::Setting;
 use crate::output::{self, Cell};
 
-/// The measurements of one quorum in one setting.
+/// The measurements of one set of masters in one setting.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) masters: usize,
@@ -19,20 +19,20 @@ pub(super) struct Row {
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
     pub(super) cycle_us: Latency,
-    /// The smallest and the largest median time of one acquire and release. Each round of the benchmark has one median;
-    /// in microseconds.
+    /// The smallest and the largest median time of one acquire and release, in microseconds. Each round of the
+    /// benchmark has one median.
     pub(super) rounds_us: Apart,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
-    /// The median time of one acquire and release, divided by that of the setting `classic` on the same quorum. `None`
+    /// The median time of one acquire and release, divided by that of the setting `classic` on the same masters. `None`
     /// with `--kinds`.
     pub(super) over_classic: Option<f64>,
-    /// Only with `--kinds`: the median time of one acquire and release, divided by that of the plain lock on the same
-    /// quorum.
+    /// The median time of one acquire and release, divided by that of the plain lock on the same masters. `None`
+    /// without `--kinds`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_lock: Option<f64>,
-    /// The median time of one acquire and release, divided by that of the first quorum in the same setting.
+    /// The median time of one acquire and release, divided by that of the first set of masters in the same setting.
     pub(super) over_first: f64,
     pub(super) failed: u64,
 }
@@ -59,7 +59,7 @@ impl Apart {
 }
 
 impl Row {
-    /// The label of the quorum: the number of its masters, or their kinds.
+    /// The label of the set of masters: the number of its masters, or their kinds.
     pub(super) fn label(&self) -> String {
         let number = || self.masters.to_string();
         self.kinds.clone().unwrap_or_else(number)
@@ -100,7 +100,7 @@ pub(super) struct Results {
     pub(super) tasks: usize,
     pub(super) took_ms: u64,
     pub(super) noise: Noise,
-    /// The settings, or the kinds of locks, that were measured on each quorum.
+    /// The settings of the plain lock, or the kinds of locks, that were measured on each set of masters.
     #[serde(skip)]
     pub(super) settings: &'static [Setting],
     pub(super) sizes: Vec<Row>,

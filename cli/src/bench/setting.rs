@@ -1,4 +1,4 @@
-//! The settings of the plain lock, and the other kinds of locks, that are measured on each quorum.
+//! The settings of the plain lock, and the other kinds of locks, that are measured on each set of masters.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub(super) enum Setting {
     Four,
     /// One of four permits of a semaphore.
     Permit,
-    /// A lock that is held by an owner which holds it only once.
+    /// A lock that an owner acquires once, without reentering it.
     Owner,
 }
 

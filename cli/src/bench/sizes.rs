@@ -1,4 +1,4 @@
-//! Measures every quorum in every setting, in short turns that alternate between them.
+//! Measures every set of masters in every setting. The turns are short, and alternate between all sets and settings.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::progress::Progress;
 
 const ROUNDS: usize = 3;
 
-/// The number of turns in a whole measurement. One turn measures one quorum in one setting.
+/// The number of turns in a whole measurement. One turn measures one set of masters in one setting.
 pub(super) fn turns(ground: &Ground) -> usize {
     ground.parties.len() * ground.settings.len() * ROUNDS
 }
 
-/// Measures all quorums in all settings, for `time` in total. One half of the time measures a single client, the other
-/// half `tasks` concurrent tasks.
+/// Measures all sets of masters in all settings, for `time` in total. One half of the time measures a single client,
+/// the other half `tasks` concurrent tasks.
 pub(super) async fn measure(
     ground: &Ground,
     time: Duration,
@@ -93,7 +93,8 @@ fn together(rounds: Vec<Samples>) -> Samples {
 }
 
 /// Computes two ratios for each row: its median time of acquire and release divided by that of the first setting
-/// (`classic`, or the plain lock) on the same quorum, and divided by that of the first quorum in the same setting.
+/// (`classic`, or the plain lock) on the same masters, and divided by that of the first set of masters in the same
+/// setting.
 fn compare(rows: &mut [Row], settings: &[Setting]) {
     let cycles: Vec<f64> = rows.iter().map(|row| row.cycle_us.p50).collect();
     for (n, row) in rows.iter_mut().enumerate() {

@@ -151,7 +151,6 @@ async fn sell_out(stage: &Arc<Stage>, progress: &Arc<Progress>) -> Result<Summar
     let shop = Arc::new(Shop::open());
     let mut workers = tokio::task::JoinSet::new();
     for worker in 1..=WORKERS {
-        // Runs one worker, which repeats until no prize is left: acquire the lock, sell a prize, release the lock.
         let redlock = stage.redlock()?;
         let (shop, progress) = (shop.clone(), progress.clone());
         workers.spawn(async move { work(worker, &redlock, &shop, &progress).await });
@@ -191,7 +190,7 @@ async fn work(
     }
 }
 
-/// Kills and restarts masters. Each event waits until its number of sales is reached.
+/// Kills and restarts masters: lets each event of the demo happen once its number of prizes has been sold.
 async fn trouble(
     stage: Arc<Stage>,
     shop: Arc<Shop>,

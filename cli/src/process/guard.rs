@@ -94,7 +94,7 @@ impl Guard {
         self.acted
     }
 
-    /// Records that the process `pid` was reaped, which may be the guard.
+    /// Must be called for every process that was reaped. If `pid` is the guard's, records that the guard has ended.
     pub(super) fn reaped(&mut self, pid: Pid) {
         self.gone |= pid.as_raw() == self.child.id().cast_signed();
     }

@@ -1,4 +1,4 @@
-//! Decides what the supervisor does when the user presses Ctrl-C again, because the command ignores it.
+//! Decides what the supervisor does when the user presses Ctrl-C again because the command has ignored the first one.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,8 @@ mod tests {
             (&[0][..], &[SIGINT][..]),
             (&[0, 1_000], &[SIGINT, SIGTERM]),
             (&[0, 1_000, 2_000], &[SIGINT, SIGTERM, SIGKILL]),
-            // One Ctrl-C that arrives twice, and two that have nothing to do with each other.
+            // One Ctrl-C that arrives as two signals, two Ctrl-C that arrive as two signals each, and two Ctrl-C that
+            // are too far apart to stop the command.
             (&[0, 100], &[SIGINT, SIGINT]),
             (&[0, 100, 1_000, 1_100], &[SIGINT, SIGINT, SIGTERM, SIGINT]),
             (&[0, 6_000], &[SIGINT, SIGINT]),

@@ -95,10 +95,11 @@ pub(crate) enum Ended {
     ByItself {
         /// The exit code of the command, as a shell shows it.
         code: u8,
-        /// The signal that ended the command, if `quorate` received it as well or it came from the keyboard. `quorate`
-        /// then ends itself by the same signal.
+        /// The signal by which `quorate` must end itself; `None` if it must exit with `code`. It is the signal that
+        /// ended the command, if `quorate` received that signal as well or if it came from the keyboard. If a second
+        /// Ctrl-C has stopped the command, it is SIGINT.
         signal: Option<Signal>,
-        /// Processes of the command's group that are still running. They are not stopped.
+        /// Processes of the command's group that are still running, and that are not stopped; `None` if there are none.
         left: Option<Members>,
     },
     /// The command was ended because the lock was lost or was about to expire.
@@ -210,7 +211,7 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
 #[derive(Debug, Clone, Copy)]
 struct CommandEnd {
     code: u8,
-    /// The signal that ended the command, if `quorate` received it as well or it came from the keyboard.
+    /// The signal by which `quorate` must end itself; `None` if it must exit with `code` (see [`Ended::ByItself`]).
     signal: Option<Signal>,
     at: Instant,
 }
@@ -334,8 +335,8 @@ impl Watch {
         }
     }
 
-    /// The reason why the lock was lost, if the deadline came first. Waits 50 ms for a more exact reason from the
-    /// library.
+    /// The reason why the lock was lost, for the case that the deadline came before the library reported the loss.
+    /// Waits at most 50 ms for the library's reason, which is more exact.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
@@ -416,7 +417,7 @@ impl Watch {
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
             // The user typed Ctrl-C or Ctrl-\ for the whole job. So send the signal to the group of this process as
-            // well, which includes a script that runs it.
+            // well: the group includes, for example, a script that has started this process.
             let _ = kill(Pid::from_raw(0), sig);
         }
         let interrupted = self.interrupts.stopped().then_some(Signal::SIGINT);
