@@ -32,7 +32,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     acl                  the user may use the commands, keys and channels that these locks need
     clock                the clocks of the masters agree
     uptime               no master restarted so recently that it does not vote yet
-    marked               all masters have the generation marker, which tells them from other servers
+    marked               all masters have the generation marker, which other servers lack
     persistence          what a restart would lose, and whether the restart guard covers it
     unseen               settings that could not be read, and the right that reading them needs
 

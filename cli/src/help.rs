@@ -193,9 +193,10 @@ By default a lock is exclusive. quorate run and quorate hold have options for ot
     --owner ID     takes a lock that all runs with the same ID can hold at a time
     --reenter      takes the lock with the ID of the outer quorate
 
-A quorate that runs under another one and asks for a lock which that one holds would wait forever, so it is refused at
-once with exit code 75. The variable QUORATE_HELD lists the held locks and their processes. To allow it, give --owner
-to the outer quorate and --reenter to the inner one. A reader under a reader of the same lock is allowed.
+If the command of an outer quorate starts an inner quorate for the same lock, the inner one would wait forever, so it is
+refused at once with exit code 75. The variable QUORATE_HELD lists the held locks and their processes. To let the inner
+quorate take the lock, give --owner to the outer one and --reenter to the inner one. A reader under a reader of the same
+lock is allowed.
 
 quorate once and quorate lead take the exclusive lock of their name; quorate quota does so for each change.
 

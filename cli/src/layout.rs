@@ -241,7 +241,7 @@ Exit codes:
     }
 
     #[test]
-    fn second_column_of_a_help_text_is_found_after_a_single_space() {
+    fn second_column_of_a_help_text_may_follow_a_single_space() {
         let block = block("Checks:\n    login      they take us\n    long names are taken, too");
         let pairs = [("login", "they take us"), ("long names", "are taken, too")];
         let pairs = pairs.map(|(left, right)| Line::Pair(left.into(), right.into()));

@@ -33,8 +33,8 @@ fails, quorate resigns, so that another machine can lead, and campaigns again af
 the command exits with 0, or with any exit code after quorate received SIGTERM, SIGINT or SIGQUIT; these
 signals are forwarded to the command.
 
-A quorate that runs under this one and asks for the same lock would wait for itself, so it is refused at once
-(QUORATE_HELD). The same holds for this one under a quorate that holds the lock.
+If the command starts an inner quorate for the same lock, the inner one would wait forever, so it is refused at once
+(QUORATE_HELD). In the same way, quorate lead is refused inside the command of a quorate that holds the lock.
 
 The leader holds the exclusive lock of that name: `quorate status` shows it, `quorate watch` prints each change.
 

@@ -38,7 +38,10 @@ pub(crate) struct RunMetrics {
 impl RunMetrics {
     /// Records that the `quorate run` has ended at the time `at`.
     pub(crate) fn ended(&mut self, outcome: &'static str, code: u8, at: f64) {
-        debug_assert!(OUTCOMES.contains(&outcome), "the outcome {outcome:?} must be in OUTCOMES");
+        debug_assert!(
+            OUTCOMES.contains(&outcome),
+            "the outcome {outcome:?} must be in OUTCOMES"
+        );
         self.is_running = false;
         self.end = Some((outcome, code, at));
         if outcome == OK {

@@ -17,12 +17,12 @@ votes count only after max_ttl.
 
 For ZooKeeper, this command also gives the ACL of the path to all znodes below it: run it after setAcl on the path.
 
-Use an account that may create tables (or znodes). The locks can then use an account that may not: the grants that
-it needs are printed.
+Use an account that may create tables (or znodes). The clients that take locks can use another account, with fewer
+rights: the grants that it needs are printed.
 
-With --print nothing is connected or changed. The statements are printed instead, for a tool that changes databases:
-SQL for MySQL and MariaDB, and a shell script with zkCli.sh for ZooKeeper. Run the SQL on each server itself. They
-create what is missing, and repair nothing.
+With --print, quorate connects to no server and changes nothing. It prints the statements instead, for a tool that
+changes databases: SQL for MySQL and MariaDB, and a shell script with zkCli.sh for ZooKeeper. Run the SQL on each
+server separately. The statements create what is missing, and repair nothing.
 
 Examples:
     quorate prepare-server mysql://admin:secret@db1.example/locks

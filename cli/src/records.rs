@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn only_master_causes_a_warning_unless_it_is_a_zookeeper_ensemble() {
+    fn single_master_causes_a_warning_unless_it_is_a_zookeeper_ensemble() {
         let mut master = database(&[]);
         master.server = Some("zookeeper".into());
         for (role, alone) in [("leader", true), ("follower", true), ("standalone", false)] {

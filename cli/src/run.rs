@@ -33,7 +33,7 @@ of a majority, quorate asks again for up to 10s and exits with 69.
 
 Topics:
     quorate help command    the environment of the command, and how it is stopped
-    quorate help kinds      readers, several resources, semaphores, owners, and runs inside of runs
+    quorate help kinds      readers, several resources, semaphores, owners, and commands that call quorate again
 
 Examples:
     quorate run nightly-report -- ./report.sh --full
@@ -106,7 +106,7 @@ pub(crate) struct JobArgs {
 
     /// Keep the lock for at least this long, even if the command ends earlier
     ///
-    /// For cron jobs on machines whose clocks differ by less than TIME: they run one of them.
+    /// For cron jobs on several machines whose clocks differ by less than TIME: only one of the machines runs the job.
     #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", help_heading = HEADING, value_parser = config::duration)]
     keep_for: Option<Duration>,
 

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_command_line_is_refused_with_the_corrected_one() {
+    fn ambiguous_command_line_is_refused_and_the_error_shows_the_corrected_line() {
         for (line, right) in [
             ("run -- -x | true", "-x: the name of a lock"),
             (

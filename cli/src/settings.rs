@@ -14,8 +14,9 @@ pub(crate) type MasterSettings = Given<false>;
 /// The options of the commands that take a lock.
 pub(crate) type LockSettings = Given<true>;
 
-/// The settings that flags or variables give, of one option group: with `LOCK`, the settings of the lock, otherwise
-/// those of the masters. The second field has the name of each given setting, and the flag or variable that gave it.
+/// The settings of one option group that flags or variables give: the settings of the lock if `LOCK` is true, otherwise
+/// those of the masters. The second field lists the given settings: the name of each, and the flag or variable that
+/// gives it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(
     pub(crate) Settings,

@@ -101,7 +101,7 @@ impl Spawned {
         killed.map_err(Failure::internal)
     }
 
-    /// Starts the killed server again, with the data that it kept. A Redis server comes back empty.
+    /// Starts the killed server again. A Redis server has lost all its data then; other servers have kept theirs.
     pub(crate) fn come_back(&self) -> Result<(), Failure> {
         let back = match self {
             Self::Redis(server) => server.restart_empty(),

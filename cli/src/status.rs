@@ -93,16 +93,16 @@ pub(crate) struct ResourceStatus {
     /// The name of the resource in hexadecimal. Present only if the name is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resource_hex: Option<String>,
-    /// The slot of the permit, if this entry describes a permit of the semaphore named `resource`.
+    /// The slot of the permit if this entry describes a permit of the semaphore named `resource`; `None` otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slot: Option<usize>,
-    /// What a majority of the masters says about the lock: `held`, `free`, `split` (no holder has a majority) or
-    /// `unknown` (no majority replied).
+    /// The state of the lock according to the masters: `held` (a majority reports the same holder), `free`, `split` (no
+    /// holder has a majority) or `unknown` (no majority replied).
     pub(crate) verdict: &'static str,
     /// The value of the lock key that a majority of masters reports: the holder's token, or a fixed text that means
     /// readers or an owner.
     pub(crate) holder: Option<String>,
-    /// The note that the holder of the lock has written.
+    /// The note of the lock's holder; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) note: Option<NoteStatus>,
     /// All holds of the lock, if readers or an owner hold it. Only such a lock can have several holds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -285,8 +285,8 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
     }
 }
 
-/// Reads the state of each resource. If silent masters are the only reason why a resource has no majority, asks again and
-/// gives the masters more time.
+/// Reads the state of each resource. If silent masters are the only reason why no majority replied, asks the masters
+/// again and gives them more time.
 async fn look_patiently(
     masters: &mut MasterOptions,
     names: &[OsString],
@@ -559,12 +559,12 @@ fn waiting_lines<'a>(
     queues: impl Iterator<Item = &'a Vec<WaiterStatus>>,
     holder: Option<&NoteStatus>,
 ) -> String {
-    // The masters remove a waiter whose time has passed only when they are asked for the lock again.
+    // Leave out waiters whose time has passed: a master removes them only when a client asks it for the lock.
     let living = queues.map(|queue| queue.iter().filter(|one| one.lives_ms > 0).collect());
     let waiters: Vec<&WaiterStatus> = living.max_by_key(Vec::len).unwrap_or_default();
     let mut lines = String::new();
     for (at, waiter) in waiters.iter().take(SHOWN).enumerate() {
-        // A holder that waited may still have its place, which is the first.
+        // The holder may still be listed as the first waiter if it waited for the lock.
         let holds = at == 0
             && holder.is_some_and(|holder| {
                 (Some(&holder.host), Some(holder.pid)) == (waiter.host.as_ref(), waiter.pid)

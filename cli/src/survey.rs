@@ -1,4 +1,4 @@
-//! The answer of `quorate masters status`: the masters, and the clients that are connected to them.
+//! The output of `quorate masters status`: the masters, and the clients that are connected to them.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::output::{self, Cell, YELLOW};
 
-/// The answer in the JSON form.
+/// The output of `quorate masters status --json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct SurveyStatus {
     /// `untouched`, `begun`, `partly_closed`, `closed`, `open` or `finished`; `None` if `next_masters` is not set.
     stage: Option<&'static str>,
-    /// The step of this configuration.
+    /// The step of the change of masters at which the configuration of this command is.
     step: u64,
     masters: Vec<MasterRow>,
     clients: Vec<ClientRow>,
@@ -108,9 +108,9 @@ fn stage(stage: ChangeStage) -> &'static str {
     }
 }
 
-/// The connected clients: those at the lowest step first, those that do not follow the change last. All connections of
-/// one process are one row. Connections without a process id in the name are one row each, because they may belong to
-/// different clients.
+/// The connected clients: clients at the lowest step of the change first, and clients without a step last. All
+/// connections of one process are one row. Connections without a process id in the name are one row each, because they
+/// may belong to different clients.
 fn clients(survey: &Survey) -> Vec<ClientRow> {
     let mut rows: BTreeMap<_, ClientRow> = BTreeMap::new();
     for master in &survey.masters {

@@ -89,8 +89,8 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     })
 }
 
-/// The word of `known` that is most similar to `word`, if a misspelling may explain the difference. `part` is the part
-/// of a known word that is compared.
+/// The word of `known` that is most similar to `word`; `None` if all of them differ too much for a misspelling. `part`
+/// returns the part of a known word that is compared.
 pub(crate) fn nearest_of<'a>(
     word: &str,
     known: impl Iterator<Item = &'a str>,
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_known_variable_is_found_for_a_misspelt_one() {
+    fn warning_about_a_misspelt_variable_suggests_the_nearest_known_variable() {
         let known = ["TTL", "TRY", "MASTERS", "NODE_TIMEOUT", "WAIT"];
         let known: BTreeSet<String> = known.map(|name| format!("{OURS}{name}")).into();
         for (name, meant) in [

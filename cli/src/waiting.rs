@@ -20,8 +20,8 @@ const CHANGE: Duration = Duration::from_secs(2);
 /// Without a terminal: if the state of the wait does not change, a line is printed after this time.
 const STILL: Duration = Duration::from_secs(30);
 
-/// With `--quiet`: if no majority of the masters has answered for the first part of the wait, this long, one line is
-/// printed. Otherwise a job without a limit for its wait would wait for ever, and nobody would notice.
+/// With `--quiet`: one line is printed if no majority of the masters answers when the wait has lasted for this time.
+/// Otherwise a job without a limit for its wait would wait for ever, and nobody would notice.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 
 /// The spinner on the terminal; `None` while no spinner is shown.

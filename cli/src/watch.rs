@@ -27,7 +27,7 @@ process, since, text). Absent values are null.";
 pub(crate) const CODES: [Meaning; 3] = [
     ("0", "nobody reads the output of quorate watch any more"),
     ("64", ""),
-    ("128+n", "signal n ended it"),
+    ("128+n", "signal n ended quorate watch"),
 ];
 
 /// Arguments of `watch`.

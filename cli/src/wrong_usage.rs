@@ -25,8 +25,8 @@ pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> Outcome 
     }
 }
 
-/// The message about an option or a command that does not exist, with the one that the user may have meant. `None` for
-/// any other error.
+/// The message about an option or a command that does not exist, with the existing one that the user may have meant.
+/// `None` for any other error.
 fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String> {
     let (what, word, meant) = match error.kind() {
         ErrorKind::UnknownArgument => {
@@ -52,7 +52,8 @@ fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String>
     })
 }
 
-/// The former names of commands and steps, the command above them (empty for `quorate` itself), and their names now.
+/// Commands and steps that have been renamed. Each entry has the command that the step belongs to (empty for a command
+/// of `quorate` itself), the former name, and the present name.
 const FORMER: [(&str, &str, &str); 3] = [
     ("", "list", "status"),
     ("", "prepare", "prepare-server"),
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_value_from_a_variable_names_the_variable() {
+    fn error_about_a_wrong_value_of_a_variable_names_the_variable() {
         assert_eq!(
             one_line(
                 "error: invalid value 'x' for '--ttl <TIME>': no\n",

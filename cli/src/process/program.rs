@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn script_is_found_only_if_its_interpreter_exists() {
+    fn script_counts_as_startable_only_if_its_interpreter_exists() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("job");
         let kind = |text: &str| {

@@ -1,5 +1,5 @@
-//! Tests of wrong usage: quorate prints one line that names the wrong argument, exits with 64, and executes and writes
-//! nothing.
+//! Tests of wrong usage: quorate prints one line that names the wrong argument, exits with 64, and does not run the
+//! command.
 
 use quorate_testbed::Masters;
 
@@ -224,7 +224,8 @@ fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
         masters.urls()[0]
     );
     std::fs::write(&file, text).expect("written");
-    // Each of these variables would let the command fail or wait.
+    // The file overrides the variables for masters, wait and grace. If it did not, they would make the command fail,
+    // wait, or print a message. The file has no ttl, so QUORATE_TTL has an effect.
     let with = |words: &[&str]| {
         let mut command = bare();
         command.env("QUORATE_MASTERS", "redis://127.0.0.1:1");

@@ -40,8 +40,8 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
         run.err.contains("a noisy machine"),
         "{run:?}"
     );
-    // The round trips are 1, 10, 40, 80 and 150 ms. On any machine, an acquire on five masters takes at least the third
-    // of them, 40 ms.
+    // The round trips are 1, 10, 40, 80 and 150 ms. An acquire on five masters waits for the third-fastest reply, so it
+    // takes at least 40 ms on any machine.
     let far = result["wide"]["sizes"].as_array().expect("a list");
     let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
     let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);

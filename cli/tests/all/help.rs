@@ -88,7 +88,7 @@ fn help_text_of_every_command_is_short_in_80_and_in_100_columns() {
     }
 }
 
-/// A value that the option accepts, by the name of the value in the help.
+/// A value that an option accepts. `name` is the name of the option's value in the help, for example `TIME`.
 fn value(name: &str) -> String {
     let value = match name {
         "PID" => return std::process::id().to_string(),
@@ -128,7 +128,7 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
                 _ => drop(command.arg(value(&value_name))),
             }
             let rest = &words[*number..];
-            // These options replace the command or another option.
+            // Leave out the required arguments that this option replaces.
             let without_command = ["create", "drop", "status", "shell", "yes"].contains(&&*option);
             let rest = match (&*option, words[0]) {
                 ("per", _) => &rest[2..],

@@ -182,9 +182,9 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
 }
 
 /// The variable `QUORATE_HELD` lists locks of ancestor processes. A daemon that outlives the `quorate run` that started
-/// it inherits the variable, but must ignore the entry.
+/// it inherits the variable, but must ignore the entry of this `quorate run`.
 #[test]
-fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancestor() {
+fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancestor() {
     let masters = masters(3);
     let told = &["sh", "-c", "echo \"$QUORATE_HELD\""];
     for outer in [
@@ -201,8 +201,8 @@ fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancesto
         if outer.len() > 1 {
             continue;
         }
-        // An entry of `QUORATE_HELD` that names no holder process, or a malformed one, must block the inner run as
-        // well.
+        // If the entry names no holder process, or a malformed one, the holder may be an ancestor. So the entry must
+        // block the inner run.
         let (hold, _) = held
             .split_once('@')
             .expect("the entry must name the process of its holder");
@@ -245,7 +245,7 @@ fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::Done {
 }
 
 #[test]
-fn lock_and_owner_of_an_ancestor_are_found_among_several_ancestors() {
+fn nested_run_finds_the_lock_and_the_owner_id_among_several_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [

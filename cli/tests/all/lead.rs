@@ -90,7 +90,7 @@ fn leader(watch: &Lines) -> Value {
 }
 
 #[test]
-fn status_waiters_and_errors_name_the_holder() {
+fn note_of_the_holder_is_shown_by_status_by_waiters_and_in_errors() {
     let masters = masters(3);
     let secret = format!("sleep {}", mark());
     let holder = run(

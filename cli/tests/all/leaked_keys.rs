@@ -1,6 +1,6 @@
-//! Tests that `quorate run` leaves only the fencing counter on the masters, whatever way it ends. The tests look at the
-//! masters right after the end: a key that a waiter or a holder has leaked blocks all other clients until the key
-//! expires.
+//! Tests that `quorate run` leaves only the fencing counter on the masters, however it ends. The tests look at the
+//! masters directly after `quorate run` has ended: a key that a waiter or a holder has leaked blocks all other clients
+//! until the key expires.
 
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -43,7 +43,8 @@ fn until_kept(masters: &Masters, kind: &str) {
     until_held(masters, &format!("quorate:{kind}:r"));
 }
 
-/// One way in which `quorate run` ends, with five masters: its name, the actions, and the accepted exit codes.
+/// One way in which `quorate run` ends, with five masters: the name of the way, a function that lets `quorate run` end
+/// in this way, and the accepted exit codes.
 type WayOut = (&'static str, fn(&Masters) -> Done, &'static [i32]);
 
 const WAYS_OUT: &[WayOut] = &[

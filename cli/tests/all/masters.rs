@@ -104,7 +104,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
     assert_eq!(
         all(&scene),
         [Some(0), Some(0), Some(78)],
-        "before all steps"
+        "exit codes of the clients before the first step"
     );
     for command in walk() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -179,7 +179,7 @@ impl Holder {
         let out = holder.0.stdout.as_mut().expect("piped");
         let mut token = String::new();
         BufReader::new(out).read_line(&mut token).expect("a line");
-        assert_ne!(token, "", "the lock is held");
+        assert_ne!(token, "", "quorate hold must get the lock");
         holder
     }
 }
@@ -234,7 +234,7 @@ fn masters_status_names_host_process_and_addresses_of_an_outdated_client() {
         let word = pid.to_string();
         let mut lines = shown.lines();
         let line = lines.find(|line| line.split_whitespace().any(|part| part == word));
-        let line = line.unwrap_or_else(|| panic!("no line of {pid}: {shown}"));
+        let line = line.unwrap_or_else(|| panic!("a line must show the pid {pid}: {shown}"));
         assert!(line.starts_with(&step.to_string()), "{line}");
         assert!(line.contains(state) && line.contains(&*host), "{line}");
         for (connection, url) in connections(&client).iter().zip(&scene.0.urls()[of]) {
@@ -378,7 +378,7 @@ struct Told<'a> {
     masters: &'a [usize],
     next: &'a [usize],
     generation: &'a str,
-    /// Index of a master for which the client has a wrong user and password.
+    /// Index of a master for which the client has a wrong user and password; `None` if there is no such master.
     away: Option<usize>,
 }
 
@@ -565,7 +565,7 @@ fn user_without_the_rights_of_operators_cannot_take_a_step_and_sees_an_incomplet
             "{step}: {said:?}"
         );
     }
-    // Nothing was written, and the rest of the state is shown.
+    // No step has written a generation marker, and `status` shows the parts of the state that the user may read.
     let state = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
     assert!(
         state

@@ -192,7 +192,7 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
     assert_eq!(
         held.code,
         Some(75),
-        "Kubernetes must not take a job that did not get the lock for complete: {held:?}"
+        "a job that did not get the lock must fail, so that Kubernetes does not count it as complete: {held:?}"
     );
     assert!(held.err.contains("held by another"), "{held:?}");
 }
@@ -271,7 +271,7 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     }
 }
 
-/// The pods of two clusters: the second pod starts while the job of the first one runs, and this job fails.
+/// The pods of two clusters: the second pod starts while the job of the first pod runs. Then the first job fails.
 #[test]
 fn pod_of_the_kubernetes_cron_job_waits_for_a_failing_pod_of_another_cluster_and_repeats_its_job() {
     let masters = masters(3);

@@ -226,7 +226,8 @@ fn shell_completes_the_words_of_the_command_after_the_separator() {
     assert!(zsh.out.contains("_cmdambivalent"), "{zsh:?}");
 }
 
-/// The names of the commands, from the completion script, and of the steps and verbs of `masters` and `quota`.
+/// The names of all commands, as the help lists them. For `masters` and `quota`, also their subcommands, for example
+/// `masters begin`.
 fn commands() -> Vec<String> {
     let names = |command: &str| {
         let text = help(command, "200");
@@ -253,7 +254,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn commands_on_the_pages_exist() {
+fn every_command_that_a_page_mentions_exists() {
     let commands = commands();
     assert!(commands.len() > 20, "{commands:?}");
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -275,7 +276,7 @@ fn commands_on_the_pages_exist() {
             let both = format!("{first} {}", words.next().unwrap_or_default());
             let has_steps = ["masters", "quota"].contains(&first) && rest.starts_with(&both);
             let name = if has_steps { both.as_str() } else { first };
-            // Rows of the benchmarks are named `quorate default` and so on.
+            // The rows of benchmark tables have names such as `quorate default`, which are not commands.
             let is_row = path.ends_with("benchmarks.md");
             let is_known = is_row || commands.iter().any(|known| known == name);
             let is_option = name.contains(" -") || name.ends_with(' ') || name.contains(['|', '.']);
@@ -283,5 +284,5 @@ fn commands_on_the_pages_exist() {
             seen += 1;
         }
     }
-    assert!(seen > 50, "only {seen} commands found");
+    assert!(seen > 50, "only {seen} commands were found on the pages");
 }

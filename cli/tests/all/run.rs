@@ -46,7 +46,7 @@ fn run_exits_with_the_code_of_the_command() {
 }
 
 #[test]
-fn command_gets_stdin_and_stdout() {
+fn command_inherits_stdin_and_stdout_of_run() {
     let masters = masters(1);
     let mut child = run(&masters, &["r"], &["cat"])
         .stdin(Stdio::piped())
@@ -122,7 +122,8 @@ fn run_works_while_a_minority_is_down_and_exits_with_69_while_a_majority_is_down
     masters[1].cont().expect("continued");
 }
 
-/// The URLs of proxies that delay each message to and from these masters by `delay`, while the first value lives.
+/// Starts proxies that delay each message to and from these masters by `delay`, until the first returned value is
+/// dropped. The second returned value has the URLs of the proxies.
 fn delayed(masters: &Masters, delay: Duration) -> (impl Sized, String) {
     let start = |master: &Server| Proxy::start(master.addr()).expect("a proxy");
     let proxies: Vec<Proxy> = masters.iter().map(start).collect();
@@ -171,7 +172,7 @@ fn single_try_does_not_take_slow_masters_for_masters_that_are_down() {
     frozen().for_each(|master| master.cont().expect("continued"));
     let run = end(run);
     assert_eq!((run.code, &*run.out), (Some(0), "ran\n"), "{run:?}");
-    // A master that refuses connections is down: the answer comes at once.
+    // A master that refuses connections is certainly down, so `--try` does not ask the masters again.
     frozen().for_each(|master| master.kill().expect("killed"));
     let down = done(&mut tried(&[]));
     assert_eq!(down.code, Some(69), "{down:?}");
@@ -218,7 +219,7 @@ fn quota_status_and_break_give_silent_masters_as_much_time_as_a_single_try() {
         let call = done(call.args(words));
         assert_eq!(call.code, Some(0), "{words:?}: {call:?}");
     }
-    // A master that refuses connections is down: these commands ask once.
+    // A master that refuses connections is certainly down, so these commands do not ask the masters again.
     frozen().for_each(|master| master.kill().expect("killed"));
     for words in calls {
         let down = done(quorate(&masters).args(words));

@@ -123,7 +123,7 @@ fn separator_before_the_command_is_optional_if_the_command_line_is_unambiguous()
 }
 
 #[test]
-fn ambiguous_command_line_is_refused_with_the_corrected_line() {
+fn ambiguous_command_line_is_refused_and_the_error_shows_the_right_line() {
     for (words, right) in [
         (
             &["run", "r", "tar", "-v", "x"][..],

@@ -362,7 +362,7 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
     let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
     assert_eq!(hidden.out, "none r\n", "{hidden:?}");
-    // Besides QUORATE_MASTERS, the variable QUORATE_NEXT_MASTERS may contain passwords.
+    // The variable QUORATE_NEXT_MASTERS may contain passwords, too, and must also be removed.
     let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
     let mut hidden = run(
         &masters,
@@ -379,8 +379,8 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     );
 }
 
-/// A name server that never replies. The system's resolver asks it twice and waits five seconds each time. So an exit
-/// that waits for the resolver takes ten seconds.
+/// The name server in this test never replies. The system's resolver asks it twice and waits five seconds each time. So
+/// an exit that waits for the resolver takes ten seconds.
 #[test]
 fn silent_name_server_does_not_delay_the_exit() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");

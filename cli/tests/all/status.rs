@@ -108,7 +108,7 @@ fn status_shows_host_pid_and_start_of_each_waiting_command() {
         let at = humantime::parse_rfc3339(since).expect("a time");
         let age = std::time::SystemTime::now().duration_since(at);
         assert!(age.is_ok_and(|age| age.as_secs() < 60), "{since}");
-        // The text shows whole seconds.
+        // The output without `--json` shows times in whole seconds.
         let seconds = since.split_once('.').map_or(since, |(seconds, _)| seconds);
         let words = format!("waiting: {host}, pid {}, since {seconds}Z\n", waiter.id());
         assert!(text.contains(&words), "no {words:?}: {text}");
@@ -136,7 +136,7 @@ fn status_shows_the_first_ten_waiters_that_are_alive_and_marks_the_holder() {
     for number in 0..14 {
         let (pid, alive) = match number {
             0 => ("7", "9e15"),
-            // The place has expired.
+            // This waiter's place in the queue has expired.
             1 => ("8", "0"),
             _ => ("8", "9e15"),
         };
@@ -165,7 +165,7 @@ fn status_shows_the_first_ten_waiters_that_are_alive_and_marks_the_holder() {
     assert_eq!(lines[10], "waiting: 3 more, see --json");
 }
 
-/// Reads the name from the JSON of a list, and asks for its status.
+/// Reads the name of a held lock from `quorate status --json`, and passes it to `quorate status NAME`.
 #[test]
 fn listed_name_with_a_newline_can_be_passed_to_status() {
     let masters = masters(1);

@@ -41,7 +41,8 @@ fn quorate(masters: &str, words: &[&str]) -> Done {
     done(command.args(words))
 }
 
-/// Runs a command under a lock with a long `--wait`. Checks that it ends early, because waiting cannot help.
+/// Runs `quorate run` with a long `--wait`. Checks that it ends before the end of this wait, because waiting cannot
+/// help.
 fn lock(masters: &str) -> Done {
     let words = ["run", "--wait", "45s", "nightly", "--", "true"];
     let run = quorate(masters, &words);
@@ -162,8 +163,8 @@ fn missing_right_and_read_only_server_cause_different_findings_of_doctor() {
     refused(&run, &[&name, "read-only"]);
     let (_, lines) = doctor(&url);
     says(&lines, "error role", &[&name, "read_only = 0"]);
-    // This user is an administrator, who can write even to a read-only server. `doctor` must still report that it is
-    // read-only.
+    // This user is an administrator, and can write even to a read-only server. `doctor` must still report that the
+    // server is read-only.
     let (_, lines) = doctor(&server.url("locks"));
     says(&lines, "error role", &[&name, "is read-only"]);
 }
@@ -293,7 +294,8 @@ fn zookeeper_without_its_path_or_with_short_sessions_is_reported_with_the_remedy
     says(&lines, "error run_id", &["once"]);
 }
 
-/// Prints the SQL for this database. The URL names no server, so nothing can be connected.
+/// The SQL that `quorate prepare-server --print` prints for this database. No server listens on the port in the URL, so
+/// the command cannot connect to a server.
 fn print_sql(database: &str) -> String {
     let url = format!("mysql://admin:hunter2@127.0.0.1:1/{database}");
     let printed = done(bare().args(["prepare-server", "--print", &url]));
@@ -325,7 +327,7 @@ fn printed_sql_prepares_a_database_as_prepare_server_does() {
     for table in ["schema", "record", "woken", "run"] {
         let shown = |database: &str| {
             let shown = server.sql(&format!("SHOW CREATE TABLE {database}.quorate_{table}"));
-            // The table of wake-ups may have been used.
+            // Ignore AUTO_INCREMENT: it differs if rows were already written to the table of wake-ups.
             let shown = shown.expect("a table");
             shown.split(" AUTO_INCREMENT=").next().map(str::to_owned)
         };
@@ -371,14 +373,15 @@ fn printed_sql_starts_a_new_server_run_only_if_it_creates_the_table_of_records()
     assert!((now - since).abs() < 3_600_000_000, "{since} {now}");
     server.sql(&sql).expect("the SQL runs again");
     assert_eq!(run(), first, "a complete schema must stay as it is");
-    // A table that was dropped has forgotten its locks, so the server must not vote for a while.
+    // The dropped table contained the locks. So the SQL must start a new server run, after which the server does not
+    // vote for a while.
     server
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
     server.sql(&sql).expect("the SQL runs");
     assert_ne!(run(), first);
 
-    // MariaDB can run the block for MySQL when it is no comment.
+    // Only MySQL runs the block in this special comment. Remove the comment signs, so that MariaDB runs the block.
     let block = sql.replace("/*!50700 ", "").replace(" */ //", " //");
     server.sql(&block).expect("the procedure is created");
     let called = server.sql("CALL locks.quorate_listen('p',0,0,0)");
@@ -433,7 +436,8 @@ fn printed_script_prepares_a_zookeeper_as_prepare_server_does() {
     }
     let stranger = format!("{}?timeout=2s", server.url("/b"));
     refused(&lock(&stranger), &["ACL"]);
-    // The second script drew another name, but both paths are on one ensemble, which is one master.
+    // The two scripts have given the paths different server names, but both paths are on one ensemble, which is one
+    // master.
     refused(
         &lock(&format!("{plain}?timeout=2s,{owned}?timeout=2s")),
         &["same server"],

@@ -51,8 +51,8 @@ impl Ordinary {
         Ok(this)
     }
 
-    /// The path of a program that its set-uid bit lets run as root. With `--reuid=0 COMMAND` it runs the command with
-    /// root as the effective and the real user.
+    /// The path of a set-uid program, which any user runs as root. With the arguments `--reuid=0 COMMAND`, it runs
+    /// COMMAND with root as both the effective and the real user.
     fn root(&self) -> String {
         self.dir.path().join("become").display().to_string()
     }

@@ -305,7 +305,7 @@ fn status_of_once_shows_when_and_where_the_command_ran_and_how_it_ended() {
 }
 
 #[test]
-fn status_of_once_in_words_names_the_exit_code_and_the_process() {
+fn text_of_once_status_shows_the_exit_code_and_the_process() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let never = ask(&masters, &["once", "--status", "r"]);
@@ -324,7 +324,7 @@ fn status_of_once_in_words_names_the_exit_code_and_the_process() {
 }
 
 #[test]
-fn status_of_once_after_a_crash_with_at_least_does_not_call_an_earlier_run_the_last_one() {
+fn status_of_once_after_a_crash_with_at_least_does_not_present_an_earlier_run_as_the_last_run() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let start = |line: &str| {
@@ -403,7 +403,10 @@ fn status_of_once_restores_a_lost_record_and_joins_no_queue() {
     let shown = ask(&masters, &["once", "--status", "r"]);
     assert!(shown.out.contains("is running"), "{shown:?}");
     let after: Vec<_> = masters.iter().map(commands).collect();
-    assert_eq!(before, after, "the command must not be queued");
+    assert_eq!(
+        before, after,
+        "quorate once --status must not join the queue of the lock"
+    );
 }
 
 #[test]

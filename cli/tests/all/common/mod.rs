@@ -170,8 +170,8 @@ pub(crate) fn did_not_run(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
 }
 
-/// Whether a process `sleep MARK` runs. Directly after the fork it is still a copy of the shell, and would not react to
-/// a signal as `sleep` does.
+/// Whether a process `sleep MARK` runs. A new process that has not called `exec` yet is not counted: it is still a copy
+/// of the shell, and would not react to a signal as `sleep` does.
 pub(crate) fn sleeps(mark: &str) -> bool {
     let wanted = format!("sleep\0{mark}\0").into_bytes();
     let processes = std::fs::read_dir("/proc").expect("proc");
