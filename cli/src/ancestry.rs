@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_id_contains_pid_start_time_and_pid_namespace() {
+    fn name_of_a_process_contains_pid_start_time_and_pid_namespace() {
         let line = "7 (a) S 1) b\n) R 4 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 5";
         let process = Process { pid: 7, began: 99 };
         assert_eq!(parse(line.as_bytes()), Some((process, 4)));

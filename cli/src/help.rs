@@ -28,7 +28,7 @@ pub(crate) enum Detail {
 }
 
 impl Detail {
-    /// The detail that this command line asks for, if it asks for help.
+    /// `All` if the command line `words` contains `--help`, otherwise `Usual`. Matters only if it asks for help.
     pub(crate) fn asked_for(words: &[OsString]) -> Self {
         if words.iter().any(|word| word == "--help") {
             Self::All

@@ -208,7 +208,7 @@ impl Kind {
             }
             if let Some(holder) = &holder {
                 // Add the name of this process to the entry. A daemon that outlives this process inherits the variable,
-                // and ignores the entry because the named process is not its ancestor.
+                // but then ignores the entry, because the named process is no ancestor of the daemon any more.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -308,7 +308,8 @@ pub(crate) fn holder_words(key: &str) -> String {
 /// One lock that an ancestor process holds, parsed from [`HELD`].
 struct Hold<'a> {
     letter: u8,
-    /// The owner id, or the slot number of a semaphore's permit. Older versions of quorate wrote no slot number.
+    /// The owner id, or the slot number of a semaphore's permit; `None` for other locks, and for permits of older
+    /// versions of quorate, which wrote no slot number.
     which: Option<&'a [u8]>,
 }
 

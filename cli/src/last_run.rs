@@ -70,8 +70,8 @@ pub(crate) struct OnceStatus {
     pub(crate) period: Option<String>,
     /// The note of the lock's holder, as text; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) holder: Option<String>,
-    /// The last run; in the state `held` the holder of the lock. `None` if there was no run, if a program that uses the
-    /// library made it, or if the holder has left no note.
+    /// The last run; in the state `held`, the holder of the lock. `None` if there was no run, if the last run was made
+    /// by a program that uses the library, or if the holder has left no note.
     pub(crate) run: Option<LastRun>,
 }
 

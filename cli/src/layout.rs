@@ -14,7 +14,7 @@ const WIDEST: usize = 100;
 /// Minimum width of a help text in columns, even if the terminal is narrower.
 const NARROWEST: usize = 32;
 
-/// A no-break space: lines are not broken here.
+/// A no-break space. It marks a space at which a line must not be broken, and is replaced by a space afterwards.
 const HARD: char = '\u{a0}';
 
 /// A paragraph, or a heading with its lines: the text between two empty lines of a help page.

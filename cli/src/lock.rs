@@ -83,7 +83,7 @@ impl LockArgs {
     ///
     /// # Errors
     ///
-    /// If an option is wrong, or if this process would have to wait for a lock that its ancestor holds.
+    /// If an option is wrong, or if this process would have to wait for a lock that an ancestor process holds.
     pub(crate) fn complete(
         self,
         kind: KindArgs,

@@ -206,7 +206,7 @@ fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> Outcome {
 
 /// Creates or drops the record. Returns the words that say what was done.
 async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'static str, Failure> {
-    // The period has no effect here.
+    // The length of the period has no effect, because only the record is created or dropped.
     let once = redlock.once(name, Duration::from_secs(1));
     let display = WaitDisplay::new(name);
     let once = once.waiting(move |seen| display.see(seen));
@@ -260,7 +260,7 @@ async fn read(
     range: Option<&Range<SystemTime>>,
     guard: LockGuard,
 ) -> Result<OnceStatus, Failure> {
-    // The period has no effect here.
+    // The length of the period has no effect, because only the record is read.
     let once = redlock.once(name, Duration::from_secs(1));
     let status = match once.record(&guard).await {
         Ok(record) => {

@@ -11,20 +11,20 @@ use crate::exit::Failure;
 
 /// How long a command repeats its request to the masters while it is unknown whether a majority of them is up (10 s).
 const UNDECIDED: Duration = Duration::from_secs(10);
-/// The default `connect_timeout` of these commands: 5 s.
+/// The default `connect_timeout` of commands that do not wait for a lock: 5 s.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The longest default `node_timeout` of these commands: 1 s. It is never longer than a tenth of the ttl.
+/// The default `node_timeout` of commands that do not wait for a lock: 1 s, or a tenth of the ttl if that is shorter.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The pause before the masters are asked again.
+/// The pause before such a command asks the masters again: 50 ms.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Gives masters more time to answer, unless the user has set the time.
+/// Gives masters more time to answer: uses [`CONNECT`] and [`ANSWER`] for the timeouts that the user has not set.
 pub(crate) fn be_patient(settings: &mut Settings, ttl: Duration) {
     settings.connect_timeout.get_or_insert(CONNECT);
     settings.node_timeout.get_or_insert(ANSWER.min(ttl / 10));
 }
 
-/// A client for a command that asks the masters once, and gives them more time to answer.
+/// A client for a command that does not wait for a lock. It gives the masters more time to answer.
 pub(crate) fn patient(masters: &mut MasterOptions) -> Result<Redlock, Failure> {
     let ttl = masters.settings().ttl();
     be_patient(masters.settings_mut(), ttl);

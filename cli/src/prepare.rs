@@ -40,7 +40,7 @@ pub(crate) const CODES: [Meaning; 4] = [
     ("70", ""),
 ];
 
-/// Arguments of `prepare`.
+/// Arguments of `prepare-server`.
 #[derive(Debug, Args)]
 pub(crate) struct PrepareArgs {
     /// The URL of the server

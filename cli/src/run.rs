@@ -106,7 +106,7 @@ pub(crate) struct JobArgs {
 
     /// Keep the lock for at least this long, even if the command ends earlier
     ///
-    /// For cron jobs on several machines whose clocks differ by less than TIME: only one of the machines runs the job.
+    /// For cron on machines whose clocks differ by less than TIME: one runs the job.
     #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", help_heading = HEADING, value_parser = config::duration)]
     keep_for: Option<Duration>,
 

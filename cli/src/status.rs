@@ -90,7 +90,7 @@ pub(crate) struct ResourceStatus {
     /// The name of the resource with control characters escaped, for the output for people.
     #[serde(skip)]
     pub(crate) shown: String,
-    /// The name of the resource in hexadecimal. Present only if the name is not UTF-8.
+    /// The name of the resource in hexadecimal; `None` if the name is UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resource_hex: Option<String>,
     /// The slot of the permit if this entry describes a permit of the semaphore named `resource`; `None` otherwise.
@@ -100,7 +100,7 @@ pub(crate) struct ResourceStatus {
     /// holder has a majority) or `unknown` (no majority replied).
     pub(crate) verdict: &'static str,
     /// The value of the lock key that a majority of masters reports: the holder's token, or a fixed text that means
-    /// readers or an owner.
+    /// readers or an owner. Null unless the verdict is `held`.
     pub(crate) holder: Option<String>,
     /// The note of the lock's holder; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) note: Option<NoteStatus>,
@@ -113,7 +113,8 @@ pub(crate) struct ResourceStatus {
     /// The clients that wait for a permit of the semaphore, for each master that replied; empty if no client waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permit_line: Vec<LineStatus>,
-    /// Why the semaphore named `resource` could not be read, although the plain lock could be read.
+    /// Why the semaphore named `resource` could not be read, although the plain lock could be read; `None` if the
+    /// semaphore was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
     /// Whether the verdict is unknown only because masters were silent. They may be up.
@@ -135,18 +136,21 @@ pub(crate) struct MasterStatus {
     /// The state of the lock on this master: `held`, `free` or `error`.
     pub(crate) state: &'static str,
     /// The value of the lock key on this master: the holder's token, or a fixed text that means readers or an owner.
+    /// Null if there is no such key, or if the master did not reply.
     pub(crate) token: Option<String>,
-    /// Time until the key expires on this master, in milliseconds; null for a key without expiry.
+    /// Time until the lock key expires on this master, in milliseconds; null if there is no key, or a key without
+    /// expiry.
     pub(crate) ttl_left_ms: Option<u64>,
-    /// The value of the fencing counter on this master.
+    /// The value of the fencing counter on this master; null if the master has no counter for the lock, or did not
+    /// reply.
     pub(crate) fencing_counter: Option<u64>,
     /// The clients that wait for the lock on this master, the next one first.
     pub(crate) waiting: Vec<WaiterStatus>,
     /// How long the reply of this master took, in milliseconds.
     pub(crate) latency_ms: f64,
-    /// The error of this master, as text.
+    /// Why this master did not report the state of the lock, as text; null if it did.
     pub(crate) error: Option<String>,
-    /// The kind of the error, as a word that is stable across versions.
+    /// The kind of `error`, as a word that is stable across versions; null without an error.
     pub(crate) error_kind: Option<&'static str>,
 }
 
@@ -161,7 +165,7 @@ pub(crate) struct NoteStatus {
     pub(crate) process: String,
     /// When the holder acquired the lock, by the clock of the holder's machine.
     pub(crate) since: String,
-    /// The text of `--note`.
+    /// The text of the holder's option `--note`; null if the option was not given.
     pub(crate) text: Option<String>,
     /// The whole note as one line, for the output for people.
     #[serde(skip)]
@@ -188,7 +192,7 @@ pub(crate) struct HoldStatus {
     pub(crate) token: String,
     /// Time until the hold expires without a renewal, in milliseconds.
     pub(crate) ttl_left_ms: u64,
-    /// The note that the holder of this hold has left.
+    /// The note of this hold's holder; null if the holder has left none.
     pub(crate) note: Option<NoteStatus>,
 }
 

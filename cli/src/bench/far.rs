@@ -18,7 +18,7 @@ const FAR: [u64; 5] = [1, 10, 40, 80, 150];
 pub(super) const MASTERS: usize = FAR.len();
 const CYCLES: usize = 12;
 
-/// The masters of the measurement with distant masters, and the round trip to each of them.
+/// The distant masters to measure, and the round trip to each of them.
 struct Place {
     options: MasterOptions,
     urls: Vec<String>,

@@ -75,8 +75,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether a shell of the same session can continue this process after it was stopped. Otherwise it would stay stopped,
-/// for example as the session leader in a container.
+/// Whether a shell of the same session can continue this process after a stop. If not, this process must not stop
+/// itself, because it would stay stopped: for example, if it is the session leader in a container.
 pub(super) fn has_job_control() -> bool {
     getsid(Some(getppid())).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }

@@ -1,5 +1,5 @@
-//! Tests of `quorate bench`: it takes the given time, writes its report, and leaves nothing else behind, neither files
-//! nor keys.
+//! Tests of `quorate bench`: it takes the given time, writes its report, and leaves neither other files nor keys apart
+//! from fencing counters.
 
 use std::process::Stdio;
 use std::time::Duration;

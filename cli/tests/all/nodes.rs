@@ -1,4 +1,4 @@
-//! Tests of masters other than Redis on the command line.
+//! Tests of the command line with masters other than Redis, and with masters of different kinds.
 
 use crate::common::{bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions, not_run};

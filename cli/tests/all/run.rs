@@ -10,7 +10,8 @@ use crate::common::{
     self, alive, bare, done, end, mark, masters, quorate, run, signal, sleeps, until, until_held,
 };
 
-/// Time that `quorate` may take in addition, to start, connect and end on an overloaded machine.
+/// Time that `quorate` may take in addition to the times that a test sets: to start, connect and end on an overloaded
+/// machine.
 const START: Duration = Duration::from_secs(3);
 
 #[test]

@@ -73,7 +73,7 @@ fn option_conflict_exit_code_replaces_the_exit_code_75() {
     assert_eq!(
         own.code,
         Some(75),
-        "--conflict-exit-code must not replace a 75 of the command itself: {own:?}"
+        "--conflict-exit-code must not replace the exit code 75 of the command itself: {own:?}"
     );
     let wrong = typed(&masters, &["run", "-E", "256", "r", "--", "true"]);
     assert_eq!(wrong.code, Some(64), "{wrong:?}");

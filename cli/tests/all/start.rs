@@ -147,7 +147,7 @@ fn run_dies_of_the_signal_that_ends_its_command_or_its_wait() {
 }
 
 #[test]
-fn run_exits_with_the_code_of_a_command_that_handles_the_signal() {
+fn run_exits_with_the_code_of_a_command_that_handles_a_signal() {
     let masters = masters(3);
     for (script, name, code) in [
         ("trap 'exit 9' TERM", "TERM", 9),

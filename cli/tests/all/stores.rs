@@ -386,7 +386,7 @@ fn printed_sql_starts_a_new_server_run_only_if_it_creates_the_table_of_records()
     server.sql(&block).expect("the procedure is created");
     let called = server.sql("CALL locks.quorate_listen('p',0,0,0)");
     assert_eq!(called.expect("no wake-ups"), "");
-    // Two servers that run the same SQL get different names.
+    // Each run of the SQL generates a new server name, so that two servers do not get the same name.
     server.sql(&print_sql("third")).expect("the SQL runs");
     let name = |database: &str| {
         let name = server.sql(&format!("SELECT server FROM {database}.quorate_schema"));
