@@ -27,8 +27,8 @@ const CUT_SHORT: &str = "the step may be only partly done: run the step again";
 pub(crate) const AFTER_HELP: &str = "\
 Steps to replace some or all masters while clients use them (the new set may be larger or smaller):
     1 begin     start the new servers, set next_masters to the complete new set here (keep masters), run this step
-    2 clients   set next_masters for all clients: they then lock on a majority of both sets, and the others go on; \
-quorate masters status names the clients (host, process) that do not have next_masters yet
+    2 clients   set next_masters for all clients: they then lock on a majority of each set, while other \
+clients continue; quorate masters status names the clients (host, process) that do not have next_masters yet
     3 close     from now on the masters refuse clients without next_masters
     4 open      waits until locks of refused clients have expired, copies values and fencing counters, opens
     5 clients   for all clients: set masters to the next masters, remove next_masters, set masters_generation one higher
@@ -371,7 +371,7 @@ fn what_next(survey: &Survey) -> &'static str {
     match survey.stage() {
         ChangeStage::Untouched => "the change has not begun: next, run quorate masters begin",
         ChangeStage::Begun => {
-            "the change has begun: set next_masters for all clients; once all clients have next_masters, or the others may be refused, run quorate masters close"
+            "the change has begun: set next_masters for all clients; once all clients have next_masters, or if clients without it may be refused, run quorate masters close"
         }
         ChangeStage::PartlyClosed => {
             "too few of the old masters are closed: run quorate masters close again"
@@ -426,14 +426,14 @@ fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
 }
 
 /// The text for the clients that are connected to this master: the number of quorate clients at each step of the
-/// change, and the number of other clients.
+/// change, of quorate clients that check no generation marker, and of unknown clients.
 fn clients(master: &MasterSeen) -> Cell {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {
         let kind = match client.kind {
             ClientKind::AtStep(step, _) => format!("step {step}"),
-            ClientKind::Untold => "untold".to_owned(),
-            ClientKind::Stranger => "stranger".to_owned(),
+            ClientKind::Untold => "without marker".to_owned(),
+            ClientKind::Stranger => "unknown".to_owned(),
         };
         *count.entry(kind).or_default() += 1;
     }
@@ -444,8 +444,8 @@ fn clients(master: &MasterSeen) -> Cell {
         .collect();
     let text = text
         .join(", ")
-        .replace("at untold", "untold")
-        .replace("at stranger", "strangers");
+        .replace("at without marker", "without marker")
+        .replace("at unknown", "unknown");
     match (text.is_empty(), known) {
         (true, _) => "-".to_owned().into(),
         (_, true) => text.into(),

@@ -206,7 +206,7 @@ fn by_size(sizes: &[usize], urls: &[String]) -> Vec<Party> {
 fn check(sizes: &[usize]) -> Result<(), Failure> {
     match sizes.iter().find(|size| !(1..=64).contains(*size)) {
         Some(size) => Err(Failure::usage(format!(
-            "--sizes {size}: a quorum has 1 to 64 masters"
+            "--sizes {size}: use 1 to 64 masters"
         ))),
         None => Ok(()),
     }

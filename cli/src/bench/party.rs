@@ -79,7 +79,7 @@ impl FromStr for Kinds {
             .collect();
         let kinds = kinds?;
         if kinds.len() > 9 {
-            return Err("more than 9 masters in one quorum: give at most 9".to_owned());
+            return Err("more than 9 masters in one set: give at most 9".to_owned());
         }
         Ok(Self(kinds))
     }
