@@ -115,14 +115,14 @@ mod tests {
             Ancestry::of_this_process().expect("the ancestors of this process must be readable");
         assert_eq!(ours.line[0].pid, std::process::id());
         assert_eq!(ours.line[1].pid, std::os::unix::process::parent_id());
-        assert!(!ours.is_without(&ours.name().expect("itself")));
+        assert!(!ours.is_without(&ours.name().expect("a name")));
         let mut child = std::process::Command::new("sleep").arg("60").spawn();
         let child = child.as_mut().expect("starts");
-        let stat = std::fs::read(format!("/proc/{}/stat", child.id())).expect("alive");
-        let (Process { pid, began }, parent) = parse(&stat).expect("parsed");
+        let stat = std::fs::read(format!("/proc/{}/stat", child.id())).expect("a living child");
+        let (Process { pid, began }, parent) = parse(&stat).expect("a process");
         assert_eq!(parent, std::process::id());
         assert!(ours.is_without(&format!("{pid}.{began}.{}", ours.namespace)));
-        child.kill().expect("ours");
-        child.wait().expect("ours");
+        child.kill().expect("a living child");
+        child.wait().expect("a child");
     }
 }

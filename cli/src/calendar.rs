@@ -172,7 +172,8 @@ mod tests {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let time = given(time).map(|time| at(&time).expect("a time"));
         let zone = given(zone).map(|zone| tz(&zone).expect("a zone"));
-        let schedule = Schedule::new(per(length).expect("a length"), time, zone).expect("they fit");
+        let schedule =
+            Schedule::new(per(length).expect("a length"), time, zone).expect("a schedule");
         let moment: Timestamp = moment.parse().expect("a moment");
         let period = schedule.period(system(moment)).expect("a period");
         assert!(period.contains(&system(moment)), "{words:?} {moment}");
@@ -273,8 +274,8 @@ mod tests {
         ] {
             for unit in ["day", "week", "month"] {
                 let at = Some(at("00:10").expect("a time"));
-                let schedule =
-                    Schedule::new(per(unit).expect("a unit"), at, tz(zone).ok()).expect("they fit");
+                let schedule = Schedule::new(per(unit).expect("a unit"), at, tz(zone).ok())
+                    .expect("a schedule");
                 let begin: Timestamp = "2011-01-01T00:00:00Z".parse().expect("a moment");
                 let mut last = schedule.period(system(begin)).expect("a period");
                 for half_hours in 1..(366 * 48) {

@@ -167,7 +167,9 @@ mod tests {
             std::fs::read_to_string(path).expect("the page")
         };
         let operations = page("docs/operations.md");
-        let (_, run) = operations.split_once("## `quorate run`\n").expect("run");
+        let (_, run) = operations
+            .split_once("## `quorate run`\n")
+            .expect("a section");
         let (_, rows) = run.split_once("|---|---|\n").expect("its table");
         let rows: Vec<&str> = rows.lines().take_while(|line| !line.is_empty()).collect();
         for (code, words) in run_codes() {
@@ -176,7 +178,7 @@ mod tests {
                 .find(|row| row.starts_with(&format!("| {code} | ")));
             let row =
                 row.unwrap_or_else(|| panic!("a row must show the exit code {code}: {rows:#?}"));
-            let brief = words.split([':', ',']).next().expect("words");
+            let brief = words.split([':', ',']).next().expect("a meaning");
             assert!(
                 row.contains(brief),
                 "the row of exit code {code} must contain {brief:?}: {row:?}"

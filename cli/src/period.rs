@@ -175,13 +175,13 @@ mod tests {
 
     #[tokio::test]
     async fn unless_signalled_fails_if_a_signal_is_pending() {
-        let mut signals = Signals::receive().expect("received");
+        let mut signals = Signals::receive().expect("a stream of signals");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");
         // Raising SIGALRM is safe here, because no other test in this process handles it.
-        raise(Signal::SIGALRM).expect("raised");
+        raise(Signal::SIGALRM).expect("the signal must be raised");
         let seen = unless_signalled(tokio::task::yield_now(), &mut signals).await;
-        let failure = seen.expect_err("seen");
+        let failure = seen.expect_err("a failure");
         assert_eq!(failure.signal, Some(Signal::SIGALRM), "{failure:?}");
     }
 }

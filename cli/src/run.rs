@@ -436,14 +436,14 @@ mod tests {
             .build()
             .expect("good settings");
         let work = async {
-            let _guard = redlock.acquire("r").await.expect("free");
+            let _guard = redlock.acquire("r").await.expect("the lock must be free");
             panic!("this panic is a part of the test");
         };
         let outcome: Result<(), Failure> =
             config::block_on(leaving_nothing(&redlock, Duration::from_secs(2), work));
         assert!(outcome.is_err());
         for master in &masters {
-            let left = master.command(&["EXISTS", "r"]).expect("alive");
+            let left = master.command(&["EXISTS", "r"]).expect("a reply");
             assert_eq!(left, Reply::Int(0));
         }
     }

@@ -189,7 +189,7 @@ mod tests {
     #[tokio::test]
     async fn waiting_line_shows_queue_position_and_holder() {
         let redlock = Redlock::in_memory(3);
-        let guard = redlock.acquire("x").await.expect("free");
+        let guard = redlock.acquire("x").await.expect("the lock must be free");
         let other = redlock.clone();
         let lines = Arc::new(Mutex::new(Vec::new()));
         let seen = lines.clone();
@@ -202,7 +202,7 @@ mod tests {
         });
         tokio::time::sleep(Duration::from_millis(50)).await;
         guard.release().await;
-        waiting.await.expect("no panic").expect("its turn");
+        waiting.await.expect("no panic").expect("the lock");
         let lines = lines.lock().expect("not poisoned");
         assert_eq!(
             lines[0],

@@ -135,14 +135,16 @@ mod tests {
     fn noise_warning_of_bench_is_given_only_above_the_limits() {
         assert_eq!(Noise::of(Some(0.05), vec![0.9, 0.1, 0.2]).warning(), None);
         assert_eq!(Noise::of(None, vec![]).warning(), None);
-        let busy = Noise::of(Some(0.4), vec![0.1]).warning().expect("said");
+        let busy = Noise::of(Some(0.4), vec![0.1])
+            .warning()
+            .expect("a warning");
         assert!(
             busy.contains("other processes used 40 %") && busy.contains("differ by 10 %"),
             "{busy}"
         );
         let jumpy = Noise::of(Some(0.0), vec![0.3, 0.4, 0.1])
             .warning()
-            .expect("said");
+            .expect("a warning");
         assert!(
             !jumpy.contains("other processes") && jumpy.contains("differ by 30 %"),
             "{jumpy}"

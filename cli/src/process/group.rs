@@ -146,10 +146,10 @@ mod tests {
 
     #[test]
     fn process_name_with_parentheses_and_line_breaks_is_parsed() {
-        let process = parse(7, b"7 (a) S 1) b\n) R 1 42 42 0").expect("parsed");
+        let process = parse(7, b"7 (a) S 1) b\n) R 1 42 42 0").expect("a process");
         assert_eq!((process.group, process.ended), (42, false));
         assert_eq!(process.to_string(), "process 7 (a) S 1) b\\n)");
-        let gone = parse(8, b"8 (x) Z 1 42 42 0").expect("parsed");
+        let gone = parse(8, b"8 (x) Z 1 42 42 0").expect("a process");
         assert!(gone.ended);
         assert_eq!(parse(9, b"9 (x"), None);
         assert_eq!(parse(9, b""), None);

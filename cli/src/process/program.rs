@@ -92,7 +92,8 @@ mod tests {
         let file = |dir: usize, mode| {
             let file = dirs[dir].path().join("job");
             std::fs::write(&file, "").expect("written");
-            std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).expect("set");
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(mode))
+                .expect("the permissions must be set");
             file.to_str().expect("text").to_owned()
         };
         assert_eq!(kind("job"), Err(io::ErrorKind::NotFound));
@@ -112,7 +113,8 @@ mod tests {
         let file = dir.path().join("job");
         let kind = |text: &str| {
             std::fs::write(&file, text).expect("written");
-            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("set");
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755))
+                .expect("the permissions must be set");
             found(file.as_os_str(), OsStr::new("")).map_err(|error| error.kind())
         };
         for good in [

@@ -244,7 +244,7 @@ fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(!run.err.contains("--grace"), "{run:?}");
     let held = masters[0].command(&["SET", "r", "somebody else"]);
-    held.expect("alive");
+    held.expect("a reply");
     let refused = with(&["run", "r", "--", "true"]);
     assert_eq!(refused.code, Some(75), "{refused:?}");
     let doctor = with(&["doctor", "--json", "--node-timeout", "400ms"]);
@@ -297,7 +297,7 @@ fn wait_in_the_file_of_the_option_config_overrides_the_variable_quorate_try() {
     let masters = masters(1);
     for lines in ["", "wait = '1m'\n"] {
         let held = masters[0].command(&["SET", "r", "somebody else", "PX", "700"]);
-        held.expect("alive");
+        held.expect("a reply");
         let run = run_with_file(&masters, lines, &[("QUORATE_TRY", "1")]);
         let code = if lines.is_empty() { 75 } else { 0 };
         assert_eq!(run.code, Some(code), "{lines}: {run:?}");

@@ -66,7 +66,7 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
             "{svg}"
         );
     }
-    let saved = std::fs::read_to_string(out.path().join("result.json")).expect("the numbers");
+    let saved = std::fs::read_to_string(out.path().join("result.json")).expect("a result");
     assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON"), result);
 }
 
@@ -115,8 +115,8 @@ fn bench_on_a_busy_machine_warns_that_other_processes_used_it() {
         "bench", "--spawn", "--sizes", "1", "--tasks", "2", "--time", "2s",
     ]));
     for shell in &mut loops {
-        shell.kill().expect("ours");
-        shell.wait().expect("ours");
+        shell.kill().expect("a living child");
+        shell.wait().expect("a child");
     }
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(

@@ -70,7 +70,7 @@ fn doctor_reports_problems_of_the_masters_and_exits_with_1() {
     let masters = durable(5);
     let set = |n: usize, command: &[&str]| {
         assert!(
-            masters[n].command(command).expect("alive").is_ok(),
+            masters[n].command(command).expect("a reply").is_ok(),
             "{command:?}"
         );
     };
@@ -177,7 +177,7 @@ fn grant(masters: &Masters, without: Option<&str>) {
         .filter(|word| Some(word.as_str()) != without)
         .collect();
     for master in masters {
-        let reply = master.command(&words).expect("alive");
+        let reply = master.command(&words).expect("a reply");
         assert!(reply.is_ok(), "{words:?}: {reply:?}");
     }
 }

@@ -28,7 +28,7 @@ fn number(child: &mut Child) -> String {
 }
 
 fn is_free(masters: &Masters, name: &str) -> bool {
-    let is_gone = |reply: std::io::Result<Reply>| reply.expect("alive").int() == Some(0);
+    let is_gone = |reply: std::io::Result<Reply>| reply.expect("a reply").int() == Some(0);
     let mut all = masters.iter();
     all.all(|master| is_gone(master.command(&["EXISTS", name])))
 }
@@ -47,7 +47,7 @@ fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
         until_held(&masters, "r");
         std::thread::sleep(Duration::from_millis(300));
         assert!(
-            child.try_wait().expect("ours").is_none(),
+            child.try_wait().expect("a status").is_none(),
             "`quorate hold` must still be running"
         );
         assert!(!is_free(&masters, "r"));
@@ -70,7 +70,7 @@ fn hold_ends_on_a_signal_and_not_because_its_input_is_dev_null() {
         number(&mut child);
         std::thread::sleep(Duration::from_millis(300));
         assert!(
-            child.try_wait().expect("ours").is_none(),
+            child.try_wait().expect("a status").is_none(),
             "`quorate hold` must still be running"
         );
         signal(&child, name);
@@ -91,7 +91,7 @@ fn hold_keeps_the_lock_if_nobody_reads_its_output() {
     until_held(&masters, "r");
     std::thread::sleep(Duration::from_millis(600));
     assert!(
-        child.try_wait().expect("ours").is_none(),
+        child.try_wait().expect("a status").is_none(),
         "`quorate hold` must still be running"
     );
     drop(child.stdin.take());
@@ -109,7 +109,7 @@ fn hold_exits_with_74_when_the_lock_is_lost() {
     // Keep the child's standard input open: waiting for the child would close it, and that would end the hold.
     let _input = taken.stdin.take();
     for master in &masters {
-        master.command(&["SET", "r", "another"]).expect("alive");
+        master.command(&["SET", "r", "another"]).expect("a reply");
     }
     let taken = end(taken);
     assert_eq!(taken.code, Some(74), "{taken:?}");
@@ -199,7 +199,7 @@ fn hold_with_the_option_terminate_sends_sigterm_to_the_given_process_when_the_lo
         let _input = held.stdin.take();
         if taken_away {
             for master in &masters {
-                master.command(&["SET", "r", "another"]).expect("alive");
+                master.command(&["SET", "r", "another"]).expect("a reply");
             }
         } else {
             masters[0].kill().expect("killed");
@@ -213,7 +213,7 @@ fn hold_with_the_option_terminate_sends_sigterm_to_the_given_process_when_the_lo
         }
     }
     let mut ended = Command::new("true").spawn().expect("starts");
-    ended.wait().expect("ours");
+    ended.wait().expect("a child");
     let gone = done(&mut hold(
         &masters,
         &["--terminate", &ended.id().to_string(), "r"],

@@ -12,7 +12,7 @@ const START: Duration = Duration::from_secs(10);
 fn holds(masters: &Masters, key: &str) -> bool {
     let there = |master| {
         let master: &quorate_testbed::Server = master;
-        master.command(&["EXISTS", key]).expect("alive").int() == Some(1)
+        master.command(&["EXISTS", key]).expect("a reply").int() == Some(1)
     };
     masters.iter().filter(|master| there(master)).count() >= 2
 }

@@ -34,7 +34,7 @@ fn leavings(masters: &Masters) -> Vec<String> {
 fn hold(masters: &Masters, n: usize) {
     for master in masters.iter().take(n) {
         let held = master.command(&["SET", "r", "somebody else", "PX", "600000"]);
-        assert!(held.expect("alive").is_ok());
+        assert!(held.expect("a reply").is_ok());
     }
 }
 
@@ -64,7 +64,7 @@ const WAYS_OUT: &[WayOut] = &[
         |m| {
             let run = done(&mut run(m, &["--ttl", "2ms", "r"], &["true"]));
             for master in m {
-                let keys = master.command(&["DBSIZE"]).expect("alive");
+                let keys = master.command(&["DBSIZE"]).expect("a reply");
                 assert_eq!(keys.int(), Some(0), "no key may be written for wrong usage");
             }
             run
@@ -96,11 +96,11 @@ const WAYS_OUT: &[WayOut] = &[
             until("the lock is held on all masters", || held_on(m) == 5);
             for master in m.iter().take(3) {
                 let gone = master.command(&["SET", "r", "x"]);
-                assert!(gone.expect("alive").is_ok());
+                assert!(gone.expect("a reply").is_ok());
             }
             let done = end(child);
             for master in m.iter().take(3) {
-                let held = master.command(&["DEL", "r"]).expect("alive");
+                let held = master.command(&["DEL", "r"]).expect("a reply");
                 assert_eq!(
                     held.int(),
                     Some(1),
@@ -108,7 +108,7 @@ const WAYS_OUT: &[WayOut] = &[
                 );
                 // A client deletes its note only together with its lock. The note that is left here is not shown to
                 // anybody, and expires.
-                master.command(&["DEL", "quorate:note:r"]).expect("alive");
+                master.command(&["DEL", "quorate:note:r"]).expect("a reply");
             }
             done
         },
@@ -250,9 +250,9 @@ fn held_on(masters: &Masters) -> usize {
 /// Checks that the foreign lock, which [`hold`] has set on the first `n` masters, is unchanged, and deletes it.
 fn unhold(masters: &Masters, n: usize) {
     for master in masters.iter().take(n) {
-        let held = master.command(&["GET", "r"]).expect("alive");
+        let held = master.command(&["GET", "r"]).expect("a reply");
         assert_eq!(held.text().as_deref(), Some("somebody else"));
-        master.command(&["DEL", "r"]).expect("alive");
+        master.command(&["DEL", "r"]).expect("a reply");
     }
 }
 

@@ -296,7 +296,7 @@ fn masters_status_names_the_fault_of_a_server_that_answers_and_exits_with_1() {
     assert!(!denied.err.contains("no master answered"), "{denied:?}");
 
     let set = masters[1].command(&["SADD", "quorate:masters", "x"]);
-    set.expect("alive");
+    set.expect("a reply");
     let strange = status(&masters.urls());
     assert_eq!(strange.code, Some(1), "{strange:?}");
     assert!(strange.err.contains("key quorate:masters"), "{strange:?}");

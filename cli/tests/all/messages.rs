@@ -20,7 +20,9 @@ fn names(masters: &Masters) -> Vec<String> {
 fn refused_try_does_not_report_healthy_masters_as_silent() {
     let masters = masters(5);
     for master in &masters {
-        master.command(&["SET", "held", "somebody"]).expect("alive");
+        master
+            .command(&["SET", "held", "somebody"])
+            .expect("a reply");
     }
     for _ in 0..10 {
         let tried = done(&mut run(&masters, &["--try", "held"], &["true"]));
@@ -111,7 +113,9 @@ fn quiet_quota_and_once_without_a_majority_of_masters_warn_once() {
 fn waiter_does_not_report_healthy_masters_as_silent() {
     let masters = masters(5);
     for master in &masters {
-        master.command(&["SET", "held", "somebody"]).expect("alive");
+        master
+            .command(&["SET", "held", "somebody"])
+            .expect("a reply");
     }
     let waited = done(&mut run(&masters, &["--wait", "4s", "held"], &["true"]));
     assert_eq!(waited.code, Some(75), "{waited:?}");
@@ -229,7 +233,7 @@ fn master_that_often_reconnects_while_a_lock_is_held_causes_few_messages() {
     while holder.try_wait().expect("a child").is_none() {
         for kind in ["normal", "pubsub"] {
             let killed = masters[0].command(&["CLIENT", "KILL", "TYPE", kind]);
-            cuts += killed.expect("alive").int().unwrap_or_default();
+            cuts += killed.expect("a reply").int().unwrap_or_default();
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -321,7 +325,7 @@ fn lock_is_renewed_while_a_write_to_stderr_blocks() {
     // The last message may block until somebody reads stderr. After 15 s the test closes the reading end, which ends
     // the write.
     let late = Instant::now() + Duration::from_secs(15);
-    while child.try_wait().expect("ours").is_none() && Instant::now() < late {
+    while child.try_wait().expect("a status").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));
     }
     drop(unread);

@@ -44,7 +44,7 @@ fn metrics_file_has_the_last_outcome_and_the_last_success() {
     assert!(success > Some(1e9), "{success:?}");
     assert_eq!(now("quorate_run_outcome", "\"ok\""), Some(1.0));
     for master in &masters {
-        master.command(&["SET", "a\"b", "x"]).expect("alive");
+        master.command(&["SET", "a\"b", "x"]).expect("a reply");
     }
     let tried = [&["--try", "-E", "3"], &options[..]].concat();
     assert_eq!(done(&mut run(&masters, &tried, &["true"])).code, Some(3));
@@ -91,7 +91,7 @@ fn metrics_file_behind_a_symbolic_link_keeps_the_last_success_of_a_concurrent_ru
     let dir = tempfile::tempdir().expect("a directory");
     let (file, link) = (dir.path().join("a.prom"), dir.path().join("link.prom"));
     std::fs::write(&file, "").expect("written");
-    std::os::unix::fs::symlink(&file, &link).expect("linked");
+    std::os::unix::fs::symlink(&file, &link).expect("the link must be created");
     let options = ["--metrics-file", link.to_str().expect("text"), "r"];
     let first = run(&masters, &options, &["sleep", "1"]).spawn();
     let first = first.expect("starts");
@@ -115,7 +115,7 @@ fn metrics_file_is_replaced_atomically() {
     let options = ["--metrics-file", file.to_str().expect("text"), "r"];
     assert_eq!(done(&mut run(&masters, &options, &["true"])).code, Some(0));
     // The file must be replaced, not overwritten. So a reader that has opened the old file can still read all of it.
-    let mut before = std::fs::File::open(&file).expect("there");
+    let mut before = std::fs::File::open(&file).expect("the metrics file must exist");
     assert_eq!(done(&mut run(&masters, &options, &["false"])).code, Some(1));
     let mut old = String::new();
     std::io::Read::read_to_string(&mut before, &mut old).expect("read");
@@ -129,8 +129,8 @@ fn statsd_gets_all_metrics_in_one_datagram() {
     let statsd = UdpSocket::bind("127.0.0.1:0").expect("a port");
     statsd
         .set_read_timeout(Some(Duration::from_secs(10)))
-        .expect("set");
-    let address = statsd.local_addr().expect("ours").to_string();
+        .expect("a timeout");
+    let address = statsd.local_addr().expect("an address").to_string();
     let ran = done(&mut run(
         &masters,
         &["--statsd", &address, "a:b"],
@@ -173,7 +173,7 @@ fn wrong_metrics_options_are_refused_before_the_command_runs() {
     let dir = tempfile::tempdir().expect("a directory");
     let pipe = dir.path().join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.expect("mkfifo").success());
+    assert!(made.expect("mkfifo must start").success());
     let named = pipe.to_str().expect("text");
     refused(&["--metrics-file", named, "r"], "not a regular file");
     refused(&["--metrics-file", "/dev/null", "r"], "not a regular file");

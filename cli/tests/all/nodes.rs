@@ -131,7 +131,7 @@ fn database_is_reached_over_its_unix_socket() {
     assert_eq!(held.code, Some(0), "{held:?}");
     let looked = run(&timed, &["doctor", "--json"]);
     assert!(looked.out.contains(&format!("\"{name}\"")), "{looked:?}");
-    server.kill().expect("dead");
+    server.kill().expect("the server must be killed");
     let dead = run(&timed, &["run", "--wait", "1s", "nightly", "--", "true"]);
     assert_eq!(dead.code, Some(69), "{dead:?}");
     assert!(dead.err.contains(&name), "{dead:?}");

@@ -182,7 +182,7 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
     for master in &held {
         master
             .command(&["SET", "nightly-report", "x"])
-            .expect("alive");
+            .expect("a reply");
     }
     let short = words.iter().map(|word| match word.strip_prefix("--wait=") {
         Some(_) => "--wait=100ms",
@@ -243,7 +243,7 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     )
     .expect("written");
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&job, executable).expect("set");
+    std::fs::set_permissions(&job, executable).expect("the permissions must be set");
     let words = words.iter().map(|word| {
         if word.starts_with("/usr/local") {
             job.to_str().expect("text").to_owned()

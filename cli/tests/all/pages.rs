@@ -162,7 +162,7 @@ fn tables_fit_narrow_terminals() {
     for master in &masters {
         master
             .command(&["SET", "deploy:web", "somebody", "PX", "60000"])
-            .expect("alive");
+            .expect("a reply");
     }
     masters[2].kill().expect("killed");
     let urls = masters.urls().join(",");
@@ -175,7 +175,7 @@ fn tables_fit_narrow_terminals() {
                 .any(|line| line.starts_with("MASTER  ") || line.starts_with("RESOURCE  ")),
             "{wide:#?}"
         );
-        let narrow = on_a_terminal(40, &urls, words).expect("as before");
+        let narrow = on_a_terminal(40, &urls, words).expect("the program script must be installed");
         for line in &narrow {
             assert!(
                 line.chars().count() <= 40,
@@ -258,7 +258,7 @@ fn every_command_that_a_page_mentions_exists() {
     let commands = commands();
     assert!(commands.len() > 20, "{commands:?}");
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let docs = std::fs::read_dir(format!("{root}/docs")).expect("docs");
+    let docs = std::fs::read_dir(format!("{root}/docs")).expect("docs/ must be readable");
     let docs = docs.map(|entry| entry.expect("an entry").path());
     let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
     let root = std::path::Path::new(root);

@@ -25,7 +25,7 @@ fn command_gets_variables_that_describe_the_lock() {
     assert_eq!(words[2].len(), 32, "{run:?}");
     assert_eq!(run.err, "");
     for master in &masters {
-        let left = master.command(&["EXISTS", "a b{c}"]).expect("alive");
+        let left = master.command(&["EXISTS", "a b{c}"]).expect("a reply");
         assert_eq!(left.int(), Some(0), "the lock key must have been deleted");
     }
 }
@@ -53,7 +53,8 @@ fn command_inherits_stdin_and_stdout_of_run() {
         .stdin(Stdio::piped())
         .spawn()
         .expect("starts");
-    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"through").expect("writes");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"through")
+        .expect("the command must read its stdin");
     assert_eq!(end(child).out, "through");
 }
 
@@ -341,7 +342,7 @@ fn command_is_ended_at_once_when_a_majority_of_masters_has_lost_its_lock() {
     for master in &masters {
         master
             .command(&["SET", "r", "somebody else"])
-            .expect("alive");
+            .expect("a reply");
     }
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
@@ -510,14 +511,14 @@ fn second_ctrl_c_ends_a_command_that_ignores_the_first_one() {
         signal(&run, "INT");
         std::thread::sleep(Duration::from_millis(700));
         assert!(
-            run.try_wait().expect("ours").is_none(),
+            run.try_wait().expect("a status").is_none(),
             "the command must ignore the first Ctrl-C"
         );
         signal(&run, "INT");
         let run = end(run);
         assert_eq!(run.died_of, Some(2), "{ends}: {run:?}");
         assert!(run.err.contains("second Ctrl-C"), "{run:?}");
-        let left = masters[0].command(&["EXISTS", "r"]).expect("alive");
+        let left = masters[0].command(&["EXISTS", "r"]).expect("a reply");
         assert_eq!(left.int(), Some(0));
     }
 }

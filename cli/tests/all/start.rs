@@ -44,7 +44,7 @@ fn works(program: &[&str]) -> bool {
 
 fn untouched(masters: &Masters) -> bool {
     let empty =
-        |keys: std::io::Result<quorate_testbed::Reply>| keys.expect("alive").int() == Some(0);
+        |keys: std::io::Result<quorate_testbed::Reply>| keys.expect("a reply").int() == Some(0);
     masters
         .iter()
         .all(|master| empty(master.command(&["DBSIZE"])))
@@ -141,7 +141,7 @@ fn run_dies_of_the_signal_that_ends_its_command_or_its_wait() {
         );
         assert!(waiter.err.contains("no lock is held"), "{waiter:?}");
         for master in &masters {
-            master.command(&["DEL", "r"]).expect("alive");
+            master.command(&["DEL", "r"]).expect("a reply");
         }
     }
 }
@@ -193,7 +193,7 @@ fn shell_loop_around_run_ends_on_ctrl_c() {
         }
         // Send the signal to the whole foreground group, as Ctrl-C does.
         let group = Pid::from_raw(i32::try_from(shell.id()).expect("a pid"));
-        killpg(group, Signal::SIGINT).expect("alive");
+        killpg(group, Signal::SIGINT).expect("a living process");
         let stuck = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(20));
             let _ = killpg(group, Signal::SIGKILL);
@@ -269,8 +269,8 @@ fn run_as_pid_1_exits_with_128_plus_n_on_a_signal() {
     until_held(&masters, "quorate:queue:r");
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let first = std::fs::read_to_string(children).expect("/proc must list the children");
-    let first = Pid::from_raw(first.trim().parse().expect("one child"));
-    kill(first, Signal::SIGTERM).expect("alive");
+    let first = Pid::from_raw(first.trim().parse().expect("there must be one child"));
+    kill(first, Signal::SIGTERM).expect("a living process");
     let Done { code, err, .. } = end(child);
     assert_eq!(code, Some(143), "{err}");
 }
@@ -282,9 +282,10 @@ fn pipe_or_directory_with_the_name_of_the_configuration_file_is_ignored() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("quorate.toml");
         if is_pipe {
-            nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("made");
+            nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU)
+                .expect("the pipe must be created");
         } else {
-            std::fs::create_dir(&file).expect("made");
+            std::fs::create_dir(&file).expect("the directory must be created");
         }
         for command in [&["run", "r", "--", "true"][..], &["status", "r"]] {
             let mut quorate = common::quorate(&masters);

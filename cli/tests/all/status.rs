@@ -124,7 +124,7 @@ fn status_shows_the_first_ten_waiters_that_are_alive_and_marks_the_holder() {
     let masters = masters(1);
     let token = "0123456789abcdef".repeat(2);
     let all = |words: &[&str]| {
-        let done = masters[0].command(words).expect("alive");
+        let done = masters[0].command(words).expect("a reply");
         assert!(
             !matches!(done, quorate_testbed::Reply::Error(_)),
             "{done:?}"
@@ -171,7 +171,7 @@ fn listed_name_with_a_newline_can_be_passed_to_status() {
     let masters = masters(1);
     let name = "a\n\\b\u{1b}[31m";
     let set = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);
-    assert!(set.expect("alive").is_ok());
+    assert!(set.expect("a reply").is_ok());
     let listed = json(&done(quorate(&masters).args(["status", "--json"])).out);
     let listed = listed["resources"][0]["resource"].as_str().expect("a name");
     assert_eq!(listed, name);
@@ -206,7 +206,7 @@ fn status_does_not_report_a_lock_as_free_while_most_masters_do_not_vote() {
     let value = "0123456789abcdef".repeat(2);
     for master in masters.iter().skip(3) {
         let set = master.command(&["SET", "r", &value, "PX", "60000"]);
-        assert!(set.expect("alive").is_ok());
+        assert!(set.expect("a reply").is_ok());
     }
     // The restart guard keeps a master from voting for 8 s after its start. After this pause all five masters vote.
     // Then three are restarted and do not vote.
@@ -244,7 +244,9 @@ fn status_does_not_report_a_lock_as_free_while_most_masters_do_not_vote() {
 #[test]
 fn key_of_a_wrong_type_is_reported_as_a_fault_of_its_master_and_is_not_deleted() {
     let masters = masters(3);
-    masters[0].command(&["LPUSH", "r", "mine"]).expect("alive");
+    masters[0]
+        .command(&["LPUSH", "r", "mine"])
+        .expect("a reply");
     let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
     assert_eq!(
         status["resources"][0]["masters"][0]["error_kind"],
@@ -255,7 +257,7 @@ fn key_of_a_wrong_type_is_reported_as_a_fault_of_its_master_and_is_not_deleted()
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
     assert_eq!(broken.code, Some(0), "{broken:?}");
-    let left = masters[0].command(&["LLEN", "r"]).expect("alive");
+    let left = masters[0].command(&["LLEN", "r"]).expect("a reply");
     assert_eq!(left.int(), Some(1));
 }
 
@@ -272,7 +274,7 @@ fn break_requires_the_option_yes_and_prints_the_state_before_the_break() {
         unasked.err.contains("--yes") && unasked.err.lines().count() == 1,
         "{unasked:?}"
     );
-    let exists = masters[0].command(&["EXISTS", "r"]).expect("alive");
+    let exists = masters[0].command(&["EXISTS", "r"]).expect("a reply");
     assert_eq!(exists.int(), Some(1), "the key must still exist");
 
     let broken = done(quorate(&masters).args(["break", "r", "--yes", "--json"]));
@@ -407,7 +409,7 @@ fn status_shows_waiters_for_a_permit_even_if_no_permit_is_held() {
     assert!(!free.out.contains("semaphore"), "{free:?}");
     let all = |words: &[&str]| {
         for master in &masters {
-            master.command(words).expect("alive");
+            master.command(words).expect("a reply");
         }
     };
     all(&["SET", "quorate:slot:0:api", "somebody", "PX", "600000"]);
@@ -416,7 +418,7 @@ fn status_shows_waiters_for_a_permit_even_if_no_permit_is_held() {
     common::until("a waiter is queued on all masters", || {
         masters.iter().all(|master| {
             let line = master.command(&["EXISTS", "quorate:queue:quorate:slot:line:api"]);
-            line.expect("alive").int() == Some(1)
+            line.expect("a reply").int() == Some(1)
         })
     });
     // Stop the waiter, so that it cannot take the free permit, but keeps its place in the queue for a while.
@@ -444,7 +446,7 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
                 +zrange +zscore ~api ~quorate:fence:* ~quorate:queue:* ~quorate:alive:* ~quorate:note:* &*";
     let user: Vec<&str> = user.split_whitespace().collect();
     for master in &masters {
-        assert!(master.command(&user).expect("alive").is_ok());
+        assert!(master.command(&user).expect("a reply").is_ok());
     }
     let urls = masters
         .urls()
@@ -462,7 +464,7 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
     let status = json(&look(&["status", "--json", "api"]).out);
     let why = status["resources"][0]["permits_error"]
         .as_str()
-        .expect("why");
+        .expect("the status must have an error");
     assert!(why.contains("NOPERM"), "{why}");
     // The default user of the server may read the semaphore, so there is no error.
     let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);

@@ -150,7 +150,7 @@ fn missing_right_and_read_only_server_cause_different_findings_of_doctor() {
     // Locks work without the right to remove records, so only `doctor` reports it.
     server
         .sql("GRANT UPDATE ON locks.* TO app; REVOKE DELETE ON locks.quorate_record FROM app")
-        .expect("rights");
+        .expect("the rights must be changed");
     assert_eq!(lock(&url).code, Some(0));
     let (_, lines) = doctor(&url);
     let words = [
@@ -158,7 +158,9 @@ fn missing_right_and_read_only_server_cause_different_findings_of_doctor() {
         "GRANT DELETE ON `locks`.`quorate_record` TO USER",
     ];
     says(&lines, "warning acl", &words);
-    server.sql("SET GLOBAL read_only=1").expect("read-only");
+    server
+        .sql("SET GLOBAL read_only=1")
+        .expect("the server must become read-only");
     let run = quorate(&url, &["run", "--wait", "2s", "nightly", "--", "true"]);
     refused(&run, &[&name, "read-only"]);
     let (_, lines) = doctor(&url);
@@ -185,7 +187,7 @@ fn statement_based_binary_log_is_refused_and_a_replica_is_reported_by_doctor() {
     says(&lines, "error binlog", &[&name, "binlog_format = ROW"]);
     server
         .sql("SET GLOBAL binlog_format=ROW; CHANGE MASTER TO MASTER_HOST='10.9.8.7'")
-        .expect("a source");
+        .expect("the server must become a replica");
     assert_eq!(lock(&url).code, Some(0));
     let (run, lines) = doctor(&url);
     assert_eq!(run.code, Some(1), "{run:?}");
@@ -227,7 +229,7 @@ fn server_that_is_listed_under_two_names_is_refused() {
     // this database, so each has its own server name.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
-        .expect("another name");
+        .expect("the server name must be changed");
     let both = format!("{here},{}", url("127.0.0.1", "others"));
     refused(&lock(&both), &["same server"]);
     let (_, lines) = doctor(&both);
@@ -383,9 +385,9 @@ fn printed_sql_starts_a_new_server_run_only_if_it_creates_the_table_of_records()
 
     // Only MySQL runs the block in this special comment. Remove the comment signs, so that MariaDB runs the block.
     let block = sql.replace("/*!50700 ", "").replace(" */ //", " //");
-    server.sql(&block).expect("the procedure is created");
+    server.sql(&block).expect("the procedure must be created");
     let called = server.sql("CALL locks.quorate_listen('p',0,0,0)");
-    assert_eq!(called.expect("no wake-ups"), "");
+    assert_eq!(called.expect("the procedure must run"), "");
     // Each run of the SQL generates a new server name, so that two servers do not get the same name.
     server.sql(&print_sql("third")).expect("the SQL runs");
     let name = |database: &str| {

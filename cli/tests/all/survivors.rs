@@ -119,7 +119,9 @@ fn command_of_another_user_is_reported_as_not_stopped() {
     assert!(!holder.err.contains("command stopped"), "{holder:?}");
     assert!(holder.err.contains("sudo quorate run"), "{holder:?}");
     assert_eq!(
-        fs::metadata(format!("/proc/{pid}")).expect("alive").uid(),
+        fs::metadata(format!("/proc/{pid}"))
+            .expect("a living process")
+            .uid(),
         0
     );
 }
@@ -194,13 +196,13 @@ fn signal_that_cannot_be_forwarded_is_reported_and_the_lock_is_kept() {
     until("the command runs", || sleeps(mark));
     signal(&holder, "TERM");
     std::thread::sleep(std::time::Duration::from_millis(600));
-    let held = masters[0].command(&["EXISTS", "r"]).expect("alive");
+    let held = masters[0].command(&["EXISTS", "r"]).expect("a reply");
     assert_eq!(
         held.int(),
         Some(1),
         "the lock must be kept while the command continues"
     );
-    kill(Pid::from_raw(pids(mark)[0]), Signal::SIGKILL).expect("alive");
+    kill(Pid::from_raw(pids(mark)[0]), Signal::SIGKILL).expect("a living process");
     let holder = end(holder);
     assert_eq!(holder.code, Some(137), "{holder:?}");
     assert!(holder.err.contains("cannot forward SIGTERM"), "{holder:?}");

@@ -28,8 +28,10 @@ fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String>
     let mut keyboard = script.stdin.take().expect("piped");
     let mut press = |keys: &str| {
         std::thread::sleep(Duration::from_millis(500));
-        keyboard.write_all(keys.as_bytes()).expect("typed");
-        keyboard.flush().expect("typed");
+        keyboard
+            .write_all(keys.as_bytes())
+            .expect("the keys must be typed");
+        keyboard.flush().expect("the keys must be typed");
     };
     press(&format!("{line}\n"));
     for key in keys {
@@ -61,7 +63,7 @@ fn command_reads_from_the_terminal_and_the_shell_gets_the_terminal_back() {
 fn waiting_line_on_a_terminal_shows_the_waited_time_but_never_zero_seconds() {
     let masters = masters(1);
     let held = masters[0].command(&["SET", "r", "somebody else"]);
-    held.expect("alive");
+    held.expect("a reply");
     let keys = ["", "", "", ""];
     let Some(seen) = at_a_terminal(
         &masters,

@@ -103,8 +103,8 @@ fn certificate_of_a_database_is_checked_before_the_login() {
         return not_run(test, &why.to_string());
     }
     let (dir, other) = (
-        tempfile::tempdir().expect("a"),
-        tempfile::tempdir().expect("b"),
+        tempfile::tempdir().expect("a directory"),
+        tempfile::tempdir().expect("a directory"),
     );
     if !certificates(dir.path()) || !certificates(other.path()) {
         return not_run(test, "no openssl here");

@@ -25,7 +25,7 @@ fn ask(masters: &Masters, words: &[&str]) -> Done {
 /// Checks that no master still has the lock key of this name.
 fn assert_tidy(masters: &Masters, name: &str) {
     for master in masters {
-        let key = master.command(&["EXISTS", name]).expect("alive");
+        let key = master.command(&["EXISTS", name]).expect("a reply");
         assert_eq!(key.int(), Some(0), "the lock of {name} must be released");
     }
 }
@@ -116,7 +116,7 @@ fn signal_ends_a_waiting_quota_or_once_command_and_leaves_no_queue_entry() {
     let masters = masters(3);
     let somebody = |words: &[&str]| {
         for master in &masters {
-            master.command(words).expect("alive");
+            master.command(words).expect("a reply");
         }
     };
     somebody(&["SET", "r", "somebody else", "PX", "600000"]);
@@ -134,7 +134,7 @@ fn signal_ends_a_waiting_quota_or_once_command_and_leaves_no_queue_entry() {
         assert!(waits.err.contains("no lock is held"), "{waits:?}");
         for master in &masters {
             let line = master.command(&["EXISTS", "quorate:queue:r"]);
-            assert_eq!(line.expect("alive").int(), Some(0), "{words:?}");
+            assert_eq!(line.expect("a reply").int(), Some(0), "{words:?}");
         }
     }
     somebody(&["DEL", "r"]);
@@ -206,7 +206,7 @@ fn once_that_waits_beyond_the_end_of_its_period_does_not_run_in_the_next_period(
     let now = || {
         std::time::SystemTime::UNIX_EPOCH
             .elapsed()
-            .expect("after 1970")
+            .expect("a time after 1970")
     };
     let into = |now: Duration| now.as_millis() % period.as_millis();
     // Begin early in a period, so that both calls are made in it.
@@ -386,15 +386,15 @@ fn status_of_once_restores_a_lost_record_and_joins_no_queue() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let lost = &masters[0];
-    lost.command(&["DEL", "quorate:value:r"]).expect("alive");
+    lost.command(&["DEL", "quorate:value:r"]).expect("a reply");
     let shown = ask(&masters, &["once", "--status", "r"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
     // docs/operations.md, "Values under locks": this is how an operator restores a record after a restart.
     let value = lost.command(&["EXISTS", "quorate:value:r"]);
-    assert_eq!(value.expect("alive").int(), Some(1));
+    assert_eq!(value.expect("a reply").int(), Some(1));
     held_by_another(&masters);
     let commands = |master: &quorate_testbed::Server| {
-        let stats = master.command(&["INFO", "commandstats"]).expect("alive");
+        let stats = master.command(&["INFO", "commandstats"]).expect("a reply");
         let stats = format!("{stats:?}");
         let (_, added) = stats.split_once("cmdstat_zadd:").unwrap_or_default();
         added.split(',').next().unwrap_or_default().to_owned()
@@ -450,7 +450,7 @@ fn once_does_not_use_up_the_period_for_a_command_that_cannot_be_started() {
     let script = dir.path().join("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").expect("written");
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&script, executable).expect("set");
+    std::fs::set_permissions(&script, executable).expect("the permissions must be set");
     for (command, code, why) in [
         ("no-such-command", 127, "command not found"),
         ("/etc/passwd", 126, "denied"),
@@ -589,7 +589,7 @@ fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
         );
     }
     for master in &masters {
-        let size = master.command(&["DBSIZE"]).expect("alive");
+        let size = master.command(&["DBSIZE"]).expect("a reply");
         assert_eq!(size.int(), Some(0));
     }
 }
@@ -600,7 +600,7 @@ fn once_refuses_options_for_other_kinds_of_locks_at_once() {
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     for master in &masters {
         let held = master.command(&["SET", "r", "somebody else", "PX", "600000"]);
-        held.expect("alive");
+        held.expect("a reply");
     }
     for kind in [
         &["--shared"][..],
@@ -631,9 +631,13 @@ fn quota_take_whose_result_cannot_be_printed_exits_with_70_as_documented() {
     assert_eq!(take.code, Some(70), "{take:?}");
     assert_eq!(ask(&masters, &["quota", "left", "prizes"]).out, "2\n");
     let help = done(bare().args(["quota", "--help"]));
-    let codes = help.out.split_once("Exit codes:").expect("codes").1;
+    let codes = help
+        .out
+        .split_once("Exit codes:")
+        .expect("the help must list exit codes")
+        .1;
     let line = codes.lines().find(|line| line.trim().starts_with("70 "));
-    let line = line.expect("the code");
+    let line = line.expect("the help must list the exit code 70");
     assert!(
         line.contains("printed") && line.contains("may have been taken"),
         "{line}"

@@ -16,7 +16,7 @@ pub(crate) fn masters(n: usize) -> Masters {
 /// Sets the lock key `r` on all masters, as if a foreign client held the lock.
 pub(crate) fn held_by_another(masters: &Masters) {
     for master in masters {
-        master.command(&["SET", "r", "x"]).expect("alive");
+        master.command(&["SET", "r", "x"]).expect("a reply");
     }
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn alive(mark: &str) -> usize {
 
 /// The pids of the living processes that have `mark` in their command line. Processes of `quorate` are left out.
 pub(crate) fn pids(mark: &str) -> Vec<i32> {
-    let processes = std::fs::read_dir("/proc").expect("proc");
+    let processes = std::fs::read_dir("/proc").expect("/proc must be readable");
     processes
         .flatten()
         .filter(|entry| {
@@ -174,7 +174,7 @@ pub(crate) fn did_not_run(test: &str, why: &str) {
 /// of the shell, and would not react to a signal as `sleep` does.
 pub(crate) fn sleeps(mark: &str) -> bool {
     let wanted = format!("sleep\0{mark}\0").into_bytes();
-    let processes = std::fs::read_dir("/proc").expect("proc");
+    let processes = std::fs::read_dir("/proc").expect("/proc must be readable");
     processes
         .flatten()
         .any(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == wanted))
