@@ -211,8 +211,8 @@ fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
         .mut_subcommands(|command| without_variables(command, ids))
 }
 
-/// Refuses an ambiguous command line: one in which the command to run could begin at another word than the one that the
-/// parser chose.
+/// Refuses an ambiguous command line, in which the command to run could begin at a different word than the parser
+/// chose.
 fn check_separator(
     name: &str,
     words: &[OsString],

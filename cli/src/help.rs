@@ -55,8 +55,8 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
             .after_long_help(long),
         (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
         (Detail::Usual, None, None) => command,
-        // Remove all texts that only `--help` shows. If there is one, the parser spreads each option over several
-        // lines.
+        // Remove all texts that only `--help` shows. If a command has such a text, the parser spreads each option over
+        // several lines.
         (Detail::All, long, after) => command
             .about(about.unwrap_or_default())
             .long_about(Resettable::Reset)

@@ -328,7 +328,7 @@ impl Hold<'_> {
     }
 }
 
-/// The owner id of the nearest ancestor process that holds a lock as an owner.
+/// The owner id of the nearest ancestor process that holds a lock as an owner; `None` if there is no such process.
 fn nearest_owner() -> Option<String> {
     std::env::var(OWNER).ok().filter(|id| !id.is_empty())
 }

@@ -145,8 +145,8 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
 enum WayOut {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// `quorate lead` ends itself by this signal. The signal ended the command, or it had asked `lead` to end when
-    /// leadership was lost.
+    /// `quorate lead` ends itself by this signal. Either the signal ended the command, or `lead` had received the
+    /// signal before leadership was lost.
     Signal(Signal),
 }
 

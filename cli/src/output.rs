@@ -112,8 +112,8 @@ pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     written(result).map(|()| !gone)
 }
 
-/// Resolves when stdout has no reader any more. For commands that print nothing for a long time, and so would not
-/// notice.
+/// Resolves when stdout has no reader any more. For commands that print nothing for a long time, so that no failed
+/// write shows that the reader has gone.
 pub(crate) async fn unread() {
     loop {
         let stdout = io::stdout();

@@ -152,7 +152,7 @@ struct Plan {
     deadline: Deadline,
     hide_masters: bool,
     output_on_failure: bool,
-    /// The period of the command, for `quorate once`.
+    /// The period of `quorate once`; `None` for `quorate run`.
     once: Option<Period>,
     exporter: RefCell<Exporter>,
 }

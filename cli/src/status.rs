@@ -117,7 +117,7 @@ pub(crate) struct ResourceStatus {
     /// semaphore was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
-    /// Whether the verdict is unknown only because masters were silent. They may be up.
+    /// Whether the verdict is unknown only because masters were silent. Silent masters may be up.
     #[serde(skip)]
     pub(crate) is_undecided: bool,
     /// The number of masters that make a majority.

@@ -42,8 +42,8 @@ pub(crate) fn above(write: impl FnOnce()) {
 /// Shows one wait for a lock, until the value is dropped.
 pub(crate) struct WaitDisplay {
     resource: String,
-    /// The token of the lock under which this process runs, from the variable `QUORATE_TOKEN`; `None` if it does not
-    /// run under a lock.
+    /// The token of the lock under which this process runs, from the variable `QUORATE_TOKEN`; `None` if this process
+    /// does not run under a lock.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
     /// The last line that was printed: when (time since the start of the wait), and the state of the wait in it.

@@ -81,8 +81,8 @@ fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// The option of the command in the command line that is most similar to `word`. The parser suggests none for short
-/// words such as `--tyr`.
+/// The option that is most similar to `word`, of all options of the command that the user has typed; `None` if no
+/// option is similar. The parser itself suggests no option for short words such as `--tyr`.
 fn nearest(word: &str, commands: &clap::Command) -> Option<String> {
     let word = word.strip_prefix("--")?;
     let typed = std::env::args_os().skip(1);

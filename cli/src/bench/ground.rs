@@ -167,7 +167,7 @@ impl Ground {
 
     /// Waits until the releases of all clients have been sent, but at most for [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
-        // Give the lock tasks that were dropped 10 ms to start their releases.
+        // Wait for 10 ms, so that dropped lock tasks can start their releases.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clients = self.clients.take();
         let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));

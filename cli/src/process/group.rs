@@ -92,7 +92,8 @@ struct Process {
     group: i32,
     /// Whether the process has ended, but was not reaped yet.
     ended: bool,
-    /// The user of the process, if it is not the user of this process.
+    /// The user id of the process; `None` if the process runs as the same user as this process, or if the user is
+    /// unknown.
     user: Option<u32>,
 }
 

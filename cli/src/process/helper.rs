@@ -203,7 +203,8 @@ fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
     Some(next.saturating_sub(now).min(Duration::from_millis(250)))
 }
 
-/// Waits until stdin can be read, but at most for `nap`; `None` means no limit. Returns false if the time has passed.
+/// Waits until stdin can be read, but at most for `nap`; `None` means no limit. Returns true if stdin can be read, and
+/// false if the time has passed.
 fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];

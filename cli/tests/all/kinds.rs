@@ -91,7 +91,7 @@ fn nested_run_is_refused_the_lock_of_its_ancestor_unless_it_joins_the_owner() {
         began.elapsed() < START,
         "a nested quorate must not wait for the lock of its ancestor"
     );
-    // A nested run with a different resource is not affected.
+    // A nested run with a different resource must get its lock.
     let other = done(&mut run(
         &masters,
         &["job"],

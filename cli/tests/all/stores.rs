@@ -84,8 +84,8 @@ fn refused(run: &Done, words: &[&str]) {
     }
 }
 
-/// Creates a user with the grants that `prepare` printed, without the text `without` in them. Returns the URL of the
-/// server for this user.
+/// Creates a user with the grants in `prepared`, the output of `quorate prepare-server`. Removes the text `without`
+/// from each grant. Returns the URL of the server for this user.
 fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
     server
         .sql("CREATE USER app IDENTIFIED BY 'hunter2'")
@@ -371,7 +371,8 @@ fn printed_sql_starts_a_new_server_run_only_if_it_creates_the_table_of_records()
     let now = "SELECT TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
     let now = server.sql(now).expect("a time");
     let [since, now] = [since, now.trim()].map(|number| number.parse::<i64>().expect("a number"));
-    // The server started less than an hour ago, so its monotonic clock is close to its wall clock.
+    // The start of the run is a time of the server's monotonic clock, which began with the wall-clock time. The server
+    // started less than an hour ago, so both clocks are still close to each other.
     assert!((now - since).abs() < 3_600_000_000, "{since} {now}");
     server.sql(&sql).expect("the SQL runs again");
     assert_eq!(run(), first, "a complete schema must stay as it is");
