@@ -16,7 +16,7 @@ use crate::exit::Failure;
 pub(crate) enum Per {
     /// A fixed length, such as 24h.
     Fixed(Duration),
-    /// A unit of the calendar, whose length differs.
+    /// A day, week or month of the calendar. Such periods differ in length.
     Calendar(Unit),
 }
 
@@ -224,7 +224,8 @@ mod tests {
                 "2026-03-01T04:00:00Z",
                 "2026-02-01T04:30:00Z 2026-03-01T04:30:00Z",
             ),
-            // Days with 23 and 25 hours, and a time of the day that does not exist on the first of them.
+            // A day with 23 hours, a day with 25 hours, and a time of day (02:30) that does not exist on the day with
+            // 23 hours.
             (
                 ["day", "", "Europe/Berlin"],
                 "2026-03-29T12:00:00Z",

@@ -35,7 +35,7 @@ pub(crate) use fill;
 /// master takes longer to answer, the lock may stay on that master until its ttl expires.
 const PARTING: Duration = Duration::from_millis(300);
 
-/// How to reach the masters, and the rules of the lock. Every command takes these.
+/// The options about masters. All commands that connect to masters have them.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct MasterOptions {
     #[command(flatten)]
@@ -125,7 +125,7 @@ impl MasterOptions {
         &mut self.given.0
     }
 
-    /// How long the command may wait at its end for its releases: the node timeout plus [`PARTING`].
+    /// How long a command may wait before its exit until its releases are answered: the node timeout plus [`PARTING`].
     pub(crate) fn parting(&self) -> Duration {
         self.settings().node_timeout() + PARTING
     }

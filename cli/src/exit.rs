@@ -88,8 +88,8 @@ pub(crate) fn signalled(n: i32) -> u8 {
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) line: String,
-    /// The signal that ended this command. If it is set, the `quorate` process ends itself with the same signal, so
-    /// that its parent process sees the signal.
+    /// The signal that ended this command; `None` if no signal did. The `quorate` process then ends itself with the
+    /// same signal, so that its parent process sees the signal.
     pub(crate) signal: Option<Signal>,
     /// Whether the failure is an expected outcome and not an error. The flag `-q` suppresses its message in that case.
     pub(crate) is_usual: bool,

@@ -232,7 +232,7 @@ fn check(address: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Resolves the address of statsd in the background. The result arrives on the channel.
+/// Resolves the address of statsd in a separate thread, and returns the channel on which the result arrives.
 fn resolve(address: String) -> Receiver<io::Result<SocketAddr>> {
     let (tell, found) = channel();
     std::thread::spawn(move || {

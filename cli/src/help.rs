@@ -28,7 +28,8 @@ pub(crate) enum Detail {
 }
 
 impl Detail {
-    /// `All` if the command line `words` contains `--help`, otherwise `Usual`. Matters only if it asks for help.
+    /// `All` if the command line `words` contains `--help`, otherwise `Usual`. Has an effect only if the command line
+    /// asks for help.
     pub(crate) fn asked_for(words: &[OsString]) -> Self {
         if words.iter().any(|word| word == "--help") {
             Self::All
@@ -216,7 +217,7 @@ impl Topic {
         format!("quorate-{}", self.name)
     }
 
-    /// Prints the page.
+    /// Prints the page of this topic.
     pub(crate) fn print(&self) -> Outcome {
         let width = layout::page_width();
         let text = layout::page(&(self.text)(), width);
@@ -226,7 +227,7 @@ impl Topic {
         Ok(exit::OK)
     }
 
-    /// The topic as a command, whose help is the page.
+    /// The topic as a command of the parser. The help of this command is the page of the topic.
     pub(crate) fn page(&self) -> Command {
         let page = Command::new(self.name)
             .disable_help_flag(true)

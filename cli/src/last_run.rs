@@ -45,7 +45,7 @@ impl LastRun {
         }
     }
 
-    /// The text of the note.
+    /// The text of the record's note that describes this run.
     pub(crate) fn note(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -58,7 +58,7 @@ pub(crate) fn shown(at: SystemTime) -> String {
     humantime::format_rfc3339_seconds(at.min(last)).to_string()
 }
 
-/// The answer of `quorate once --status`, in the JSON form.
+/// The output of `quorate once --status --json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct OnceStatus {
     pub(crate) once: String,

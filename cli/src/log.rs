@@ -16,7 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::output;
 use crate::waiting;
 
-/// How much is printed on stderr. Every command has these options.
+/// The options for how much is printed on stderr. Every command has them.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Talk {
     /// Print only the final error on stderr

@@ -15,7 +15,7 @@ const UNDECIDED: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
 /// The default `node_timeout` of commands that do not wait for a lock: 1 s, or a tenth of the ttl if that is shorter.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The pause before such a command asks the masters again: 50 ms.
+/// The pause before a command that does not wait for a lock asks the masters again: 50 ms.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Gives masters more time to answer: uses [`CONNECT`] and [`ANSWER`] for the timeouts that the user has not set.
@@ -31,7 +31,7 @@ pub(crate) fn patient(masters: &mut MasterOptions) -> Result<Redlock, Failure> {
     config::redlock(masters, None)
 }
 
-/// Limits for how long a command that does not wait repeats its request to the masters.
+/// Limits how long a command that does not wait for a lock repeats its request to the masters.
 pub(crate) struct Patience {
     began: Instant,
 }

@@ -27,11 +27,11 @@ pub(crate) struct Period {
 /// The facts that must be recorded after the command has ended.
 #[must_use]
 pub(crate) enum Unrecorded<'a> {
-    /// Nothing: `quorate run`.
+    /// Nothing must be recorded: the command runs without a period (`quorate run`).
     Nothing,
-    /// The period, if the command succeeds, and how the command ended.
+    /// With `--at-least`: how the command ended, and, if it succeeded, the period as done.
     Period(Turn<'a>, LastRun),
-    /// How the command ended. The period is recorded already.
+    /// Without `--at-least`: how the command ended. The period was recorded as done before the command ran.
     End(LastRun),
 }
 

@@ -12,7 +12,7 @@ use crate::output::{self, Cell, YELLOW};
 pub(crate) struct SurveyStatus {
     /// `untouched`, `begun`, `partly_closed`, `closed`, `open` or `finished`; `None` if `next_masters` is not set.
     stage: Option<&'static str>,
-    /// The step of the change of masters at which the configuration of this command is.
+    /// The step of the change of masters that the configuration of this command belongs to.
     step: u64,
     masters: Vec<MasterRow>,
     clients: Vec<ClientRow>,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Seek};
 use std::process::Command;
 
-/// The output of the command, in two files without a name.
+/// The output of the command (stdout and stderr), in two temporary files that have no name.
 #[derive(Debug)]
 pub(crate) struct Captured {
     out: File,

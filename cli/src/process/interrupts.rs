@@ -15,7 +15,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Interrupts {
     last: Option<Instant>,
-    /// When the command got SIGTERM because of a second Ctrl-C.
+    /// When the command got SIGTERM because of a second Ctrl-C; `None` if there was no second Ctrl-C.
     terminated: Option<Instant>,
 }
 

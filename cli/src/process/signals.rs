@@ -33,7 +33,7 @@ pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
     /// Whether to reap children that have ended while no command runs.
     reaps: bool,
-    /// The first received signal that asks this process to end.
+    /// The first received signal that asks this process to end; `None` if no such signal was received.
     end: Option<Signal>,
 }
 
@@ -85,8 +85,8 @@ impl Signals {
         sig
     }
 
-    /// The first signal received so far that asks `quorate lead` to end. SIGHUP is left out, because many commands
-    /// reload their configuration when they receive it.
+    /// The first signal received so far that asks `quorate lead` to end; `None` if no such signal was received. SIGHUP
+    /// is left out, because many commands reload their configuration when they receive it.
     pub(crate) fn asked_to_end(&self) -> Option<Signal> {
         self.end
     }

@@ -79,7 +79,7 @@ pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Comm
 pub(crate) struct Done {
     /// The exit code as a shell shows it: 128 + n if signal n ended the process. `None` if it is unknown.
     pub(crate) code: Option<i32>,
-    /// The number of the signal that ended the process, if one did.
+    /// The number of the signal that ended the process; `None` if no signal did.
     pub(crate) died_of: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
