@@ -18,14 +18,14 @@ use crate::node::Fault;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
 
-/// The number of reads from a socket after which the task yields. Without this limit, a master that sends endlessly
-/// would block the thread of the task.
+/// The number of reads from the socket after which the task yields. Without this limit, a master that never stops
+/// sending would block the thread of the task.
 const READS: usize = 8;
 
 /// Runs the task until the handle of the master is dropped and no request or pending release is left.
 ///
 /// If the tokio runtime is shut down earlier, another actor continues in the background runtime. `pending` are the
-/// releases that an earlier actor left.
+/// releases that an earlier actor could not deliver.
 pub(super) fn run(
     shared: Arc<Shared>,
     pending: PendingReleases,
@@ -52,7 +52,7 @@ struct Actor {
     gathering: bool,
 }
 
-/// The clock of a link. It is tokio's clock, so that the link follows a paused or simulated tokio time.
+/// Converts between tokio's clock and the link's time. So the link also follows a paused or simulated tokio clock.
 #[derive(Clone, Copy)]
 struct Clock {
     origin: Tick,
@@ -67,7 +67,7 @@ impl Clock {
     }
 
     fn tick(self, at: Instant) -> Tick {
-        // The conversion may saturate, because no deadline of a link is that late.
+        // The limit of 2^32 s prevents an overflow. No deadline of a link is that late.
         let from_here = at.saturating_since(Self::BEGIN);
         self.origin + from_here.min(Duration::from_secs(1 << 32))
     }
@@ -100,8 +100,8 @@ impl Actor {
         }
     }
 
-    /// Starts an actor that continues for this one, unless the master's handle was dropped and nothing is left to
-    /// deliver.
+    /// Starts another actor that continues the work of this one, unless the master's handle was dropped and no release
+    /// is left to deliver.
     fn hand_over(&mut self) {
         let Some(pending) = self.link.hand_over() else {
             return;
@@ -148,7 +148,8 @@ impl Actor {
             Box::pin(dial(shared.clone()))
         });
         let Poll::Ready(dialed) = dialing.as_mut().poll(cx) else {
-            // Refuses the requests that may not wait for the connection. Also ends the link if it is closed.
+            // Refuse the requests whose waiting time for a connection is over. Also end the link if the handle of the
+            // master was dropped.
             let now = self.clock.now();
             self.link.take(now);
             self.link.settle(now);
@@ -169,9 +170,9 @@ impl Actor {
     /// Moves bytes in both directions between the link and the socket.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
         // If several replies are outstanding, yield once, so that ready callers can queue their requests. Some of them
-        // are ready because their replies have just arrived. This costs no waiting time: if no other task is ready, the
-        // actor is polled again at once. If only one reply is outstanding, do not yield: there is nothing to combine,
-        // and a second poll would only wake an idle thread.
+        // are ready because their replies have just arrived. Yielding costs no waiting time: if no other task is ready,
+        // the actor is polled again at once. If only one reply is outstanding, do not yield: there are no requests to
+        // combine, and a second poll would only wake an idle thread.
         if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);
@@ -217,8 +218,8 @@ impl Actor {
         }
     }
 
-    /// Reads from the socket up to a limit. Returns whether the master sent anything, and whether more data may be
-    /// available. The actor reads such data after other tasks have run.
+    /// Reads from the socket up to a limit. Returns two flags: whether the master sent anything, and whether more data
+    /// may be available, which the actor reads after other tasks have run.
     fn read(&mut self, cx: &mut Context<'_>) -> (bool, bool) {
         let mut received = false;
         for _ in 0..READS {
@@ -242,9 +243,9 @@ impl Actor {
                 return Next::Wait;
             };
             // Also check the clock, because tokio's timer does not fire for a task that has used up its budget by
-            // reading. A connection attempt is abandoned only when the timer fires, because by then tokio has looked
-            // for input. Otherwise a process that gets too little CPU time would abandon a connection whose answer has
-            // already arrived.
+            // reading. A connection attempt is an exception: it is abandoned only when the timer fires, because tokio
+            // has then also checked the socket for input. Otherwise a process that gets too little CPU time would
+            // abandon a connection whose answer has already arrived.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;

@@ -12,8 +12,8 @@ pub(crate) struct Address {
     name: NodeName,
 }
 
-/// Why a URL could not be parsed. `shown` is the URL without credentials; `None` if the credentials cannot be told
-/// apart from the rest.
+/// Why a URL could not be parsed. `shown` is the URL without credentials; `None` if the credentials cannot be separated
+/// from the rest of the URL.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadAddress {
     pub(crate) shown: Option<String>,
@@ -23,7 +23,7 @@ pub(crate) struct BadAddress {
 const SCHEMES: &str = "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]; \
                        valkey:// and valkeys:// mean the same as redis:// and rediss://";
 
-/// The hint for a URL whose password may contain characters that end the host.
+/// The hint for a URL whose password may contain an unescaped `/`, `?` or `#`, which end the host in a URL.
 const ENCODE: &str = "in a password write %2F for /, %3F for ? and %23 for #";
 
 /// The beginnings of the URL schemes for masters of other kinds.
@@ -179,7 +179,7 @@ fn name(address: &ConnectionAddr) -> Option<String> {
     })
 }
 
-/// The URL without user name and password; `None` if these cannot be told apart from the rest of the text.
+/// The URL without user name and password; `None` if these cannot be separated from the rest of the text.
 fn shown(url: &str) -> Option<String> {
     match url.split_once("://") {
         // After a `?`, only the URL of a Unix socket may contain a password, which is not shown.
@@ -201,7 +201,7 @@ fn shown(url: &str) -> Option<String> {
     }
 }
 
-/// Whether an `@` follows the end of the host, so that everything before it may be a password.
+/// Whether an `@` follows a `?` or `#`. Then everything before the `@` may be a password.
 fn is_unclear(rest: &str) -> bool {
     let after = rest.split_once(['?', '#']);
     after.is_some_and(|(_, after)| after.contains('@'))
@@ -223,8 +223,8 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The name of the first parameter of an address that is not known. Never the value of a parameter, because that may be
-/// a password.
+/// The name of the first unknown parameter of an address; `None` if all are known. The value of a parameter is not
+/// returned, because it may be a password.
 fn unknown_parameter(rest: &str, socket: bool) -> Option<&str> {
     let (_, query) = rest.split_once('?')?;
     let names = query
@@ -234,7 +234,7 @@ fn unknown_parameter(rest: &str, socket: bool) -> Option<&str> {
     names.into_iter().find(|name| !known(name))
 }
 
-/// The number after the host of an address, if it is too large to be a port.
+/// The text of the port number of an address, if it is larger than 65535; otherwise `None`.
 fn port_out_of_range(rest: &str) -> Option<&str> {
     let authority = rest.split(['/', '?']).next()?;
     let host = authority
@@ -333,7 +333,7 @@ mod tests {
 
     #[cfg(feature = "tls-rustls")]
     #[test]
-    fn schemes_with_an_s_at_their_end_use_tls() {
+    fn rediss_and_valkeys_urls_use_tls() {
         for (url, tls) in [
             ("rediss://host:7000", true),
             ("valkeys://host:7000", true),
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_parameter_is_refused_by_its_name_and_without_its_value() {
+    fn error_about_an_unknown_parameter_contains_its_name_but_not_its_value() {
         for (url, why) in [
             (
                 "redis://host?timeout=5s3cret",
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// After an `@`, a parameter may be a part of a password.
+    /// The text before the `@` may be a part of a password.
     #[test]
     fn address_with_an_at_sign_after_its_host_is_refused_without_showing_it() {
         for url in [
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn address_of_another_kind_of_master_names_its_crate() {
+    fn error_about_a_mysql_or_zookeeper_url_names_the_crates_for_these_masters() {
         for url in [
             "mysql://user:s3cret@host/db",
             "mysqls://user:s3cret@host/db",
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn same_server_is_recognised_with_another_database_or_user() {
+    fn addresses_that_differ_in_database_or_user_name_the_same_server() {
         let a = Address::parse("redis://LOCALHOST:7000/0").ok();
         let b = Address::parse("redis://user:pw@127.0.0.1:7000/3").ok();
         assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));
@@ -467,7 +467,7 @@ mod tests {
 
         #[cfg(feature = "tls-rustls")]
         #[test]
-        fn client_address_keeps_tls_and_requires_name_checks() {
+        fn client_address_keeps_tls_and_is_refused_without_host_name_checks() {
             let address = over_tls(false).expect("good");
             assert!(address.tls && address.wants_tls());
             assert_eq!(address.name().as_str(), "example.org:6380");

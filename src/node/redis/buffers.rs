@@ -64,7 +64,8 @@ impl Input {
         }
     }
 
-    /// The free space into which the socket reads. It is never empty.
+    /// The free space into which the socket reads, at least one byte. An error means that the reply is longer than
+    /// [`LARGEST`].
     pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
         if self.start == self.end {
             self.start = 0;
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_without_an_end_is_an_error() {
+    fn reply_longer_than_the_limit_is_an_error() {
         let mut input = Input::new();
         let piece = [b'x'; 1 << 10];
         let fed = (0..2 * LARGEST / piece.len()).find(|_| {
@@ -160,7 +161,7 @@ mod tests {
         });
         assert!(
             fed.is_some(),
-            "the buffer must refuse a reply without an end"
+            "the buffer must refuse a reply that never ends"
         );
     }
 

@@ -1,19 +1,19 @@
-//! Finds the command that is called in one line of a script. It is needed because some servers name only the line in an
-//! error.
+//! Finds the command that one line of a script calls. This is needed because the errors of some servers contain only
+//! the number of the line.
 
 use crate::keys::Family;
 
-/// The command that is called in one line of a script, and its keys.
+/// The command that one line of a script calls, and the family of its keys.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Call<'a> {
     /// The name of the command, as the script writes it.
     pub(super) command: &'a str,
-    /// The family of keys that the call uses (lock keys, counters and so on), if the line shows it.
+    /// The family of keys that the call uses (lock keys, counters and so on); `None` if the line does not show it.
     pub(super) family: Option<Family>,
 }
 
 impl<'a> Call<'a> {
-    /// Finds the call in one line of a script. A line has at most one call
+    /// Finds the call in one line of a script; `None` if the line has no call. A line has at most one call
     /// (`every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_script`).
     pub(super) fn read(line: &'a str) -> Option<Self> {
         let (_, rest) = line.split_once("call('")?;

@@ -1,5 +1,6 @@
-//! An operator's connection to one master while masters are replaced. It reads and changes the generation marker, the
-//! connected clients, and the fencing counters.
+//! An operator's connection to one master while masters are replaced. Over this connection, an operator reads and
+//! raises the generation marker and the fencing counters, lists the connected clients, and closes connections of
+//! outdated clients.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,11 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The number of keys that one message reads or writes.
 const TOGETHER: usize = 500;
 
-/// The largest number of stored values that are counted.
+/// If the master has more stored values than this, they are not all counted.
 const MOST_VALUES: usize = 1000;
 
-/// Executes an operator's operation on the master of `shared`, and then reads the master's state. Uses a connection of
-/// its own.
+/// Executes an operator's operation on the master of `shared`, and then reads the master's state. Uses a separate
+/// connection for this.
 pub(super) async fn change(shared: &std::sync::Arc<Shared>, order: ChangeOrder) -> ChangeSeen {
     let mut seen = ChangeSeen::default();
     if let Err(fault) = carried_out(shared, &order, &mut seen).await {
@@ -47,7 +48,8 @@ async fn carried_out(
     let database = shared.address.info.redis_settings().db();
     if database != 0 {
         let selected = talk.say(&["SELECT", &database.to_string()]).await;
-        // An order that looks for missing rights tries this command again, and names the right.
+        // Ignore an error here if the order is to look for missing rights: that order runs SELECT again, and reports
+        // the right that is missing.
         if !matches!(order, ChangeOrder::Rights { .. }) {
             selected?;
         }
@@ -56,7 +58,7 @@ async fn carried_out(
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
         ChangeOrder::Look => {}
-        // Every step of an operator begins with this order. So a missing right is found before anything is written.
+        // Every step of a replacement begins with this order. So a missing right is found before anything is written.
         ChangeOrder::Rights { scope, keys: None } => {
             talk.missing_rights(shared, scope, seen).await?;
         }
@@ -100,11 +102,12 @@ async fn carried_out(
         ChangeOrder::Carry(counters) => seen.owned = talk.carry(counters).await?,
     }
     let looked = talk.look(seen).await;
-    // A missing right explains why a part of the state could not be read.
+    // If rights are missing, report these instead of the error that occurred when the state was read, because they are
+    // its cause.
     lacking(&seen.missing).map_or(looked, Err)
 }
 
-/// The fault of an operator's user that does not have these rights; `None` if there are none.
+/// The fault that lists the rights that an operator's user lacks; `None` if `missing` is empty.
 fn lacking(missing: &[MissingRight]) -> Option<Fault> {
     if missing.is_empty() {
         return None;
@@ -179,7 +182,8 @@ impl Talk {
         Ok(said)
     }
 
-    /// Sends the commands that were written, and calls `each` with the index and the reply of each of them.
+    /// Sends the written commands, and calls `each` for each reply, with the index of the command and the reply.
+    /// `count` is the number of commands.
     async fn receive(
         &mut self,
         count: usize,
@@ -192,13 +196,14 @@ impl Talk {
         }
     }
 
-    /// Loads a script, and returns its digest. So operators need no other rights to scripts than clients.
+    /// Loads a script, and returns its SHA1 digest. Scripts are called by digest, as clients do, so operators need no
+    /// additional rights.
     async fn load(&mut self, script: &str) -> Result<String, Fault> {
         Ok(self.say(&["SCRIPT", "LOAD", script]).await?.text())
     }
 
-    /// Tries the commands that the steps of an operator need, and records the rights that the user does not have.
-    /// If there are none, also reads the keys of all values and fencing counters. Changes nothing.
+    /// Tries the commands that the steps of an operator need, and records the rights that the user does not have. If no
+    /// right is missing, also reads the keys of all values and fencing counters. Changes nothing on the master.
     async fn missing_rights(
         &mut self,
         shared: &Shared,
@@ -218,7 +223,8 @@ impl Talk {
             let Some(right) = need.missing(&scope.prefix, value) else {
                 return;
             };
-            // Without a configured prefix, the locks may have any names. The keys that exist show these names.
+            // Without a configured prefix, the names of the locks are unknown here. Rights to their keys are checked
+            // later, for the keys that exist (`missing_rights_to`).
             let unclear = scope.prefix.is_empty() && need.is_about_a_lock();
             if !(unclear && matches!(right, Right::Keys(_))) {
                 MissingRight::add(missing, right, need.purposes());
@@ -233,8 +239,8 @@ impl Talk {
         Ok(())
     }
 
-    /// Tries to read and to write each key that is used when these values and counters are copied. Changes nothing. The
-    /// user has the rights to run the commands (`missing_rights`).
+    /// Checks whether the user may read and write each key that is used when these values and counters are copied.
+    /// Changes nothing on the master. `missing_rights` has already checked the rights to run the commands.
     async fn missing_rights_to(
         &mut self,
         keys: &[Vec<u8>],
@@ -315,7 +321,8 @@ impl Talk {
         Ok(())
     }
 
-    /// Reads at most `most` keys of the family (lock keys, counters, values and so on).
+    /// Reads the keys of the family (lock keys, counters, values and so on). Stops when it has found at least `most`
+    /// keys.
     async fn keys(&mut self, family: Family, most: usize) -> Result<Vec<Vec<u8>>, Fault> {
         let pattern = keys::pattern(family.before().as_bytes());
         let pattern = String::from_utf8_lossy(&pattern).into_owned();
@@ -346,7 +353,7 @@ impl Talk {
         Ok(names.collect())
     }
 
-    /// Reads the fencing counters with a value of at least `least`.
+    /// Reads the fencing counters whose value is at least `least`, in microseconds since 1970.
     async fn counters(&mut self, least: u64) -> Result<Vec<Counter>, Fault> {
         let keys = self.keys(Family::Fence, usize::MAX).await?;
         let mut found = Vec::new();
@@ -362,7 +369,7 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises each of these fencing counters to the value given with it. Returns the counters that were not raised
+    /// Raises each of these fencing counters to the value in its pair. Returns the counters that were not raised
     /// because an owner holds the lock, each with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = self.load(&with_parts(CARRY.source)).await?;

@@ -1,5 +1,5 @@
-//! A connection to a master over which the caller sends a message and waits for the replies. It is for inspections and
-//! operators, and is separate from the connection of the link.
+//! A connection to a master over which the caller sends a message and waits for the replies. Inspections and operators
+//! use such a connection. It is separate from the connection that the link uses for locks.
 
 use std::io;
 use std::task::Poll;
@@ -46,8 +46,8 @@ impl Conversation {
         .await
     }
 
-    /// Connects and authenticates, without the rest of the handshake. It is for a master that refuses a later part of
-    /// the handshake.
+    /// Connects and authenticates, without the rest of the handshake. This also works with a master that refuses a
+    /// later part of the handshake.
     pub(super) async fn introduce(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
         let mut talk = Self::dial(shared).await?;
         in_time(shared, async {

@@ -17,8 +17,8 @@ use crate::node::{
 pub(super) enum NoAnswer {
     /// The master replied with an error.
     Fault(Fault),
-    /// The reply cannot belong to this request. Then later replies may belong to the wrong requests too, so the
-    /// connection must be closed.
+    /// The reply cannot belong to this request. Later replies would then be taken for the answers to wrong requests, so
+    /// the connection must be closed.
     Malformed(Fault),
 }
 
@@ -28,7 +28,8 @@ impl NoAnswer {
     }
 }
 
-/// Decodes a reply into the answer to its request. `memory` decides whether a stored value is trusted.
+/// Decodes a reply into the answer to its request. `memory` decides whether a stored value was written in this server
+/// run.
 pub(super) fn decode(
     request: &Request,
     value: &Value<'_>,
@@ -38,7 +39,7 @@ pub(super) fn decode(
         return Err(NoAnswer::Fault(refused(Script::of(request), error)));
     }
     let shape = match request {
-        // The reply to an extension has the same form for every kind of lock, so the shapes of the locks are ignored.
+        // The reply to an extension has the same form for every kind of lock, so it is decoded as for a plain lock.
         Request::Extend { .. } => Shape::plain(),
         _ => request.shape(),
     };
@@ -172,7 +173,8 @@ fn permitted(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     }
 }
 
-/// Converts one digit for each slot (1 means free) into bits.
+/// Converts one digit for each slot (1 means free) into a number whose bit `i` is set if slot `i` is free. `None` if
+/// the digits are malformed.
 fn free_slots(permit: &Permit, digits: &[u8]) -> Option<u64> {
     if digits.len() != usize::from(permit.permits()) {
         return None;
@@ -248,7 +250,8 @@ fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, N
     }))
 }
 
-/// Decodes the result for one lock of an extension. It is one digit of the reply to EXTEND or KEEP.
+/// Decodes the result for one lock of an extension from its digit in the reply of the script EXTEND or KEEP. `None` for
+/// an unknown digit.
 fn extended(digit: u8) -> Option<Extended> {
     Some(match digit {
         b'0' => Extended::NotOurs,
@@ -280,7 +283,8 @@ fn line(refused: &[Value<'_>]) -> QueueInfo {
     }
 }
 
-/// Decodes the note of a lock; `None` if the note does not belong to the lock value `holder`.
+/// Decodes the note of a lock. `None` if there is no note, or if the note belongs to another holder than `holder`, the
+/// value of the lock key.
 fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     match note {
         Some(Value::Bulk(note)) => Note::read(note, holder?),
@@ -288,7 +292,8 @@ fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     }
 }
 
-/// Decodes for which items the notes were written. For a lock on several keys, the notes of all keys must be written.
+/// Decodes for which items the notes were written. For a lock on several keys, this is true only if the notes of all
+/// keys were written. `None` if the reply is malformed.
 fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
     let mut written = Vec::with_capacity(items.len());
     for item in items {
@@ -299,7 +304,7 @@ fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
     said.is_empty().then_some(Answer::Noted(written))
 }
 
-/// Decodes one page of keys, and the cursor of the next page.
+/// Decodes one page of keys, and the cursor of the next page. `None` if the reply is malformed.
 fn listed(page: &[Value<'_>]) -> Option<Answer> {
     let [cursor, Value::Array(keys)] = page else {
         return None;
@@ -312,7 +317,7 @@ fn listed(page: &[Value<'_>]) -> Option<Answer> {
     })
 }
 
-/// Decodes the state of a lock, from the reply to LOOK or BREAK.
+/// Decodes the state of a lock from the reply of the script LOOK or BREAK. `None` if the reply is malformed.
 fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
     let (holder, ttl, counter, line, lives, said) = match state {
         [
@@ -351,7 +356,8 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
     })
 }
 
-/// Decodes the leader's term from the holder's note. `holder` is the value of the lock key.
+/// Decodes the leader's term from the holder's note. `holder` is the value of the lock key. `None` if the note is
+/// missing or contains no term.
 fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
     match said {
         Value::Bulk(note) => Note::term(note, holder?),
@@ -359,7 +365,7 @@ fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
     }
 }
 
-/// Decodes one of the holds that share a lock: its value, its remaining time, and its note.
+/// Decodes one of the holds that share a lock: its value, its remaining TTL, and its note. `None` if it is malformed.
 fn hold(said: &[Value<'_>]) -> Option<Hold> {
     let [Value::Bulk(value), lives @ Value::Int(_), said] = said else {
         return None;

@@ -1,9 +1,9 @@
-//! How a server executes a release, which compares the value of the lock key and deletes the key. It runs this
-//! library's script, or a built-in command that takes about half the time.
+//! How a server executes a release: it compares the value of the lock key, and deletes the key if the value is that of
+//! the client. The server runs this library's script, or a built-in command that takes about half the time.
 //!
 //! The server's version shows whether it has the command. A trial shows whether this user may use the command, and
-//! whether a proxy passes it on. The first release for which the command would be enough is sent as a script call. The
-//! trial is sent directly after it: the same release as a command, which finds the key already deleted. So no release
+//! whether a proxy passes it on. The first release that the command could execute is sent as a script call. Directly
+//! after it, the same release is sent as a command. This is the trial; it finds the key already deleted. So no release
 //! depends on a command that has not yet worked on this connection.
 
 use super::resp::{Command, Value};
@@ -24,8 +24,8 @@ pub(super) enum Deletion {
 }
 
 impl Deletion {
-    /// Chooses how releases are executed first, by the server's Valkey version; `None` for other servers. Valkey also
-    /// reports a Redis version, which only shows compatibility and is ignored.
+    /// Chooses how a new connection executes releases. `valkey` is the server's Valkey version; `None` for other
+    /// servers. Valkey also reports a Redis version, which only shows compatibility and is ignored.
     pub(super) fn of(valkey: Option<&str>) -> Self {
         let major = valkey.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
         if major.is_some_and(|major| major >= 9) {
@@ -40,8 +40,8 @@ impl Deletion {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// Appends a trial if the command is untried. The trial repeats the first of the `written` releases for which the
-    /// command is enough. Returns whether a trial was appended.
+    /// Appends a trial if the command is untried. The trial repeats the first of the `written` releases that the
+    /// command can execute. Returns whether a trial was appended.
     pub(super) fn try_behind<'a>(
         &mut self,
         mut written: impl Iterator<Item = &'a Request>,
@@ -62,8 +62,8 @@ impl Deletion {
         };
     }
 
-    /// Whether the server refused the command, so that the script must be used. A trial cannot detect every refusal:
-    /// for a key that is not ours the command only reads, and a replica or a server with too few replicas allows that.
+    /// Whether the server refused the command, so that the script must be used. A trial cannot detect every refusal: it
+    /// finds the key deleted, so the command only reads, and a replica or a server with too few replicas allows reads.
     pub(super) fn is_refused(value: &Value<'_>) -> bool {
         matches!(value, Value::Error(error) if !error.starts_with(b"WRONGTYPE "))
     }
@@ -81,10 +81,12 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Whether the built-in command is enough for this release, because it only has to compare and delete.
+/// Whether the built-in command can execute this release, because the release only has to compare the value and delete
+/// the key.
 ///
-/// The command is not enough if the claim's acquire may be sent again because the master has lost its scripts. Then the
-/// release must fail too, for lack of its script; otherwise it would overtake the acquire.
+/// The script must be used if the claim's acquire may be sent again because the master has lost its scripts. The
+/// release then fails too, because its script is missing, and is sent again after the acquire. The command would
+/// succeed at once, and so overtake the acquire.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()

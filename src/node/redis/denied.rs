@@ -1,6 +1,6 @@
-//! Reads from an error which command, key or channel the user has no right to use.
+//! Reads from an error whether the user lacks the right to a command, a key or a channel.
 
-/// A command, key or channel that a user has no right to use, according to an error.
+/// The type of the object that a user has no right to use, according to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
     Command,
@@ -9,9 +9,11 @@ pub(super) enum Denied {
 }
 
 impl Denied {
-    /// Reads the error. Its wording differs between server versions.
+    /// Reads the type from the text of a permission error. The wording differs between server versions. A text with
+    /// none of the known wordings is taken for an error about a command.
     pub(super) fn of(text: &str) -> Self {
-        // The error also quotes the user's name, which may be any text. So search for words that come after the name.
+        // The error also quotes the user's name, which can be any text. So search only for words that come after the
+        // name.
         if text.contains("to run the '") || text.contains("can't run this command") {
             Self::Command
         } else if text.contains("access a key") || text.contains("one of the keys") {

@@ -23,14 +23,15 @@ const STAGGER: Duration = Duration::from_millis(100);
 /// The largest number of addresses that are tried for one host name.
 const MOST_ADDRESSES: usize = 8;
 
-/// The kernel ends a connection after the connect timeout without an acknowledgement, but not earlier than this (1 s).
+/// The kernel ends a connection if the server has not acknowledged data for the connect timeout, but at least for this
+/// time (1 s).
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// The kernel ends a connection without an acknowledgement at the latest after this time (60 s), even if the connect
+/// The kernel ends a connection if the server has not acknowledged data for this time (60 s), even if the connect
 /// timeout is longer.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
-/// Connects to the master. Dropping the future ends the attempt, except for a name lookup. The lookup continues, and
-/// the next attempt waits for its result.
+/// Connects to the master. Dropping the future cancels the attempt, except for a running name lookup. The lookup
+/// continues, and the next attempt to connect waits for its result.
 pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     match shared.address.info.addr() {
         ConnectionAddr::Tcp(host, port) => {
@@ -61,7 +62,7 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
 }
 
 /// Sorts the addresses so that IPv4 and IPv6 alternate, and otherwise keeps the resolver's order. So if one of the two
-/// protocols does not work, the second address that is tried uses the other protocol.
+/// protocols does not work, the second address that is tried uses the working one.
 fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses
@@ -77,8 +78,8 @@ fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     ordered
 }
 
-/// Connects to the first of these addresses that accepts. The next address is tried when the previous one has failed,
-/// or has not answered for [`STAGGER`].
+/// Connects to several addresses in turn, and returns the first stream that is established. The next address is tried
+/// when the previous address has failed, or has not answered for [`STAGGER`].
 async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut rest = addresses.into_iter();
     let mut trying = FuturesUnordered::new();

@@ -1,5 +1,5 @@
-//! The link to a Redis master without its actor, for simulations. The simulation provides network and time, and drives
-//! the state machine that runs in production.
+//! The link to a Redis master without its actor, for simulations. The simulation provides network and time, and runs
+//! the same state machine as production.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::runtime::BoxFuture;
 ///
 /// A request that is [sent](Node::send) waits in the mailbox until the next [`turn`](Self::turn). The caller connects
 /// at [`Stage::Dial`], moves bytes in both directions at [`Stage::Talk`], and closes the connection at any other stage.
-/// It calls [`tick`](Self::tick) at the requested time. All times must come from one monotonic clock.
+/// It calls [`tick`](Self::tick) at the time [`wake_at`](Wants::wake_at). All times must come from one monotonic clock.
 ///
-/// Replies are delivered during these calls.
+/// Replies reach the senders of the requests during the calls of these methods.
 pub struct Driver {
     shared: Arc<Shared>,
     seed: u64,
@@ -46,8 +46,8 @@ impl Driver {
         }
     }
 
-    /// Calls `step` with the link. The first call creates the link, as the first request creates the actor in
-    /// production. The time limit for the first connection begins then.
+    /// Calls `step` with the link. The first call creates the link, just as in production the first request creates the
+    /// actor. The time limit for the first connection begins when the link is created.
     fn link<T>(&self, now: Instant, step: impl FnOnce(&mut Link) -> T) -> T {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         step(link.get_or_insert_with(|| Link::new(self.shared.clone(), self.seed, now)))

@@ -13,7 +13,7 @@ use crate::node::{
 };
 
 impl Scripts {
-    /// Writes one request as one command. A value is stored together with `run`, the id of the server run.
+    /// Writes one request as one command. `run` is the id of the server run, which is stored together with a value.
     pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) {
         let shape = request.shape();
         match request {
@@ -122,8 +122,8 @@ impl Scripts {
         }
     }
 
-    /// Begins the call of a script for a group: writes the keys and the random value. `args` is the number of arguments
-    /// without the modes of the keys.
+    /// Begins the call of a script for a group: writes the keys and the random value. `args` is the number of
+    /// arguments, including the random value, but without the modes of the keys.
     fn call_group<'a>(
         &self,
         script: Script,
@@ -176,8 +176,8 @@ impl Scripts {
         }
         for item in items {
             let claim = &item.claim;
-            // A withdrawn claim stays in the list with a TTL of 0, as in EXTEND. The script then does not touch its
-            // lock.
+            // A withdrawn claim stays in the list with a TTL of 0, as for the script EXTEND. The script does not change
+            // the lock of such a claim.
             let ttl = if claim.is_withdrawn() {
                 0
             } else {
@@ -212,8 +212,8 @@ impl Scripts {
 
     fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
         let (ticket, noted) = (claim.ticket(), claim.is_noted());
-        // The script expects the flag for the note after the two arguments about the queue. So these two are written
-        // even without a ticket if there may be a note.
+        // The script expects the flag for the note after the two arguments about the queue. So if there may be a note,
+        // write these two arguments even for a claim without a ticket.
         let place = (ticket.is_some() || noted).then(|| match ticket {
             Some(ticket) => (&*ticket.waiter, leave),
             None => ("", false),
@@ -238,8 +238,8 @@ impl Scripts {
         let noted = claim.is_noted();
         let place = match ticket {
             Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
-            // The script expects the flag for the note after the two arguments about the queue, so write these two even
-            // without a ticket.
+            // The script expects the flag for the note after the two arguments about the queue. So if there may be a
+            // note, write these two arguments even for a claim without a ticket.
             Some(None) if noted => Some(("", 0)),
             _ => None,
         };
@@ -261,8 +261,8 @@ impl Scripts {
             command.arg(item.claim.key());
         }
         for item in items {
-            // A withdrawn claim stays in the list with a TTL of 0, and the script does not touch its lock. Otherwise an
-            // extension that arrives after the release would restore the key.
+            // A withdrawn claim stays in the list with a TTL of 0, and the script does not change its lock. Otherwise
+            // an extension that arrives after the release would restore the lock key.
             let wanted = !item.claim.is_withdrawn();
             let ttl = if wanted { millis(item.ttl) } else { 0 };
             command.arg(item.claim.token().to_hex());
@@ -325,7 +325,7 @@ fn modes(command: &mut Command<'_>, group: &Group) {
     }
 }
 
-/// Writes the arguments with which all fenced acquires begin: the key, the value, the TTL and the proposed number.
+/// Writes the first arguments of every fenced acquire: the key, the value, the TTL and the proposed fencing number.
 fn bid(command: &mut Command<'_>, claim: &Claim, ttl: Duration, proposal: u64) {
     command.arg(claim.key()).arg(claim.token().to_hex());
     command.number(millis(ttl)).number(proposal);

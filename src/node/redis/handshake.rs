@@ -27,7 +27,7 @@ use crate::settings::RestartGuard;
 /// The result of a handshake: the initial state of a connection.
 pub(super) struct Negotiated {
     pub(super) scripts: Scripts,
-    /// The time until which this master's votes do not count.
+    /// The time until which this master's votes do not count because it may have restarted.
     pub(super) quarantined_until: Instant,
     pub(super) memory: Memory,
     /// Why this master gives this client no votes on this connection; `None` if it gives votes.
@@ -37,7 +37,8 @@ pub(super) struct Negotiated {
     /// The time at which this client found no generation marker on the master; `None` if there is a marker, or if this
     /// user may not read it.
     pub(super) unmarked: Option<Instant>,
-    /// For how long from now on the master's votes do not count because it had lost its generation marker.
+    /// How long, from the end of the handshake on, the master's votes do not count because it had lost its generation
+    /// marker; `None` if it had not.
     pub(super) restored: Option<Duration>,
     /// The smallest number of acquires for which one combined call is faster on this server than single calls.
     pub(super) least_acquires: usize,
@@ -52,9 +53,9 @@ pub(super) struct Handshake {
     second: bool,
     scripts: Scripts,
     info: Vec<u8>,
-    /// The fault with which the server refused to report `info`; `None` if it reported it.
+    /// The fault with which the server refused INFO; `None` if it did not refuse.
     untold: Option<Fault>,
-    /// The client id that the server gave this connection, if the user may ask for it.
+    /// The client id that the server gave this connection; `None` if the user may not read it.
     id: Option<i64>,
     quarantined_until: Instant,
     memory: Memory,
@@ -82,7 +83,7 @@ enum Asked {
     /// Sets the names of the library and the process in `CLIENT LIST`. An error is ignored: some servers do not have
     /// the command, and some users may not run it.
     Courtesy,
-    /// Sets the name of the connection, which shows which masters the client uses.
+    /// Sets the name of the connection. The name shows operators which masters the client is configured for.
     Name,
     Info,
     /// Reads the generation marker.
@@ -127,8 +128,8 @@ impl Handshake {
         asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        // Read the marker after setting the connection's name. So when an operator raises the marker, every client that
-        // has read the old marker can be found by its name.
+        // Read the marker after setting the connection's name. So when an operator raises the marker, every connection
+        // that has read the old marker already has a name by which the operator can find it.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Marker);
         let scripts = Scripts::of(shared.options.configuration);
@@ -154,7 +155,7 @@ impl Handshake {
     }
 
     /// Handles one reply. The first fault ends the handshake. Later replies are then ignored, because their faults may
-    /// only follow from the first one.
+    /// only be consequences of the first fault.
     pub(super) fn note(
         &mut self,
         shared: &Shared,
@@ -166,7 +167,8 @@ impl Handshake {
         };
         match (asked, value) {
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
-            // The handshake has not subscribed to anything yet. A server that still sends pushes might never stop.
+            // The handshake has not subscribed to anything yet. A server that sends pushes nevertheless might never
+            // stop sending them.
             (_, Value::Push(_)) => {
                 return Err(malformed(
                     "the master sent a message before the client subscribed to any channel",
@@ -264,8 +266,8 @@ impl Handshake {
     }
 
     /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). This check does not
-    /// refuse a client whose step is later than the marker. The scripts refuse it, because the marker may be raised
-    /// while the connection lasts.
+    /// refuse a client whose step is later than that of the marker. The scripts refuse such a client instead, because
+    /// the marker may be raised while the connection lasts.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
@@ -278,8 +280,8 @@ impl Handshake {
                 return;
             }
             None => {
-                // Set the connection's plain name. From this name, an operator who closes masters sees that this client
-                // will not be notified.
+                // This user may not read the marker. Set the connection's plain name: it shows an operator who closes
+                // masters that this client does not notice the change.
                 Command::words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
                 self.asked.push_back(Asked::Courtesy);
                 return;
@@ -291,8 +293,8 @@ impl Handshake {
             None => options.markers.saw_none(name),
         }
         if self.unnamed && options.configuration.step() == 0 {
-            // Without a name, an operator cannot find this connection to close it. So its scripts must check the
-            // marker.
+            // An operator who replaces masters finds connections by their names, and cannot close this connection
+            // without a name. So its scripts must check the marker.
             self.scripts = Scripts::checked(options.configuration);
             let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
@@ -339,7 +341,8 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        // The address may now lead to another server than the previous connection did.
+        // The address may lead to another server than at the previous connection. `other` is the time until which such
+        // a server must not vote.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
@@ -357,16 +360,16 @@ impl Handshake {
     }
 }
 
-/// Decodes the value of the key that holds the generation marker. `None` if this user may not read the key, and this
-/// client does not need it.
+/// Decodes the value of the key that holds the generation marker. `None` if this user may not read the key, which is
+/// allowed if this client's masters have never been replaced.
 fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {
         Value::Nil => Seen::Nothing,
         Value::Bulk(text) => Marker::read(text).map_or(Seen::Strange, Seen::Marker),
         Value::Error(error) => match server_fault(error) {
             Fault::WrongType => Seen::Strange,
-            // The masters of this client have never been replaced. The rights of its user may be from a time before
-            // generation markers existed.
+            // The masters of this client have never been replaced. The rights of its user may have been granted for a
+            // version without generation markers.
             Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
             fault => return Err(fault),
         },
@@ -411,8 +414,9 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
     }
 }
 
-/// Converts an error reply to HELLO into a fault. Servers quote words that they do not accept, and these may contain
-/// the password or a part of it. So if the connection uses a password (`secret`), the fault does not quote the server.
+/// Converts an error reply to HELLO into a fault. Servers quote words that they do not accept, and such words may
+/// contain the password or a part of it. So if the connection uses a password (`secret` is true), the fault does not
+/// quote the server.
 fn hello_fault(error: &[u8], secret: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
     let lower = text.to_ascii_lowercase();

@@ -21,7 +21,8 @@ use crate::settings::RestartGuard;
 /// How many times the clock and the round trip are measured. The fastest measurement is used.
 const SAMPLES: usize = 5;
 
-/// Inspects the master of `shared`, over a connection of its own.
+/// Inspects the master of `shared`, over a separate connection. `scope` has the settings that determine the rights to
+/// check.
 pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     let mut found = Inspection::new(shared.address.name().clone());
     let began = Instant::now();
@@ -71,7 +72,7 @@ async fn pace(
         let sent = Instant::now();
         let mut theirs = None;
         Command::words(connection.out(), &["TIME"]);
-        // A vote must arrive within the node timeout, so each measurement gets this time limit too.
+        // Each measurement has the time limit of a vote.
         let limit = shared.options.node_timeout;
         within(
             limit,
@@ -89,8 +90,8 @@ async fn pace(
     Ok(())
 }
 
-/// Sends all other requests of the inspection in one message. The time limit is that of a handshake, which consists of
-/// about as many requests.
+/// Sends all other requests of the inspection in one message. They have the time limit of a handshake, which consists
+/// of about as many requests.
 async fn interview(
     shared: &Shared,
     scope: &Scope,
@@ -126,7 +127,8 @@ fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
         MissingRight::add(&mut found.missing, right, need.purposes());
     }
-    // This connection has subscribed to the channel, so a successful PUBLISH reaches at least one receiver.
+    // This connection has subscribed to the channel before. So if the user has both rights, at least one receiver gets
+    // the message of the PUBLISH.
     if need.is("PUBLISH {wake} x") {
         found.wake_ups = matches!(value, Value::Int(1..));
     }
@@ -156,7 +158,7 @@ fn millis(value: &Value<'_>) -> Option<i64> {
     number(0)?.checked_mul(1000)?.checked_add(number(1)? / 1000)
 }
 
-/// Reads the value of one setting from the reply to CONFIG GET.
+/// Reads the value of one setting from the reply to CONFIG GET; `None` if the server did not report it.
 fn setting(value: &Value<'_>) -> Option<String> {
     match value {
         Value::Array(pair) => {

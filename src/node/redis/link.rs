@@ -29,12 +29,12 @@ use crate::repeats::warn_seldom;
 /// The time for which a link still tries to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a request of a burst may wait in this process before it is sent, as a multiple of the node timeout. In this
-/// time the master executes earlier requests. A request that waits in this process does not time out at the master, and
-/// is not sent twice (`excess_requests_to_a_slow_master_wait_without_timeouts`).
+/// How long a request of a burst may wait in this process before it is sent, as a multiple of the node timeout.
+/// Meanwhile the master executes earlier requests. While a request waits in this process, the node timeout does not run
+/// for it, so it is not given up and repeated (`excess_requests_to_a_slow_master_wait_without_timeouts`).
 const BURST_TIMEOUTS: u32 = 10;
 
-/// The fault of requests whose runtime was shut down.
+/// The text of the fault that requests get when the runtime of the link was shut down.
 const SHUT_DOWN: &str = "the connection to the master was shut down";
 
 /// The link to one master: the state of its connection, and the master's pending releases.
@@ -45,19 +45,19 @@ pub(super) struct Link {
     back_off: BackOff,
     input: Input,
     output: Output,
-    /// The time until which requests wait for a new connection; `None` if requests do not wait for one.
+    /// The time until which requests wait for a new connection; `None` if they are refused at once.
     patience: Option<Instant>,
     /// The time at which requests last began to wait for a connection. If the connection breaks again soon after this
     /// time, requests are refused instead of waiting again.
     patient_at: Instant,
     /// Why there is no connection now.
     fault: Fault,
-    /// The time at which the link noticed that the handle of the master was dropped.
+    /// The time at which the link noticed that the handle of the master was dropped; `None` before.
     closed_at: Option<Instant>,
     batch: Vec<Queued>,
     /// Whether the built-in delete command must not be tried again, because a connection ended during a trial.
     never_try: bool,
-    /// Whether another link continues for this one.
+    /// Whether another link continues the work of this one.
     handed_over: bool,
 }
 
@@ -112,7 +112,8 @@ impl Link {
         }
     }
 
-    /// Continues for an earlier link, which left these releases.
+    /// Makes this link continue the work of an earlier link. `pending` are the releases that the earlier link could not
+    /// deliver.
     pub(super) fn continuing(mut self, pending: PendingReleases) -> Self {
         self.pending_releases = pending;
         self
@@ -174,8 +175,8 @@ impl Link {
         self.tick(now);
     }
 
-    /// Returns the time limit of a step of the connection that begins at `now`. Requests that would have waited for the
-    /// whole previous step, whose limit was `before`, wait for the new step as well.
+    /// Returns the time limit of a step of making the connection; the step begins at `now`. `before` is the time limit
+    /// of the previous step. Requests that were to wait for the whole previous step wait for the new step as well.
     fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
         if self.patience == Some(before) {
@@ -244,7 +245,7 @@ impl Link {
         }
     }
 
-    /// Gives the second message of the handshake a time limit of its own.
+    /// Sets a new time limit for the second message of the handshake.
     fn begin_second_message(&mut self, now: Instant) {
         if let State::Handshaking { until, .. } = self.state {
             let extended = self.extend_patience(until, now);
@@ -269,12 +270,13 @@ impl Link {
         }
     }
 
-    /// Takes requests from the mailbox and writes them. Returns `true` if there may be more.
+    /// Takes requests from the mailbox and writes them. Returns `true` if the mailbox may contain more requests that
+    /// can be sent now.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // A request that arrives while the connection is made waits no longer than the requests that came earlier:
-            // all of them are refused at the same time. After the connection attempt itself has timed out, they are
-            // refused with the fault of that timeout.
+            // A request that arrives while the connection is made waits no longer than earlier requests: `patience` is
+            // the same for all of them. If the connection attempt itself has timed out, do not refuse them here: `tick`
+            // refuses them with the fault of that timeout.
             if matches!(self.state, State::Dialing { until } | State::Handshaking { until, .. } if now < until)
             {
                 self.lose_patience(now);
@@ -336,7 +338,7 @@ impl Link {
         self.lose_patience(now);
     }
 
-    /// Refuses the requests that wait for a connection, if their time is over.
+    /// Refuses the requests that wait for a connection, if the time until which they wait (`patience`) has passed.
     fn lose_patience(&mut self, now: Instant) {
         if matches!(self.state, State::Online(_)) {
             return;
@@ -349,8 +351,8 @@ impl Link {
         }
     }
 
-    /// Called when no request may be outstanding. If the handle of the master was dropped, the link ends when nothing
-    /// is left to deliver, or when [`LINGER`] has passed.
+    /// Ends the link if the handle of the master was dropped, and either no request or release is left to deliver, or
+    /// [`LINGER`] has passed. Called when possibly no request is outstanding.
     pub(super) fn settle(&mut self, now: Instant) {
         let closed_for_good = |closed: Instant| now >= closed + LINGER;
         if !self.closed_at.is_some_and(closed_for_good) {
@@ -394,14 +396,15 @@ impl Link {
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // Requests that are refused from now on were not sent. Their fault must say so, and name the cause of the loss.
+        // Requests that are refused from now on have not been sent. Their fault must show this, and name the cause of
+        // the loss.
         self.fault = match (lived, fault) {
             (None, fault)
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
         // Requests wait for the next connection for a while, because a restart takes only a moment. They do not wait if
-        // the master had stopped answering, or if requests began such a wait shortly before.
+        // the master had stopped answering, or if requests already waited like this shortly before.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {
@@ -417,7 +420,7 @@ impl Link {
         self.shared.mailbox.rest();
     }
 
-    /// Answers all waiting requests with `fault`.
+    /// Answers all requests in the mailbox with `fault`.
     fn refuse_all(&mut self, fault: &Fault) {
         self.shared.mailbox.take(usize::MAX, &mut self.batch);
         self.refuse_batch(fault);
@@ -431,8 +434,8 @@ impl Link {
     }
 
     /// Ends the link early, because its runtime is being shut down. Answers the outstanding requests; a release among
-    /// them becomes pending. Returns the pending releases for another link, which continues for this one. `None` if the
-    /// master's handle was dropped and nothing is left to deliver.
+    /// them becomes pending. Returns the pending releases for another link, which continues the work of this one.
+    /// `None` if no other link is needed, because the master's handle was dropped and no release is pending.
     pub(super) fn hand_over(&mut self) -> Option<PendingReleases> {
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             let gone = Fault::Disconnected(SHUT_DOWN.into());
@@ -447,7 +450,7 @@ impl Link {
     }
 }
 
-/// Answers the remaining requests and frees the mailbox, unless another link continues.
+/// Answers the remaining requests with a fault, unless another link continues the work of this one.
 impl Drop for Link {
     fn drop(&mut self) {
         if self.handed_over {

@@ -12,9 +12,10 @@ use crate::node::{Fault, Request};
 use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK_US};
 use crate::protocol::marker::Configuration;
 
-/// The expiry of a fencing counter when a script sets it: one day, so that old counters do not accumulate, plus the
-/// 1,000 s in which grants do not renew the expiry (`scripts/fence/raise.lua`), plus the second by which a number may be
-/// ahead of the master's clock. If the counter is further ahead, the difference is added (`scripts/fence/lives.lua`).
+/// The expiry of a fencing counter when a script sets it: one day, so that old counters do not accumulate; plus 1,000
+/// s, because grants renew the expiry at most once in this time (`scripts/fence/raise.lua`); plus one second, by which
+/// a number may be ahead of the master's clock. If the counter is further ahead, the difference is added
+/// (`scripts/fence/lives.lua`).
 pub(super) const FENCE_TTL: Duration =
     Duration::from_micros(COUNTER_TTL_US + COUNTER_PERIOD_US + PROPOSAL_SLACK_US);
 
@@ -57,7 +58,8 @@ impl Scripts {
         }
     }
 
-    /// The scripts of a client with this configuration. These scripts always check the generation marker.
+    /// The scripts of a client with this configuration. They check the generation marker even if the client's masters
+    /// were never replaced.
     pub(super) fn checked(configuration: Configuration) -> Self {
         Self {
             check: check(configuration),
@@ -65,8 +67,8 @@ impl Scripts {
         }
     }
 
-    /// Writes the commands that load one set of scripts, and returns these scripts. Each source is preceded by one line
-    /// with the constants of this deployment.
+    /// Writes the commands that load one set of scripts, and returns these scripts. In front of each source, one line
+    /// defines the constants that depend on the client's settings.
     pub(super) fn load(
         &self,
         set: Set,

@@ -7,7 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
 
-/// Looks up host names, one at a time: a lookup blocks a thread until the name server answers, and cannot be cancelled.
+/// Looks up host names. Only one lookup runs at a time, because a lookup blocks a thread until the name server answers,
+/// and cannot be cancelled.
 #[derive(Default)]
 pub(super) struct Lookup {
     under_way: Mutex<Option<Question>>,
@@ -16,7 +17,8 @@ pub(super) struct Lookup {
 type Question = JoinHandle<io::Result<Vec<SocketAddr>>>;
 
 impl Lookup {
-    /// Returns the addresses of a host name in the resolver's order. There is at least one.
+    /// Returns the addresses of a host name in the resolver's order, at least one. A host name without an address is an
+    /// error.
     pub(super) async fn addresses<N>(&self, name: N) -> io::Result<Vec<SocketAddr>>
     where
         N: ToSocketAddrs + Send + 'static,
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn slow_name_lookup_is_made_once_and_its_answer_is_kept() {
+    async fn slow_name_lookup_continues_when_its_caller_gives_up_and_serves_the_next_caller() {
         let asked = Arc::new(AtomicUsize::new(0));
         let lookup = Lookup::default();
         let mut given_up = 0;

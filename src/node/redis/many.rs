@@ -23,7 +23,8 @@ pub(super) fn least_acquires(version: Option<&str>) -> usize {
     }
 }
 
-/// The claim of a request, if it is a claim on a plain lock. A combined call can take and release only plain locks.
+/// The claim of a request if it is for a plain lock, otherwise `None`. A combined call can take and release only plain
+/// locks.
 fn plain(request: &Request) -> Option<&Claim> {
     match request {
         Request::Acquire { claim, .. }
@@ -73,8 +74,8 @@ impl Member for Queued {
 impl Scripts {
     /// Writes a run as one command. A run consists of requests of one kind for different locks.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        // Choose the script by fields that never change. Since a request was queued, its claim may have been withdrawn
-        // or may have gained a note, but the combined call must still get exactly one reply.
+        // Choose the script by fields that never change. After a request was queued, its claim can be withdrawn or get
+        // a note. Even then, exactly one command must be written, because one reply is expected.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
@@ -123,12 +124,12 @@ impl Scripts {
     }
 }
 
-/// The answer to one request of a combined call. `None` if the script did nothing for this request. The request must
-/// then be sent by itself.
+/// The answer to one request of a combined call. `None` if the script did nothing for this request; the request must
+/// then be sent as a separate command.
 pub(super) type Each = Option<Result<Answer, Fault>>;
 
 /// Decodes the answers to the requests of a combined call. The result is a fault if the reply cannot belong to the
-/// call; then none of the requests gets an answer.
+/// call; in that case `into` contains no usable answers.
 pub(super) fn decode_many(
     run: &[Queued],
     value: &Value<'_>,
@@ -136,8 +137,8 @@ pub(super) fn decode_many(
 ) -> Result<(), Fault> {
     into.clear();
     match value {
-        // The user lacks the right to a key in the call. Send each request by itself, so that requests for other keys
-        // do not fail too.
+        // The user lacks the right to a key in the call. Send each request as a separate command, so that requests for
+        // other keys do not fail too.
         Value::Error(error) if error.starts_with(b"NOPERM ") => {
             into.extend(run.iter().map(|_| None));
         }
@@ -213,7 +214,7 @@ mod tests {
     use crate::node::{Reply, Token};
 
     #[test]
-    fn release_of_a_claim_that_got_a_note_after_queueing_is_still_written() {
+    fn combined_release_is_written_even_if_a_claim_gets_a_note_after_queueing() {
         let claims = [1, 2].map(|n| {
             let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
             std::sync::Arc::new(claim)
@@ -226,7 +227,7 @@ mod tests {
         }
         runs.close(&mut placed);
         assert_eq!(placed[0].along, 1);
-        // At the same time another thread writes the note of the holder.
+        // The claim gets a note after its release was queued, as if another thread wrote the note.
         claims[0].take_note();
         let mut out = Vec::new();
         Scripts::default().encode_many(&placed, &mut out);

@@ -1,7 +1,7 @@
-//! A Redis or Valkey master: one actor connects a link to a socket and a timer. The link contains all decisions.
+//! A Redis or Valkey master: one actor connects a link to a socket and a timer. The link takes all decisions.
 //!
 //! The code of the connection is this library's own. It writes requests directly into the output buffer, and parses
-//! replies in place in the input buffer. The library uses only the URL parser of the `redis` crate, and only in this
+//! replies in place in the input buffer. Of the `redis` crate, the library uses only the URL parser, and only in this
 //! folder.
 
 mod actor;
@@ -75,7 +75,8 @@ impl Node for RedisNode {
         let mailbox = &self.shared.mailbox;
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
-            // No actor reads the mailbox: none was started yet, or the actor ended with its runtime. Start one.
+            // No actor reads the mailbox: either none was started yet, or the actor ended when its runtime was shut
+            // down. Start an actor.
             Ok(true) => {
                 let run = actor::run(self.shared.clone(), PendingReleases::new());
                 if !hosting::spawn(Box::pin(run)) {

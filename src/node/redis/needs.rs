@@ -1,8 +1,9 @@
-//! The rights that the user of a master needs, as one table. Each line has a purpose, and a command with its keys or
-//! channels.
+//! The rights that the user of a master needs, as one table. Each line has the purpose of the right, and a command with
+//! its keys or channels.
 //!
-//! An inspection tries the lines one by one. `docs/operations.md` (Rights) prints the table, and a test compares that
-//! page with it. `tests/all/needs.rs` runs with exactly these rights.
+//! An inspection runs the commands of the lines one by one, to find the rights that the user lacks.
+//! `docs/operations.md` (Rights) prints the table, and a test compares that page with it. The tests in
+//! `tests/all/needs.rs` run as a user with exactly these rights.
 
 use std::collections::BTreeSet;
 
@@ -71,7 +72,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Elections, "UNSUBSCRIBE {leader}"),
     (Purpose::Elections, "PUBLISH {leader} x"),
     (Purpose::Reconnecting, "CLIENT ID"),
-    // No connection has this id. The id 0 would not do, because for Redis 6.2 it means every connection.
+    // No connection has this id. The id 0 cannot be used here, because for Redis 6.2 it means every connection.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
     (
         Purpose::Operating,
@@ -132,8 +133,8 @@ const USES: &[(Purpose, &str)] = &[
     // refuses the command.
     (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
-    // Operators also read and write the keys of locks, counters and values, with the rights of the clients above
-    // (`purposes_of_operators`).
+    // Operators also read and write the keys of locks, counters and values. The rights to these keys are those of
+    // clients, in the lines above (`purposes_of_operators`).
     (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
     // No connection has this id, so the list is empty and no connection is closed.
     (Purpose::Changing, "CLIENT LIST ID 9223372036854775807"),
@@ -164,8 +165,8 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
                 true
             }
-            // Old servers do not have the commands of the first two purposes. Locks work fully without them. Only
-            // operators need the rights for `Changing`. `Removal` is a right on tables.
+            // Old servers do not have the commands for `Naming` and `Releases`, and locks work fully without these
+            // commands. Only operators need the rights for `Changing`. `Removal` is a right on tables of MySQL.
             Purpose::Naming | Purpose::Releases | Purpose::Changing | Purpose::Removal => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
@@ -189,14 +190,15 @@ pub(super) fn purposes_of_operators(
         fencing: true,
         ..scope.clone()
     };
-    // `doctor` asks about persistence; no step of a replacement does.
+    // Only `doctor` reads the settings for persistence; no step of a replacement does.
     let of_clients = purposes(&scope, guarded, database);
     of_clients
         .filter(|purpose| *purpose != Purpose::Persistence)
         .chain([Purpose::Changing])
 }
 
-/// The keys that a replacement of masters uses when it copies the value or the fencing counter with this key.
+/// The keys that a replacement of masters uses when it copies the value or the fencing counter that is stored under
+/// `key`, with the family of each key. Empty if `key` is neither a value nor a fencing counter.
 pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     let of = |families: BTreeSet<Family>, lock: &[u8]| {
         let key = |family: Family| (family, [family.before().as_bytes(), lock].concat());
@@ -223,8 +225,9 @@ pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     }
 }
 
-/// The right to a key of this family that belongs to `lock`. The pattern covers the keys with the configured prefix. If
-/// the lock does not have this prefix, the pattern covers the names up to the first colon.
+/// The right to a key of this family that belongs to `lock`. The pattern matches all keys with the configured prefix.
+/// If the lock's name does not begin with this prefix, the pattern matches all names that are the same up to the first
+/// colon.
 pub(super) fn right_to_key(family: Family, lock: &[u8], prefix: &str) -> Right {
     let (family, name) = match (family, keys::slot_of(lock)) {
         (Family::Lock, Some((_, name))) => (Family::Slot, name),
@@ -264,7 +267,8 @@ pub(super) struct Need {
     purposes: Vec<Purpose>,
 }
 
-/// The commands that are needed for the `wanted` purposes, in the order of the table, each only once.
+/// The commands that are needed for the `wanted` purposes, in the order of the table. A command with several purposes
+/// is listed once.
 pub(super) fn needs(wanted: impl Iterator<Item = Purpose>) -> Vec<Need> {
     let wanted: Vec<Purpose> = wanted.collect();
     let mut needs: Vec<Need> = Vec::new();
@@ -297,7 +301,7 @@ impl Need {
         }
     }
 
-    /// The family of keys that the command uses (lock keys, counters and so on), if it uses keys.
+    /// The family of keys that the command uses (lock keys, counters and so on); `None` if it uses no keys.
     fn family(&self) -> Option<Family> {
         let mut words = self.line.split(' ');
         words.find_map(|word| {
@@ -312,7 +316,7 @@ impl Need {
         self.family().is_some_and(|family| !family.is_one_key())
     }
 
-    /// The prefix of the channels that the command uses, if it uses channels.
+    /// The prefix of the channels that the command uses; `None` if it uses no channels.
     fn channels(&self) -> Option<&'static str> {
         self.line.split(' ').find_map(|word| match word {
             WAKE_PLACE => Some(WAKE),
@@ -357,8 +361,8 @@ impl Need {
         }
     }
 
-    /// The right that the user lacks, according to the reply to the command. `None` for an error that does not concern
-    /// rights: for example, the master is a replica, or a key has a value of another type.
+    /// The right that the user lacks, according to the reply to the command. `None` if the command succeeded, or if its
+    /// error does not concern rights: for example, the master is a replica, or a key has a value of another type.
     pub(super) fn missing(&self, prefix: &str, reply: &Value<'_>) -> Option<Right> {
         let Value::Error(error) = reply else {
             return None;
@@ -379,7 +383,7 @@ impl Need {
     }
 }
 
-/// The ACL pattern of the keys of one family.
+/// The ACL pattern of the keys of one family that belong to locks with this prefix.
 fn pattern(family: Family, prefix: &str) -> String {
     let slots = || {
         format!(

@@ -41,7 +41,7 @@ const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {
     scripts: Scripts,
-    /// How releases that are sent by themselves are executed: with a script or with a built-in command.
+    /// How releases outside of combined calls are executed: with a script or with a built-in command.
     deletion: Deletion,
     memory: Memory,
     votes: Votes,
@@ -55,10 +55,10 @@ pub(super) struct Online {
     again: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `again`.
     wanted: Vec<Set>,
-    /// Requests that must be sent by themselves and before others. They failed as part of a combined call, or as the
-    /// built-in delete command.
+    /// Requests that are sent again as separate script calls, before all other requests. They were not executed by a
+    /// combined call, or were refused as the built-in delete command.
     apart: Vec<Queued>,
-    /// The requests to be written next, arranged into runs. A run consists of requests of one kind that one call
+    /// Arranges the requests to be written next into runs. A run consists of requests of one kind that one call
     /// executes.
     runs: Runs<Queued>,
     placed: Vec<Placed<Queued>>,
@@ -67,7 +67,8 @@ pub(super) struct Online {
     each: Vec<Each>,
     /// Whether this connection has asked the master to load the scripts that execute many requests in one call.
     many_wanted: bool,
-    /// The time since which an answer has been overdue. No further request is sent until the answer arrives.
+    /// The time since which an answer has been overdue; `None` if no answer is overdue. No further request is sent
+    /// until the answer arrives.
     stalled_since: Option<Instant>,
     window: Window,
 }
@@ -116,7 +117,7 @@ impl Online {
         self.deletion == Deletion::Trying
     }
 
-    /// Whether all requests that were taken have been answered.
+    /// Whether all requests that this connection has taken from the mailbox have been answered.
     pub(super) fn is_idle(&self) -> bool {
         let request = |sent: &Sent| matches!(sent.what, What::Request(_));
         let waits = !self.again.is_empty() || !self.apart.is_empty();
@@ -178,8 +179,8 @@ impl Online {
                     now,
                 );
             }
-            // The scripts that execute many requests in one call could not be loaded. Each request is therefore sent by
-            // itself.
+            // The scripts that execute many requests in one call could not be loaded. Ignore the error: each request is
+            // then sent as a separate command.
             What::Script(script)
                 if script.row().set == Set::Many && matches!(value, Value::Error(_)) => {}
             What::Script(script) => self.scripts.loaded(script, value)?,
@@ -195,8 +196,8 @@ impl Online {
         Ok(())
     }
 
-    /// If the master could not execute a request in the way in which it was sent, queues the request to be sent in
-    /// another way. Otherwise returns the request unchanged.
+    /// If the master could not execute a request in the form in which it was sent, queues it to be sent in another
+    /// form, and returns `None`. Otherwise returns the request unchanged.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -253,7 +254,7 @@ impl Online {
         self.wanted = self.scripts.loaded_sets().collect();
     }
 
-    /// Queues a request to be sent again by itself, as a call of a script.
+    /// Queues a request to be sent again as a separate call of a script.
     fn ask_apart(&mut self, mut queued: Queued) {
         queued.apart = true;
         self.apart.push(queued);
@@ -272,18 +273,18 @@ impl Online {
         push.first().and_then(Value::text) == Some(kind)
     }
 
-    /// Checks whether a stalled master has caught up. Called when everything that was received has been handled.
+    /// Checks whether a stalled master has caught up. Must be called after all received replies have been handled.
     pub(super) fn caught_up(&mut self, limit: Duration, now: Instant) {
         if self.stalled_since.is_some() {
-            // If the next answer is overdue too, the master has not caught up: the answer to a new request would be
-            // late.
+            // If the next outstanding answer is overdue too, the master has not caught up: the answer to a new request
+            // would be late.
             let next = self.under_way.front();
             self.stalled_since = next.filter(|sent| sent.at + limit <= now).map(|_| now);
         }
     }
 
-    /// Takes queued requests and writes them. Returns `true` if there may be more. Must not be called while an answer
-    /// is overdue.
+    /// Takes requests from the mailbox and writes them. Returns `true` if there may be more requests that can be sent
+    /// now. Must not be called while an answer is overdue.
     pub(super) fn take(
         &mut self,
         shared: &Shared,
@@ -297,8 +298,8 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Keep the order of requests: first wait for all outstanding answers, because these requests may have to be
-            // sent again too.
+            // Keep the order of requests: before sending the requests in `again`, wait for all outstanding answers. The
+            // requests that are still outstanding may have to be sent again too.
             if !self.under_way.is_empty() {
                 return false;
             }
@@ -317,18 +318,18 @@ impl Online {
             }
             batch.append(&mut self.again);
         }
-        // Send these requests before all later requests, for example before a release of the same claim.
+        // Send the requests in `apart` before all later requests, for example before a release of the same claim.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
-        // Pending releases are sent first. They get at most half of the room, so that other requests are sent too
+        // Pending releases are sent first. They get at most half of `room`, so that other requests are sent too
         // (`pending_releases_never_starve_requests`).
         batch.extend(pending_releases.take(room / 2, now));
         let room = room.saturating_sub(batch.len());
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Return true even if all requests were withdrawn or withheld, so that the actor takes more. Later requests in
-        // the mailbox did not wake the actor, because the queue was not empty
+        // Return true even if all requests were withdrawn or withheld, so that the actor takes more. The actor is woken
+        // only when a request is put into an empty mailbox, so for the requests behind these it would not be woken
         // (`every_request_is_answered_exactly_once`).
         let took = !batch.is_empty();
         if took {
@@ -359,8 +360,8 @@ impl Online {
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
         if placed.iter().any(|one| one.along > 0) && !self.scripts.has(Set::Many) {
-            // The scripts that execute many requests in one call are not loaded. Do not wait for them: send each
-            // request by itself.
+            // The scripts that execute many requests in one call are not loaded. Do not wait until they are: send each
+            // request as a separate command.
             for one in &mut placed {
                 one.along = 0;
             }
@@ -392,8 +393,8 @@ impl Online {
     }
 
     fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
-        // Record now how the release is sent. This is not known any more when the answer arrives, because the claim may
-        // have a note by then.
+        // Record in which form the release is sent. When the answer arrives, the form can no longer be derived from the
+        // claim, because the claim may have got a note.
         queued.compared = self.deletion.write(&queued.request, out);
         if !queued.compared {
             (self.scripts).encode(&queued.request, &self.memory.run, out);
@@ -420,8 +421,8 @@ impl Online {
         }
     }
 
-    /// Answers overdue requests with a timeout, closes a connection that was stalled for too long, and sends a PING to
-    /// a master that is silent.
+    /// If an answer is overdue, answers all outstanding requests with a timeout. Fails if the connection was stalled
+    /// for too long. Sends a PING to a master that has been silent.
     pub(super) fn tick(
         &mut self,
         shared: &Shared,

@@ -1,4 +1,4 @@
-//! Parses errors that a script raised: the text, the line, and the right that the user lacks.
+//! Parses errors that a script raised: finds the text, the number of the line, and the right that the user lacks.
 
 use super::call::Call;
 use super::denied::Denied;
@@ -9,7 +9,7 @@ use crate::keys::{Family, WAKE};
 pub(super) struct Raised<'a> {
     /// The error of the command that failed inside the script. It begins with the error code.
     pub(super) text: &'a str,
-    /// The number of the line in the loaded script, if the server reports it.
+    /// The number of the line in the loaded script; `None` if the server does not report it.
     line: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Raised<'a> {
             return None;
         }
         // Convert the line number to an index into the source. Line numbers begin at 1, and the loaded script has one
-        // more line in front of the source.
+        // additional line in front of the source, with constants. So subtract 2.
         let line = self.line.and_then(|line| line.checked_sub(2));
         let line = line.and_then(|line| source?.lines().nth(line));
         let call = line.and_then(Call::read);
@@ -78,7 +78,7 @@ fn place(rest: &str) -> Option<(usize, &str)> {
     Some((digits.parse().ok()?, rest))
 }
 
-/// The command that the server names in its text.
+/// The name of the denied command, if the text of the error contains it.
 fn command(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("to run the '")?;
     Some(rest.split_once('\'')?.0)
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn denied_call_of_a_script_is_named_for_every_server_version() {
+    fn error_about_a_denied_call_in_a_script_names_the_call_for_every_server_version() {
         for (reply, named) in [
             // Error replies of Redis 6.2.
             (
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn script_errors_of_redis_6_are_unwrapped_and_others_unchanged() {
+    fn text_that_redis_6_adds_to_script_errors_is_removed_and_other_errors_are_unchanged() {
         let text = |reply: &'static str| Raised::read(reply).text;
         assert_eq!(
             text("ERR Error running script (call to f_1): @user_script:8: WRONGTYPE Operation"),

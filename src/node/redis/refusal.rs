@@ -10,7 +10,8 @@ use crate::node::Fault;
 use crate::node::inspection::plain;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 
-/// The prefix of the error of a script if the master's generation marker does not admit the client. The marker follows.
+/// The prefix of the error that a script returns if the master's generation marker does not admit the client. The text
+/// of the marker follows the prefix.
 pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
 
 /// Whether the error says that the master does not have the script, because of a restart or a SCRIPT FLUSH.
@@ -18,8 +19,8 @@ pub(super) fn is_noscript(value: &Value<'_>) -> bool {
     matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
 }
 
-/// Converts an error of the stream into a fault. The fault says that no request was sent. Requests that are outstanding
-/// when a connection breaks are answered with [`Fault::Disconnected`] instead.
+/// Converts an error of the stream into a fault. [`Fault::Down`] means that the request was not sent. Requests that are
+/// outstanding when a connection breaks are answered with [`Fault::Disconnected`] instead.
 pub(super) fn down(error: std::io::Error) -> Fault {
     Fault::Down(brief(&error.to_string()))
 }
@@ -53,8 +54,8 @@ pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
     }
 }
 
-/// Chooses the fault by the code at the beginning of an error. The rest of the error is ignored here, because it may
-/// quote any text.
+/// Chooses the fault by the code at the beginning of an error. A code elsewhere in the error is ignored, because the
+/// error may quote any text.
 fn by_code(text: &str, source: Option<&str>) -> Fault {
     let raised = Raised::read(text);
     let (code, rest) = raised.text.split_once(' ').unwrap_or((raised.text, ""));
@@ -80,8 +81,8 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
     }
 }
 
-/// Why a master with this generation marker does not admit this client, and what to do about it. `None` if the master
-/// admits the client.
+/// Why a master with this generation marker does not admit this client, with advice for the operator. `None` if the
+/// master admits the client.
 pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
     // The marker number 4g means that the masters of generation g are the current masters. Markers of 4g + 1 to 4g + 3
     // mean that these masters are being replaced by those of generation g + 1.
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn error_code_counts_only_at_the_beginning_of_a_server_error() {
+    fn error_code_is_recognised_only_at_the_beginning_of_a_server_error() {
         for (text, kind) in [
             ("WRONGTYPE Operation against a key", "wrong_type"),
             (

@@ -1,4 +1,4 @@
-//! The bytes of the protocol: writes commands, and parses RESP3 replies.
+//! The RESP3 protocol: writes commands as bytes, and parses replies.
 //!
 //! A reply borrows its texts from the input buffer, so handling a vote needs no allocation.
 
@@ -81,7 +81,7 @@ pub(super) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The bytes of a text of any text type; `None` for other values.
+    /// The bytes of a simple or bulk string; `None` for other values.
     pub(super) fn text(&self) -> Option<&'a [u8]> {
         match self {
             Self::Simple(bytes) | Self::Bulk(bytes) => Some(bytes),
@@ -100,9 +100,10 @@ const DEPTH: usize = 8;
 /// The largest size of a reply that is accepted: 8 MiB, far more than any reply to this library needs.
 pub(super) const LARGEST: usize = 8 << 20;
 
-/// The largest number of bytes of a reply outside of bulk strings: 64 KiB, far more than is needed. The limit is needed
-/// because an incomplete reply is parsed again whenever more bytes arrive. A reply without end would otherwise block
-/// other tasks of the thread (`reply_with_endless_elements_is_an_error_after_a_limit`).
+/// The largest number of bytes of a reply outside of bulk strings: 64 KiB, far more than any reply to this library
+/// needs. The reason for the limit: an incomplete reply is parsed again from its beginning whenever more bytes arrive.
+/// A reply without end would otherwise block other tasks of the thread
+/// (`reply_with_endless_elements_is_an_error_after_a_limit`).
 pub(super) const LINES: usize = 64 << 10;
 
 /// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if the reply is incomplete.
@@ -127,7 +128,7 @@ enum Stop {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The number of bytes that the lines of this reply may still have. The limit for all of them is [`LINES`].
+    /// The number of bytes that the remaining lines of this reply may have. All lines together may have [`LINES`].
     lines: usize,
 }
 
@@ -240,7 +241,7 @@ fn number(digits: &[u8]) -> Result<i64, Stop> {
     Ok(number)
 }
 
-/// Parses a length; `None` for -1, which means null in RESP2.
+/// Parses a length. `None` for -1, with which RESP2 marks a null value.
 fn length(digits: &[u8]) -> Result<Option<usize>, Stop> {
     match number(digits)? {
         -1 => Ok(None),
@@ -389,10 +390,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn replies_are_parsed_like_by_the_redis_crate(bytes in reply()) {
+        fn replies_are_parsed_to_the_same_values_as_by_the_redis_crate(bytes in reply()) {
             let (ours, len) = parse(&bytes).expect("RESP").expect("whole");
             prop_assert_eq!(len, bytes.len());
-            // The parser of the `redis` crate only accepts pushes that begin with a text.
+            // Do not compare replies with pushes: the parser of the `redis` crate accepts only pushes that begin with a
+            // text.
             if !has_push(&ours) {
                 let theirs = redis::parse_redis_value(&bytes).expect("RESP");
                 prop_assert!(same(&ours, &theirs), "{ours:?} / {theirs:?}");

@@ -2,13 +2,13 @@
 //!
 //! Only requests that are already queued are combined; no request waits for others. Requests for the same lock keep
 //! their order, whatever their kind. Requests for different locks may overtake each other, so queued releases are sent
-//! before queued acquires. If this would change the order for one lock, the releases and acquires collected so far are
-//! sent first.
+//! before queued acquires. If this would change the order for one lock, the releases and acquires that were collected
+//! before the new request are sent first.
 
 use std::time::Duration;
 
-/// The largest number of releases in one call. The master needs about as long for such a call as for ten single
-/// releases.
+/// The largest number of releases in one call. A call with this many releases takes the master about as long as ten
+/// single releases.
 const MOST_RELEASES: usize = 32;
 
 /// The largest number of acquires in one call.
@@ -75,8 +75,8 @@ impl<T: Member> Run<T> {
         self.members.push(member);
     }
 
-    /// Gives all requests of the run their positions. One call sends them if there are at least `least` of them;
-    /// otherwise they are sent one by one.
+    /// Appends all requests of the run to `into`, which fixes their positions. They are sent in one call if there are
+    /// at least `least` of them; otherwise they are sent one by one.
     fn close(&mut self, least: usize, into: &mut Vec<Placed<T>>) {
         self.bits = 0;
         let count = self.members.len();
@@ -101,8 +101,8 @@ fn bit(key: &[u8]) -> u64 {
 pub(super) struct Runs<T> {
     releases: Run<T>,
     acquires: Run<T>,
-    /// Whether an acquire in the present run must be sent after a release in the present run, because both are for the
-    /// same lock.
+    /// Whether the run of acquires must be sent after the run of releases, because it contains an acquire for a lock
+    /// that a release in the other run is for.
     behind: bool,
     /// The smallest number of acquires for which one combined call is faster than single calls on this server.
     least_acquires: usize,
@@ -158,7 +158,7 @@ impl<T: Member> Runs<T> {
         }
     }
 
-    /// Ends both runs, and gives all remaining requests their positions.
+    /// Ends both runs: appends all requests in them to `into`, in the order in which they are to be sent.
     pub(super) fn close(&mut self, into: &mut Vec<Placed<T>>) {
         self.close_releases(into);
         self.close_acquires(into);
@@ -263,7 +263,8 @@ mod tests {
             ("r1 r2", "[r1 r2]"),
             ("a1 a2", "a1 a2"),
             ("a1 r2 a3 r4 a5", "[r2 r4] [a1 a3 a5]"),
-            // Acquires with different TTLs are not combined, nor are locks with a queue and locks without one.
+            // Acquires with different TTLs are not combined. Neither are requests for locks with a queue and for locks
+            // without a queue.
             ("a1 a2 a3 A4 A5", "[a1 a2 a3] A4 A5"),
             ("r1 r2 R3 R4", "[r1 r2] [R3 R4]"),
             // Requests for other locks may be sent before the run.

@@ -1,9 +1,9 @@
 //! The scripts that masters run, one row for each script. All other lists of scripts are derived from these rows.
 //!
-//! The rows of the scripts that clients run are in the order in which the scripts are loaded. A row without one of the fields does not compile. If a
-//! row is added, the `match` of the simulated server, which must decode the new script, does not compile either. The
-//! tests below compare KEYS and ARGV with the header of the Lua source. The tests of `needs.rs` compare the purposes
-//! with the calls in the source.
+//! The rows of the scripts that clients run are in the order in which the scripts are loaded. Each row must have all
+//! fields to compile. If a row is added, the `match` of the simulated server does not compile until it decodes the new
+//! script. The tests below compare KEYS and ARGV with the header of the Lua source. The tests of `needs.rs` compare the
+//! purposes with the calls in the source.
 
 use std::sync::LazyLock;
 
@@ -54,7 +54,7 @@ pub(super) enum Set {
 #[cfg_attr(not(test), allow(dead_code, reason = "tests compare the words"))]
 pub(super) enum Keys {
     One(&'static str),
-    /// Any number of keys, which the header calls by this name.
+    /// Any number of keys. The header of the source gives them this name.
     Many(&'static str),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Args {
     pub(super) first: &'static [&'static str],
     /// The arguments that follow, repeated for each key.
     pub(super) each: &'static [&'static str],
-    /// The last arguments, which come only once. Any number of them may be missing at the end.
+    /// The last arguments, which come only once. They are optional: any number of them can be left out at the end.
     pub(super) last: &'static [&'static str],
 }
 
@@ -312,7 +312,8 @@ pub(super) struct OperatorRow {
 /// Raises the generation marker.
 pub(super) static RAISE: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/raise.lua"),
-    // The marker is the only key, and the tests take an only key for a lock key: `Locking`.
+    // The tests take the only key of a script for a lock key. Here it is the generation marker, so `Locking` must be
+    // listed.
     purposes: &[Changing, Locking],
     keys: Keys::One("the generation marker"),
     args: Args {
@@ -344,7 +345,8 @@ impl Script {
         &ROWS[self as usize]
     }
 
-    /// The Lua source as it is loaded, but without the line of constants in front of it.
+    /// The complete Lua source with all shared parts, but without the line of constants that is put in front of it for
+    /// loading.
     pub fn source(self) -> &'static str {
         static WHOLE: LazyLock<[String; ROWS.len()]> =
             LazyLock::new(|| Script::ALL.map(|script| with_parts(script.row().source)));

@@ -1,4 +1,4 @@
-//! The outstanding messages of a connection: those that were sent to the master and are not answered yet.
+//! The outstanding messages of a connection, which were sent to the master and are not answered yet.
 
 use super::script::Script;
 use crate::node::actor::mailbox::Queued;

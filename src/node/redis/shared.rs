@@ -21,13 +21,14 @@ pub(crate) struct NodeOptions {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
-    /// The last part of the name of each connection. The part before it describes the client's configuration.
+    /// The last part of each connection's name in `CLIENT LIST`: `HOST:PID`. The part before it describes the client's
+    /// configuration.
     pub(crate) name: Box<str>,
     /// The set of masters in the client's configuration, and the client's step of the replacement of masters.
     pub(crate) configuration: Configuration,
     /// The generation markers that this client last saw on the masters.
     pub(crate) markers: Markers,
-    /// The servers behind the addresses. It detects that two addresses lead to the same server.
+    /// The servers to which the addresses of all masters lead. Two addresses that lead to the same server are detected.
     pub(crate) roster: Arc<Roster>,
     /// Opens simulated streams instead of TCP connections.
     #[cfg(any(test, feature = "testing"))]
@@ -76,8 +77,8 @@ impl Shared {
         }
     }
 
-    /// An upper limit of the remaining time in which the master's votes do not count because it has lost its generation
-    /// marker. `None` if its votes count.
+    /// The longest time for which the master's votes may not count because it has lost its generation marker: the
+    /// longest TTL. `None` if they count.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
@@ -85,7 +86,7 @@ impl Shared {
     }
 
     /// Returns a copy of this state for an additional connection, which exists alongside the connection of the link.
-    /// The copy contains the server runs that were seen so far.
+    /// The copy knows which server runs were seen so far.
     pub(super) fn beside(&self) -> Self {
         Self {
             acquaintance: self.acquaintance.beside(),

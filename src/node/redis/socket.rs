@@ -15,7 +15,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
-    /// Whether bytes that were written may still be in a buffer of the stream, which is possible with TLS.
+    /// Whether the stream may still buffer bytes that were written to it. This is possible with TLS.
     unflushed: bool,
 }
 

@@ -12,12 +12,12 @@ macro_rules! part {
     };
 }
 
-/// Lua code that several scripts share. In a script, the code replaces the line that names the part. It is not a Lua
-/// function, because a function call would make each execution of the script slower.
+/// Lua code that several scripts share. Each part is inserted into a script in place of the line that names it. The
+/// parts are not Lua functions, because function calls would make each execution of the script slower.
 const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
-    // This part contains other parts. They are later in this list, so that they are inserted after it.
+    // This part contains other parts, which are later in this list, so that they are inserted after this one.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("fence/lives.lua"),

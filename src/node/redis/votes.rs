@@ -1,5 +1,5 @@
-//! Decides whether the votes that a master gives on one connection count. The restart guard and the generation marker
-//! decide this.
+//! Decides whether the votes that a master gives on one connection count. They do not count during a quarantine by the
+//! restart guard, or if the generation marker does not allow it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -55,10 +55,12 @@ impl Votes {
     }
 
     /// Handles a master without a generation marker if another master has one. The master has forgotten its data, or is
-    /// another server than before. Its votes do not count for a while, as after a restart.
+    /// another server than before. Its votes do not count for a while, as after a restart. `sent` gets the commands
+    /// that are written to `out`.
     ///
-    /// Its marker is restored, so that the master does not admit clients that were shut out. The restored marker gets
-    /// an expiry. From the expiry, later clients see that they must not count the votes either.
+    /// The marker is restored, so that the master does not admit clients that the lost marker shut out. The restored
+    /// marker gets an expiry. While the marker has an expiry, clients that connect later do not count the master's
+    /// votes either.
     pub(super) fn handle_missing_marker(
         &mut self,
         shared: &Shared,
@@ -79,9 +81,8 @@ impl Votes {
         if marker.is_some() {
             self.unmarked = None;
         }
-        // On the masters that replace the present masters, only the operator who begins the replacement may write the
-        // first marker. Otherwise a client with wrong masters in its configuration would shut out the users of those
-        // masters.
+        // On the next masters, only the operator who begins the replacement may write the first marker. Otherwise a
+        // client whose configuration names wrong servers as next masters would shut out the users of those servers.
         let may_restore = |marker: &Marker| {
             let begun = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
@@ -92,8 +93,8 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // If this client counts the master's votes again, all other clients may count them as well. The marker then
-            // needs no expiry.
+            // If this client may count the master's votes again, all other clients may count them as well. The marker
+            // then needs no expiry.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);
@@ -119,8 +120,8 @@ impl Votes {
             return;
         };
         match left {
-            // The marker has no expiry. So nothing was lost: the master got the marker together with the other masters,
-            // after the handshake.
+            // The marker has no expiry. So the master did not lose its marker: it got its first marker, like the other
+            // masters, after the handshake.
             -1 => self.trust(shared),
             0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
             _ => {}

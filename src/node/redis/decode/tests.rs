@@ -80,7 +80,7 @@ fn impossible_counter_is_rejected() {
 }
 
 #[test]
-fn reply_of_another_type_is_rejected() {
+fn reply_of_a_type_that_does_not_fit_the_request_is_rejected() {
     let [classic, fenced, fair] = claims();
     let error = Value::Error(b"ERR");
     let (ok, text) = (Value::Simple(b"OK"), Value::Bulk(b"1"));

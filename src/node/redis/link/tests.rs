@@ -1,4 +1,4 @@
-//! Tests that drive a link by hand, without socket, clock or task.
+//! Tests that call a link directly, without a socket, a clock or a task.
 
 use std::sync::Mutex;
 
@@ -25,7 +25,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Collects the answers to the callers, in the order of arrival.
+/// Records the answers that callers get, in the order of arrival. Each entry has the number of the caller.
 #[derive(Default)]
 struct Recorded(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
 
@@ -34,7 +34,7 @@ impl Recorded {
         std::mem::take(&mut *self.0.lock().expect("no panic"))
     }
 
-    /// The kinds of the faults that callers received, as words.
+    /// Takes the recorded answers. Returns the kind of each fault, for example `timeout`, or `answer` for a success.
     fn kinds(&self) -> Vec<&'static str> {
         let kind = |answer: Result<Answer, Fault>| answer.err().map_or("answer", |f| f.kind());
         self.all()
@@ -57,7 +57,8 @@ impl WakeSink for Recorded {
     }
 }
 
-/// A link, the callers of its requests, and the master's end of its connection.
+/// A link under test. The test acts as the callers of the requests, and as the master at the other end of the
+/// connection.
 struct Bench {
     link: Link,
     shared: Arc<Shared>,
@@ -136,13 +137,14 @@ impl Bench {
             "the handshake must send one request for each reply of the greeting"
         );
         self.say(greeting.concat().as_bytes(), now);
-        // This handshake closes the previous connection at the server.
+        // The link had a connection before, and closes that connection at the server with CLIENT KILL.
         if self.written().contains("KILL") {
             self.say(b":0\r\n", now);
         }
     }
 
     /// Lets time pass from `now` until the link wants to connect, and completes the handshake of the new connection.
+    /// Returns the time at which the handshake was completed.
     fn greet_again(&mut self, now: u64) -> u64 {
         let now = self.dials(now);
         self.greet(now);
@@ -158,7 +160,7 @@ impl Bench {
         now
     }
 
-    /// Lets time pass in small steps, as a timer would.
+    /// Calls `tick` for each millisecond from `from` to `to`.
     fn pass(&mut self, from: u64, to: u64) {
         for now in from..=to {
             self.link.tick(at(now));
@@ -168,7 +170,7 @@ impl Bench {
 
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
-/// The server's replies to the first message of a handshake, up to the client id.
+/// The server's replies to the first message of a handshake. The last reply is the client id.
 const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "-ERR unknown subcommand\r\n",
@@ -223,15 +225,15 @@ fn requests_are_sent_in_order_and_answers_reach_their_callers() {
 }
 
 #[test]
-fn request_refused_after_a_script_flush_follows_the_reload() {
+fn request_that_lacks_its_script_is_sent_again_together_with_the_scripts() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
     assert!(bench.link.take(at(1)));
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
-    // No other event may come in between. If the scripts were flushed between loading and running, the request would
-    // not be sent a third time and would fail.
+    // The link must send the scripts and the request together. Otherwise the scripts could be flushed between both, and
+    // the request would fail, because it is not sent a third time.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -264,7 +266,7 @@ fn scripts_for_other_kinds_of_locks_are_loaded_when_they_are_first_needed() {
     assert_eq!(written.matches("LOAD").count(), 4, "{written}");
     assert!(
         !written.contains("EVALSHA"),
-        "requests must wait until the server's name is known"
+        "the request must wait until the server has returned the SHA1 names of the scripts"
     );
     bench.say(SHA.repeat(4).as_bytes(), 2);
     bench.link.take(at(2));
@@ -294,7 +296,7 @@ fn unreachable_master_delays_only_the_first_caller_by_the_connect_timeout() {
 }
 
 #[test]
-fn handshake_without_an_end_times_out() {
+fn handshake_that_the_master_does_not_complete_times_out() {
     let mut bench = Bench::new();
     bench.ask(1, acquire(1));
     bench.link.dialed(at(400));
@@ -374,7 +376,7 @@ fn master_that_closes_after_each_handshake_delays_no_request() {
     // At most once a second, a request may wait for a connection for one node timeout.
     assert!(
         worst <= NODE_TIMEOUT + 2,
-        "no request may wait for {worst} ms"
+        "a request may wait for one node timeout, but one waited for {worst} ms"
     );
 }
 
@@ -431,7 +433,10 @@ fn stalled_master_is_sent_nothing_until_it_answers() {
     assert_eq!(bench.told.kinds(), ["stalled"]);
     bench.say(b":5\r\n", 70);
     bench.ask(3, acquire(3));
-    assert!(bench.link.take(at(71)), "the link must send requests again");
+    assert!(
+        bench.link.take(at(71)),
+        "the link must send requests after the stalled master has answered"
+    );
     bench.pass(72, 121);
     assert_eq!(bench.told.kinds(), ["timeout"]);
     bench.pass(122, 620);
@@ -449,7 +454,7 @@ fn stalled_master_is_sent_nothing_until_it_answers() {
 }
 
 #[test]
-fn stalled_master_has_caught_up_when_no_answer_is_overdue() {
+fn stalled_master_is_sent_requests_again_when_no_answer_is_overdue() {
     for (answers, caught_up) in [(60, true), (89, true), (90, false)] {
         let mut bench = Bench::new();
         bench.greet(0);
@@ -461,14 +466,18 @@ fn stalled_master_has_caught_up_when_no_answer_is_overdue() {
         assert_eq!(bench.told.kinds(), ["timeout", "timeout"]);
         bench.say(b":5\r\n", answers);
         bench.ask(3, acquire(3));
-        assert_eq!(bench.link.take(at(answers)), caught_up, "at {answers}");
+        assert_eq!(
+            bench.link.take(at(answers)),
+            caught_up,
+            "after an answer at {answers} ms"
+        );
         let told: &[&str] = if caught_up { &[] } else { &["stalled"] };
-        assert_eq!(bench.told.kinds(), told, "at {answers}");
+        assert_eq!(bench.told.kinds(), told, "after an answer at {answers} ms");
     }
 }
 
 #[test]
-fn release_refused_for_the_moment_is_sent_again() {
+fn release_refused_with_a_temporary_error_is_sent_again() {
     for (says, again) in [
         ("-BUSY Redis is busy running a script\r\n", true),
         ("-LOADING Redis is loading the dataset in memory\r\n", true),
@@ -492,7 +501,7 @@ fn release_refused_for_the_moment_is_sent_again() {
 }
 
 #[test]
-fn requests_queued_for_too_long_are_refused() {
+fn requests_queued_for_too_long_are_refused_as_overloaded() {
     let mut bench = Bench::new();
     bench.greet(0);
     for _ in 0..1_000 {
@@ -523,17 +532,21 @@ fn requests_queued_for_too_long_are_refused() {
             gone_by = Some(now);
         }
     }
-    // Requests wait at most this long, unless the link gives the stalled master up earlier. So no request waits without
-    // end.
+    // The link must refuse requests as overloaded within this time. If it abandons the stalled connection earlier, no
+    // request is left that could be refused as overloaded.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(gone_by.is_none_or(|by| by <= limit), "{gone_by:?}");
     let mut left = Vec::new();
     bench.shared.mailbox.take(usize::MAX, &mut left);
-    assert!(left.is_empty(), "{} requests are unanswered", left.len());
+    assert!(
+        left.is_empty(),
+        "every request must be answered, but {} are not",
+        left.len()
+    );
 }
 
 #[test]
-fn reply_of_another_type_ends_the_connection() {
+fn reply_that_does_not_fit_its_request_ends_the_connection() {
     for malformed in [
         &b"+PONG\r\n"[..],
         b"*2\r\n:1\r\n-ERR x\r\n",
@@ -579,7 +592,7 @@ fn extra_reply_in_a_handshake_ends_the_connection() {
 }
 
 #[test]
-fn silent_connection_is_pinged_and_closed_without_an_answer() {
+fn silent_connection_is_pinged_and_closed_if_the_ping_is_not_answered() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.pass(0, 1_999);
@@ -648,7 +661,7 @@ fn taken(bench: &mut Bench, request: Request) {
     bench.ask(1, request);
     assert!(
         bench.link.take(at(1)),
-        "the link must report that more requests may be queued"
+        "`take` must return true: more requests may be queued"
     );
     bench.link.take(at(1));
     assert!(bench.written().contains("LOAD"));
@@ -660,7 +673,7 @@ fn outstanding_write_is_never_sent_again() {
     let mut bench = Bench::new();
     taken(&mut bench, write(10_000, Some("a")));
     bench.link.take(at(3));
-    // The stored text consists of fencing number, server run and bytes.
+    // The stored text consists of the fencing number 7, the server run `a`, and the bytes `3`.
     let written = bench.written();
     assert!(
         written.ends_with("\r\n7\r\n$1\r\na\r\n$1\r\n3\r\n"),
@@ -683,11 +696,11 @@ fn value_write_after_its_deadline_is_not_sent() {
 }
 
 #[test]
-fn value_is_written_only_to_the_server_run_that_was_read() {
+fn value_is_not_written_if_the_server_restarted_after_it_was_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // The lock has been released. But a value that a majority of the masters stores must still reach the other
-        // masters.
+        // The claim is withdrawn, because the lock has been released. A value that was read in this server run is
+        // written even then: a majority of the masters stores the value, and it must reach the other masters too.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),
@@ -717,7 +730,7 @@ fn server_under_two_names_has_one_vote() {
     let same = Fault::SameServer("127.0.0.1:6379".into());
     assert_eq!(told, [(1, Err(same.clone()))]);
     assert!(same.to_string().contains("127.0.0.1:6379"), "{same}");
-    // The second address is refused even after the first has lost its connection. The reason: a vote of the first
+    // The second address is refused even after the first address has lost its connection, because a vote of the first
     // address may have been counted.
     first
         .link
@@ -729,7 +742,7 @@ fn server_under_two_names_has_one_vote() {
 }
 
 #[test]
-fn link_without_a_handle_delivers_pending_releases_and_ends() {
+fn link_delivers_pending_releases_and_ends_after_its_handle_was_dropped() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
@@ -748,7 +761,7 @@ fn link_without_a_handle_delivers_pending_releases_and_ends() {
 }
 
 #[test]
-fn link_without_a_handle_gives_up_after_a_while() {
+fn link_whose_handle_was_dropped_ends_after_one_second_without_a_connection() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
     bench.ask(1, release(1));
@@ -778,7 +791,7 @@ fn dropped_link_answers_outstanding_and_queued_requests() {
 }
 
 #[test]
-fn denied_subscription_is_tolerated_but_no_other_refusal() {
+fn handshake_tolerates_a_denied_subscription_but_no_other_error() {
     for (refusal, goes_on) in [
         ("-NOPERM No permissions to access a channel\r\n", true),
         ("-ERR something else\r\n", false),
@@ -859,7 +872,8 @@ fn closing_link_with_a_pending_release_has_a_wake_up_time_for_its_end() {
 fn requests_wait_for_a_new_connection_at_most_once_a_second() {
     let mut bench = Bench::new();
     bench.greet(0);
-    // Requests began to wait for the first connection at time 0. Less than a second later they are refused at once.
+    // Requests could wait for the first connection, from time 0 on. This connection breaks less than a second after
+    // that time, so a new request is refused at once.
     bench.link.cut(Fault::Down("reset".into()), at(999));
     bench.ask(1, acquire(1));
     bench.link.tick(at(999));
@@ -915,7 +929,7 @@ fn outstanding_requests_never_exceed_the_window() {
 }
 
 #[test]
-fn stalled_connection_is_replaced_after_half_a_second_or_four_node_timeouts() {
+fn stalled_connection_with_a_long_node_timeout_is_replaced_after_four_node_timeouts() {
     let mut slow = options(Roster::default());
     Arc::get_mut(&mut slow)
         .expect("the options must not be shared yet")
@@ -981,8 +995,8 @@ fn refusing_the_name() -> String {
     said.concat()
 }
 
-/// An operator who closes masters finds connections by their names. A connection without a name is not found, so its
-/// scripts must check the marker.
+/// `quorate masters close` finds the connections of clients by their names. It does not find a connection without a
+/// name, so the scripts of such a connection must check the generation marker.
 #[test]
 fn unnamed_connection_loads_scripts_that_check_the_generation_marker() {
     let mut bench = Bench::new();
@@ -1011,7 +1025,7 @@ fn unnamed_connection_loads_scripts_that_check_the_generation_marker() {
 }
 
 #[test]
-fn server_that_replaced_a_master_is_guarded_on_a_link_despite_its_long_uptime() {
+fn new_server_at_a_known_address_is_quarantined_despite_its_long_uptime() {
     let mut bench = Bench::new();
     greet_as(&mut bench, "a", "", 0);
     bench.ask(1, acquire(1));
@@ -1028,18 +1042,18 @@ fn server_that_replaced_a_master_is_guarded_on_a_link_despite_its_long_uptime() 
     assert_eq!(bench.told.kinds(), ["quarantined"]);
     assert!(
         bench.written().contains("EVALSHA"),
-        "releases must be sent to a closed master"
+        "releases must be sent to a quarantined master"
     );
     bench.ask(4, acquire(3));
     bench.link.take(at(now + 30_000));
     assert!(
         bench.written().contains("EVALSHA"),
-        "acquires must be sent again when the guard has lasted for the longest ttl"
+        "acquires must be sent again when the quarantine has lasted for the longest TTL"
     );
 }
 
 #[test]
-fn closed_master_is_sent_only_releases() {
+fn master_whose_generation_marker_is_of_other_masters_is_sent_only_releases() {
     let mut bench = Bench::new();
     greet_as(&mut bench, "a", "1 0123456789abcdef", 0);
     bench.ask(1, acquire(1));
@@ -1071,7 +1085,7 @@ fn many_loaded() -> Bench {
     assert_eq!(
         many(&written),
         [1, 1],
-        "requests must not wait for the batch scripts"
+        "requests must not wait until the batch scripts are loaded"
     );
     bench.say([SHA, SHA, ":1\r\n:1\r\n"].concat().as_bytes(), 1);
     assert_eq!(bench.told.all().len(), 2);
@@ -1095,7 +1109,7 @@ fn requests_are_sent_one_by_one_if_the_batch_scripts_cannot_be_loaded() {
     assert_eq!(
         many(&bench.written()),
         [1, 1],
-        "each release must be sent by itself"
+        "each release must be sent as a separate call"
     );
 }
 
@@ -1174,7 +1188,7 @@ fn denied_combined_call_is_split_into_single_requests() {
 }
 
 #[test]
-fn request_split_from_a_combined_call_is_sent_first_unless_withdrawn() {
+fn request_left_undecided_by_a_combined_call_is_sent_again_first_unless_withdrawn() {
     let mut bench = many_loaded();
     let claims: Vec<_> = (1..=8).map(claim).collect();
     for (number, claim) in claims.iter().enumerate() {
@@ -1293,13 +1307,14 @@ fn combined_releases_are_pending_after_the_connection_broke() {
     assert_eq!(many(&written), [1; 3], "{written}");
 }
 
-/// Counts the releases in the written bytes: those by the built-in command, and those by the script.
+/// Counts in the written bytes the calls of the built-in command DELIFEQ, and the calls of scripts.
 fn releases(written: &str) -> (usize, usize) {
     let count = |word: &str| written.matches(word).count();
     (count("DELIFEQ"), count("EVALSHA"))
 }
 
-/// A bench with a server on which the trial of the built-in delete command was successful.
+/// A bench whose server executes releases with the built-in delete command, because the trial of the command was
+/// successful.
 fn with_deletion() -> Bench {
     let mut bench = untried();
     try_deletion(&mut bench, ":0\r\n", 0);
@@ -1343,7 +1358,7 @@ fn withdrawn(n: u8) -> Request {
 }
 
 #[test]
-fn server_with_the_delete_command_uses_it_for_releases() {
+fn releases_use_the_built_in_delete_command_of_the_server() {
     let mut bench = with_deletion();
     for (now, reply, deleted) in [(1, b":1\r\n", true), (3, b":0\r\n", false)] {
         bench.ask(1, withdrawn(1));
@@ -1382,7 +1397,7 @@ fn delete_command_that_is_denied_or_unknown_is_replaced_by_the_script() {
         assert_eq!(releases(&bench.written()), (2, 0));
         bench.say(refusal.repeat(2).as_bytes(), 2);
         assert_eq!(bench.told.all(), [], "{refusal}");
-        // Each request is sent by itself, before all later requests.
+        // Each of the two releases is sent again as a separate script call, before all later requests.
         bench.ask(3, acquire(1));
         bench.link.take(at(3));
         let written = bench.written();
@@ -1397,7 +1412,7 @@ fn delete_command_that_is_denied_or_unknown_is_replaced_by_the_script() {
         assert_eq!(
             releases(&bench.written()),
             (0, 1),
-            "the delete command must not be tried twice"
+            "the delete command must not be tried again after it was refused"
         );
     }
 }
@@ -1477,7 +1492,7 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
     assert_eq!(releases(&bench.written()), (1, 1));
     bench.say(b":1\r\n", 2);
     assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
-    // During the trial, releases use the script.
+    // Until the trial is answered, releases use the script.
     bench.ask(2, withdrawn(2));
     bench.link.take(at(3));
     assert_eq!(releases(&bench.written()), (0, 1));
@@ -1488,12 +1503,12 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
     assert_eq!(
         releases(&bench.written()),
         (0, 1),
-        "the pending release must be sent"
+        "the pending release must be sent with the script"
     );
 }
 
 #[test]
-fn note_written_meanwhile_does_not_hide_a_refused_delete_command() {
+fn release_with_a_refused_delete_command_is_sent_again_even_if_the_claim_got_a_note() {
     let mut bench = with_deletion();
     let request = withdrawn(1);
     let Request::Release { claim, .. } = &request else {
@@ -1531,7 +1546,7 @@ fn release_refused_by_the_delete_command_is_kept_for_the_next_connection() {
 }
 
 #[test]
-fn release_follows_an_acquire_that_may_be_sent_again() {
+fn release_uses_the_script_while_its_acquire_may_be_sent_again() {
     let mut bench = with_deletion();
     let claim = claim(1);
     let (ttl, proposal) = (Duration::from_secs(10), 1);
@@ -1547,7 +1562,7 @@ fn release_follows_an_acquire_that_may_be_sent_again() {
     assert_eq!(
         releases(&bench.written()),
         (0, 2),
-        "both releases must use scripts"
+        "the acquire and the release must both call scripts"
     );
     bench.say(&b"-NOSCRIPT No matching script.\r\n".repeat(2), 2);
     bench.link.take(at(3));

@@ -6,8 +6,8 @@ use crate::node::redis::call::Call;
 use crate::node::redis::script::{CARRY, RAISE, Script};
 use crate::node::redis::source::with_parts;
 
-/// The purposes for which the line `ACL SETUSER quorate` on the page `docs/operations.md` grants rights: all that are
-/// on by default, and those that operators need.
+/// The purposes for which the line `ACL SETUSER quorate` on the page `docs/operations.md` grants rights: all purposes
+/// of features that are on by default, and `Operating`, which the commands `status`, `break` and `doctor` need.
 const DEFAULTS: [Purpose; 14] = [
     Purpose::Locking,
     Purpose::RestartGuard,
@@ -25,8 +25,8 @@ const DEFAULTS: [Purpose; 14] = [
     Purpose::Masters,
 ];
 
-/// The purposes for which the line `ACL SETUSER quorate-operator` on the same page grants rights. An operator copies
-/// values under locks, so it also needs the rights of clients.
+/// The purposes for which the line `ACL SETUSER quorate-operator` on the page `docs/operations.md` grants rights. An
+/// operator copies values under locks, so it also needs the rights of clients.
 fn of_operators() -> Vec<Purpose> {
     let mut purposes = DEFAULTS.to_vec();
     purposes.push(Purpose::Changing);
@@ -156,7 +156,7 @@ fn page() -> String {
 }
 
 #[test]
-fn page_for_operators_prints_the_table_of_rights() {
+fn operations_page_contains_the_table_of_rights() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let text = std::fs::read_to_string(path).expect("the page");
     assert!(
@@ -170,7 +170,7 @@ fn page_for_operators_prints_the_table_of_rights() {
     );
     assert!(
         text.contains(&operator),
-        "docs/operations.md does not print the rights of an operator:\n{operator}"
+        "docs/operations.md must contain the rights of an operator:\n{operator}"
     );
 }
 
@@ -206,7 +206,7 @@ fn calls_are_listed(script: &str, purposes: &[Purpose]) {
         });
         assert!(
             known,
-            "the table of rights lacks this call: {line} {call:?}"
+            "the table of rights must contain this call: {line} {call:?}"
         );
         // A call without a family of keys uses no key, or its key is a variable of a loop.
         assert!(
@@ -221,7 +221,7 @@ fn calls_are_listed(script: &str, purposes: &[Purpose]) {
 }
 
 #[test]
-fn every_row_of_the_table_of_rights_is_used_by_a_script_or_the_driver() {
+fn every_right_in_the_table_is_used_by_a_script_or_the_driver() {
     // The commands that the driver sends directly, outside of scripts.
     let direct = [
         "evalsha",

@@ -49,7 +49,7 @@ fn script_without_arguments_for_each_key_uses_exactly_the_arguments_of_its_row()
 }
 
 #[test]
-fn script_is_recognised_by_its_source_alone() {
+fn script_is_found_by_its_source() {
     for script in Script::ALL {
         assert_eq!(Script::of_source(script.source().as_bytes()), Some(script));
     }
