@@ -351,8 +351,8 @@ impl Link {
         }
     }
 
-    /// Ends the link if the handle of the master was dropped, and either no request or release is left to deliver, or
-    /// [`LINGER`] has passed. Called when possibly no request is outstanding.
+    /// Ends the link if the handle of the master was dropped, and if no request and no pending release is left. If some
+    /// are left, the link ends when [`LINGER`] has passed since the handle was dropped.
     pub(super) fn settle(&mut self, now: Instant) {
         let closed_for_good = |closed: Instant| now >= closed + LINGER;
         if !self.closed_at.is_some_and(closed_for_good) {

@@ -8,17 +8,17 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// The number of records that the cache remembers. If there are more, all records that were not used lately are
-/// forgotten. A forgotten record must be read again. At a store without a clock, the wait until its items have expired
-/// then starts again.
+/// The number of records that the cache remembers. If it contains more, it forgets all records that were not used in
+/// the last 64 batches. A forgotten record must be read again. At a store without a clock, this client then also waits
+/// again for the whole duration of the record's items before it considers them expired.
 const MOST: usize = 16_384;
 
 /// The records of the store that one session knows.
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
-    /// Records with an unanswered change, which may still take effect. Such a record is changed again before any answer
-    /// is based on it.
+    /// Records with an unanswered change that may still take effect, each with the batch in which the change was sent.
+    /// Such a record is changed again before any answer is based on it.
     dirty: HashMap<Name, u64>,
     /// The number of the present batch of requests. Records that were read or written in this batch are fresh.
     round: u64,
@@ -29,16 +29,16 @@ struct CachedRecord {
     stored: Vec<StoredItem>,
     /// The batch in which the record was last read or written.
     seen: u64,
-    /// Another session may have changed the record, so it must be read again. The known times of its items remain
-    /// useful.
+    /// Another session may have changed the record, so it must be read again. The expiry times of its cached items are
+    /// still used when the record is read.
     doubtful: bool,
 }
 
 impl CachedRecord {
-    /// Whether the record is empty, apart from items that its next change would remove. `now` is the time by which the
-    /// items expire. `date` is the earlier of the wall clocks of the store and of this process, in microseconds since
-    /// 1970: the record is kept while it contains a fencing counter that is needed at this date. `None` if the
-    /// store gives no date: then a fencing counter keeps the record only until it expires.
+    /// Whether the record contains only items that its next change would remove. An item counts as expired if its
+    /// expiry is not after `now`. `date` is the earlier of the wall clocks of the store and of this process, in
+    /// microseconds since 1970: a fencing counter that is needed at this date is not removed. `None` if the store gives
+    /// no date; a fencing counter is then removed when it has expired.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -52,7 +52,7 @@ impl CachedRecord {
 }
 
 impl RecordCache {
-    /// Starts the next batch of requests: no record counts as fresh any more.
+    /// Starts the next batch of requests. No record is fresh until it is read or written in this batch.
     pub(super) fn start_batch(&mut self) {
         self.round += 1;
         if self.records.len() > MOST {
@@ -100,7 +100,7 @@ impl RecordCache {
         self.records.remove(name);
     }
 
-    /// The known state of these records; `None` if one of them must be read.
+    /// The versions and the cached items of these records; `None` if at least one of the records must be read.
     pub(super) fn all(&self, names: &[Name]) -> Option<Vec<(u64, &[StoredItem])>> {
         let one = |name: &Name| {
             let cached = self.records.get(name).filter(|cached| !cached.doubtful)?;
@@ -136,15 +136,16 @@ impl RecordCache {
         }
     }
 
-    /// Marks all records as possibly changed. The server may have forgotten its last changes, and other changes may
-    /// then have got the same versions.
+    /// Marks all records as possibly changed. The server may have forgotten its last changes in a restart, and other
+    /// changes may since have got the same versions.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
             cached.doubtful = true;
         }
     }
 
-    /// Stores a record that was read at `now`. Returns `false` if no version of this library wrote it.
+    /// Stores a record that was read at `now`. Returns `false` if the record was not written by this library, or is
+    /// damaged.
     pub(super) fn read(&mut self, name: &Name, record: &Record, now: u64) -> bool {
         let known = self.records.get(name);
         let known = known.map_or(&[][..], |cached| &cached.stored);
@@ -155,7 +156,7 @@ impl RecordCache {
         true
     }
 
-    /// Stores a record that was read at `now` although there was no request for it.
+    /// Stores a record that was read at `now` without a request for it. The record does not count as used.
     pub(super) fn read_unrequested(&mut self, name: &Name, record: &Record, now: u64) {
         let seen = self.records.get(name).map_or(0, |cached| cached.seen);
         if self.read(name, record, now)
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn full_record_cache_forgets_dirty_records_by_their_age() {
+    fn full_record_cache_forgets_the_oldest_dirty_records() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
         cache.start_batch();
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_records_are_fresh_if_seen_in_this_batch_and_not_doubted() {
+    fn cached_records_are_fresh_if_read_or_written_in_this_batch_and_not_doubtful() {
         let mut cache = RecordCache::default();
         let both = [name(1), name(2)];
         cache.note_written(&both[0], 1, lease(1));
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn record_with_only_an_observer_is_kept_until_the_observer_expires() {
+    fn record_that_contains_only_an_observer_is_obsolete_when_the_observer_expires() {
         let item = Item {
             id: Id::of(Kind::Watcher, b"boss", b"0123456789abcdef"),
             what: Vec::new(),

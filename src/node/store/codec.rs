@@ -1,10 +1,10 @@
 //! The content of a record: items with their expiry times, encoded as bytes.
 //!
-//! In a store with its own clock, each item has its expiry on that clock. In a store without a clock, each item has a
-//! duration, and a stamp that is different at each write. A client that reads the item (an observer) considers it
+//! In a store with its own clock, each item has an expiry time on that clock. In a store without a clock, each item has
+//! a duration, and a stamp that is different at each write. A client that reads the item (an observer) considers it
 //! expired after it has seen the item unchanged for the duration plus a little more, on its own clock. The holder
-//! counts the duration from before its request. The item is written later, and observers see it later still. So the
-//! holder's lease has ended before any observer considers it expired.
+//! counts the duration from a time before its request. The item is written after that time, and observers see it only
+//! after it was written. So the holder's lease has ended before any observer considers it expired.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::node::memory::items::{Id, Item, Kind};
 /// The first byte of every encoded record: the version of the format.
 const FORMAT: u8 = 1;
 
-/// The latest time that is stored, in microseconds. No clock is beyond it, and no item is kept longer.
+/// The latest time that is stored, in microseconds. Clock readings beyond this time are reduced to it, and records with
+/// later times are not read.
 pub(super) const LATEST: u64 = 1 << 61;
 
 /// An item of a record.
@@ -22,13 +23,13 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// Whether every other observer considers the item unexpired at least as long as this client does. False if this
-    /// client has read the item's stamp: another observer may have read the stamp earlier, and then considers the item
-    /// expired earlier.
+    /// Whether no other observer considers the item expired earlier than this client does. False if this client has
+    /// read the item's stamp from the store: another observer may have read the stamp before this client, and then
+    /// considers the item expired before this client does.
     sure: bool,
 }
 
-/// A lease that the answer to a request promises: its key, its value, and its earliest end.
+/// A lease that the answer to a request promises: its key, its value, and the time until which it lasts at least.
 pub(super) struct Promised {
     pub(super) key: Name,
     pub(super) value: [u8; 32],
@@ -39,10 +40,10 @@ pub(super) struct Promised {
 /// The moment from which a promised lease counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Since {
-    /// The lease counts from before its first grant. A repeated grant does not make it longer.
+    /// The lease counts from the first grant of the lock. A repeated grant does not make it longer.
     Before,
-    /// The lease counts from now if the hold is new. A new hold joins other holds of the same readers or owner, and
-    /// depends on the lock key that they share.
+    /// If the hold is new, the lease counts from now: the hold joins other holds of the same readers or owner, and
+    /// depends on the lock key that they share. If the hold existed before, the lease counts from its first grant.
     Joined,
     /// The lease counts from now, because it is extended.
     Extended,
@@ -99,8 +100,8 @@ fn whole(kind: Kind, until: u64) -> u64 {
 }
 
 impl StoredItem {
-    /// Decodes a record that was read at `now`. `known` are the record's items as this client has read them last.
-    /// Returns `None` if the record was not written by this library, or is damaged.
+    /// Decodes a record that was read at `now`. `known` are the items of the record that this client last read or
+    /// wrote. Returns `None` if the record was not written by this library, or is damaged.
     pub(super) fn read(state: &[u8], known: &[Self], now: u64) -> Option<Vec<Self>> {
         let mut rest = match state.split_first() {
             None => return Some(Vec::new()),
@@ -151,9 +152,9 @@ impl StoredItem {
         Some(Self { item, when, sure })
     }
 
-    /// The items to write at `now` into a record that contained `before` and is to contain `items`. An unchanged item
-    /// keeps its exact expiry. The exception is an item on which a promised lease depends, if other observers may
-    /// consider it expired too early.
+    /// The stored form of `items`, to be written at `now` into a record that contained `before`. An unchanged item
+    /// keeps its stored expiry, with one exception: an item on which a promised lease depends gets a new expiry if
+    /// other observers may otherwise consider it expired before the promised time.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -181,7 +182,7 @@ impl StoredItem {
         all
     }
 
-    /// Whether this item is the entry of the promised hold. If it is, the hold existed before the request.
+    /// Whether this item is the unexpired entry of the promised hold.
     fn is_hold_of(&self, promised: &Promised, now: u64) -> bool {
         self.item.id.kind == Kind::Hold && promised.rests_on(&self.item) && self.item.lives(now)
     }
@@ -193,7 +194,8 @@ impl StoredItem {
         let until = match (self.when, clock) {
             // The true time may be later than `now` by up to `slack`. The stored expiry would then come too early.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
-            // Other observers may have read the stamp before this client, and count from then.
+            // Other observers may have read the stamp before this client, and then consider the item expired before
+            // this client does.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -211,7 +213,8 @@ impl StoredItem {
             }
             (Some(until), Clock::Own { stamp }) => {
                 let life = until.saturating_sub(now);
-                // In the process that writes the item, the item expires after exactly this time.
+                // For the process that writes the item, the item expires after exactly this time. Other processes wait
+                // a little longer (`seen`).
                 item.until = Some(whole(item.id.kind, until));
                 When::For { stamp, life }
             }
@@ -361,7 +364,8 @@ mod tests {
         );
     }
 
-    /// Another observer has seen the lease since it was written, and counts from the moment when it first saw it.
+    /// Another observer may have seen the old stamp earlier than this client, and would consider the extended lease
+    /// expired too early.
     #[test]
     fn extension_of_a_lease_read_from_the_store_writes_a_new_stamp() {
         let (stamp, life) = (7, 500_000);
@@ -372,7 +376,7 @@ mod tests {
         let until = met[0].item.until.expect("a lease");
         assert!(
             until >= now + life,
-            "the lease must last for its whole ttl by the clock of this client"
+            "a lease that was just read must last for its whole ttl on the clock of this client"
         );
         let clock = Clock::Own { stamp: 8 };
         let items = || met.iter().map(|stored| stored.item.clone()).collect();
@@ -387,7 +391,10 @@ mod tests {
         let again = StoredItem::read(&StoredItem::write(&extended), &extended, now).expect("ours");
         let items = again.iter().map(|stored| stored.item.clone()).collect();
         let same = StoredItem::after(&again, items, now, clock, &[promised(now + life)]);
-        assert_eq!(same, again, "a stamp of this client must be recognised");
+        assert_eq!(
+            same, again,
+            "an extension must not write a new stamp if this client wrote the present stamp"
+        );
         let granted = Promised {
             since: Since::Before,
             ..promised(now + 9 * life)

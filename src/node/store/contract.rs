@@ -11,16 +11,16 @@ use crate::node::{Fault, NodeName, ServerRun};
 /// A server that keeps records by name and changes them by compare-and-set, for example a database or a coordination
 /// service. A [`StoreNode`](super::StoreNode) makes a master of it.
 ///
-/// The client decides everything that a lock needs, based on the state in the record of the resource. The store only
-/// has to guarantee the following:
+/// The client takes all decisions about locks, based on the state in the record of the resource. The store only has to
+/// guarantee the following:
 ///
 /// - A commit takes effect as a whole or not at all, and only if every record in it still has the version that the
 ///   commit names. A changed record gets another version, and **never one that it had before**, even if it was removed
 ///   in between.
 /// - A request that a session has not answered may take effect at any later time, or never. The versions of the records
 ///   make a late effect harmless.
-/// - A read may return older content than answers to other sessions, for example from a follower that lags behind. It
-///   never returns older content than the same session has read or changed.
+/// - A read may return older content than other sessions have already read, for example from a follower that lags
+///   behind. It never returns older content than the same session has read or written.
 /// - While the server runs, it does not forget a change that it has acknowledged. After a restart it may forget changes
 ///   only as [`Greeting::uptime`] allows.
 pub trait Store: Send + Sync + 'static {
@@ -62,7 +62,8 @@ pub struct Traits {
     /// Whether the store wakes waiters; by default `true`. If not, waiters poll.
     pub wakes: bool,
     /// Whether the store's listener polls instead of being notified; by default `false`. If it polls, commits contain
-    /// [wait locks](WaitLock), and the pacer of [`Listener::follow`] reports for which wait lock or how often to wait.
+    /// [wait locks](WaitLock), and the listener gets a pacer ([`Listener::follow`]), which reports for which wait lock
+    /// the listener can wait.
     pub looks: bool,
 }
 
@@ -177,8 +178,8 @@ pub trait Session: Send + 'static {
     /// numbers are derived from the date.
     ///
     /// Only stores whose clock cannot measure leases, but can date changes, need to return a date. A session that ever
-    /// returns a date must return one from its beginning. Without a date the fencing counter of a lock is kept forever.
-    /// The date is ignored for stores that return [`Clocked::clock`].
+    /// returns a date must return one from its beginning. If a store without such a clock returns no date, the fencing
+    /// counter of a lock is kept forever. The date is ignored for stores that return a time in [`Clocked::clock`].
     fn date(&self) -> Option<u64> {
         None
     }
@@ -197,8 +198,8 @@ pub struct Clocked<T> {
     /// The content of the answer.
     pub what: T,
     /// The time on the server's clock at some moment between request and answer, in microseconds since 1970. A store
-    /// without its own clock always returns `None`. Then a client considers a lease expired after it has seen the lease
-    /// unchanged for the duration of the lease.
+    /// without its own clock always returns `None`. With `None`, a client considers a lease expired after it has seen
+    /// the lease unchanged for the duration of the lease.
     pub clock: Option<u64>,
 }
 
@@ -244,8 +245,8 @@ pub struct Commit {
     /// The wake-ups to send after the commit. They are hints: a wake-up may be lost, and an unnecessary one does no
     /// harm.
     pub wakes: Vec<Wake>,
-    /// The wait locks to keep or release after the commit, if it took effect. Empty for stores whose listener does not
-    /// poll.
+    /// The wait locks that the session must keep or release after the commit, if the commit took effect. Empty for
+    /// stores whose listener does not poll.
     pub wait_locks: Vec<WaitLock>,
 }
 
@@ -253,8 +254,8 @@ pub struct Commit {
 ///
 /// A wait lock is a named lock that the server itself manages, and that ends with its session. While a client is queued
 /// in a record, or holds a lock, its session keeps a wait lock that is named after the waiter or the lock value. The
-/// listener of the next waiter blocks on that wait lock instead of polling. A wait lock is only a hint: it can be
-/// missing, and the session can lose it.
+/// listener of the next waiter blocks on that wait lock instead of polling. A wait lock is only a hint: the session may
+/// fail to get it, and may lose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitLock {
     /// Keep the wait lock of this name. The name consists of at most 48 hexadecimal digits and colons.
@@ -294,11 +295,12 @@ pub struct Wake {
 
 /// Receives the wake-ups of one process.
 pub trait Listener: Send + 'static {
-    /// Receives the pacer, which reports from now on what the process waits for. Only listeners that poll use it.
+    /// Receives the pacer, which from now on reports which wake-ups the process needs. Only listeners that poll use it.
     fn follow(&mut self, pacer: Pacer) {
         let _ = pacer;
     }
 
-    /// Waits for the next messages to this process. Returns an empty list if there was a message whose text is unknown.
+    /// Waits for the next messages to this process. Returns an empty list if a message arrived whose text is not known;
+    /// all waiters of the process are then woken.
     fn next(&mut self) -> impl Future<Output = Result<Vec<Vec<u8>>, Fault>> + Send;
 }

@@ -5,10 +5,10 @@ use std::cell::Cell;
 /// A seeded bug in the driver of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFlaw {
-    /// When a session is lost, the records of its unanswered changes are read again but not changed again. So such a
-    /// change can still take effect late.
+    /// When a session is lost, the records of its unanswered changes are read again but not changed again. So an
+    /// unanswered change can still take effect later.
     Unsoiled,
-    /// The uncertainty about the server's clock is ignored, even when leases are written.
+    /// The uncertainty about the server's clock is ignored when leases are written, so a lease can expire too early.
     NoSlack,
     /// At a store without a clock, an observer considers a lease expired after only a third of it.
     EarlyEnd,

@@ -1,4 +1,5 @@
-//! Jobs: requests that share records, their answers, and the one change of the records that executes them.
+//! Jobs. A job is a group of requests that share records. It is executed by one change of these records, which yields
+//! the answers to all of its requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +17,15 @@ use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::fencing::COUNTER_TTL_US;
 use crate::protocol::instant::Instant;
 
-/// For how long a process that observes an election is notified of new leaders if it does not renew its request.
+/// How long a process that observes an election is notified of new leaders before it must renew its request: 60 s.
 pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The first byte of a wake-up, and of an announcement of a new leader. The lock key follows.
 pub(super) const FREE: u8 = b'w';
 pub(super) const LEADER: u8 = b'l';
 
-/// Requests that are decided and answered together, because each of them shares a record with another request of the
-/// job.
+/// Requests that are decided and answered together, because they share records: each request of a job with several
+/// requests shares a record with another request of the job.
 pub(super) struct Job {
     pub(super) names: Vec<Name>,
     pub(super) asked: Vec<Asked>,
@@ -32,14 +33,15 @@ pub(super) struct Job {
     pub(super) stale: bool,
 }
 
-/// A request, and its answer once it has been decided.
+/// A request, and its answer; `None` until the request has been decided.
 pub(super) struct Asked {
     pub(super) queued: Queued,
     pub(super) answer: Option<Result<Answer, Fault>>,
 }
 
 impl Asked {
-    /// The leases that the answer promises.
+    /// The leases that the answer promises to the caller, one for each key. `now` is the time in microseconds on the
+    /// store's clock.
     fn promises(&self, now: u64) -> Vec<Promised> {
         let extended = matches!(self.queued.request, Request::Extend { .. });
         let of = |claim: &Claim, ttl: Duration| -> Vec<Promised> {
@@ -77,7 +79,7 @@ pub(super) enum Outcome {
     Same,
     /// Commit this change. Afterwards the records contain these items.
     Change(Commit, Vec<Vec<StoredItem>>),
-    /// The records must be read before the job can be decided.
+    /// The records, or the store's clock, must be read before the job can be decided.
     Unsure,
 }
 
@@ -112,8 +114,8 @@ impl Job {
             });
             return;
         };
-        // If the request shares records with several jobs, these jobs become one. Their order is kept, although jobs
-        // without a shared record need no order.
+        // If the request shares records with several jobs, these jobs become one. The order of all jobs is kept,
+        // although jobs without a shared record could be executed in any order.
         let mut rest = all.split_off(first + 1);
         let joined = &mut all[first];
         joined.names.extend(names.iter().cloned());
@@ -147,7 +149,7 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // The fencing counter has expired but is still needed: it is from a time at which the store's date was
+                // The fencing counter has expired, but is still needed: when its number was drawn, the store's date was
                 // ahead, and the date has been corrected since. Keep the counter for another day.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
@@ -226,7 +228,7 @@ impl Job {
         }
     }
 
-    /// The wait locks to keep or release, if the job's records have the content `after`.
+    /// The wait locks to keep or release when the job's records have the content `after`.
     pub(super) fn wait_locks<'a>(
         &self,
         after: impl Iterator<Item = &'a StoredItem>,
@@ -238,9 +240,9 @@ impl Job {
             .collect()
     }
 
-    /// Whether at least one request of the job is refused. A waiter usually asks again because it was woken, so a
-    /// refusal shows that the cached state is probably outdated. A heartbeat that is written based on an outdated state
-    /// fails as stale, and costs the store as much as a change.
+    /// Whether at least one request of the job is refused. A waiter usually repeats its request because it was woken,
+    /// so if it is refused again, the cached state is probably outdated. A change that is based on an outdated state
+    /// fails as stale, and costs the store as much as a successful change.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
@@ -281,7 +283,7 @@ fn apply(
     master.apply(now, request)
 }
 
-/// The wake-ups that the last request caused.
+/// The wake-ups that the request executed last caused: for waiters, and for the observers of elections.
 fn wakes_of_last_request(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
     let word = |kind: u8, key: &[u8]| [&[kind], key].concat();
     let published = master.take_published();
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn every_granted_or_extended_key_is_a_promised_lease() {
+    fn answer_promises_a_lease_for_each_key_that_was_extended() {
         use Extended::{Kept, NotOurs, Restored, Unnoted, Withdrawn};
         let unknown = || Extended::Unknown(Fault::OutOfMemory);
         let items = vec![

@@ -1,4 +1,4 @@
-//! The wake-ups that this process listens for at one store.
+//! The records and elections of one store for which this process receives wake-ups.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,8 @@ pub(super) struct QueuedWaiter {
 }
 
 impl State {
-    /// Listens for these records until the time `until`, because a waiter of this process is queued there.
+    /// Records that this process must listen for these records until the time `until`, because a waiter of this process
+    /// asks for a place in their queues.
     pub(super) fn want(&mut self, names: Vec<Name>, until: Instant) {
         for name in names {
             let waiter = None;
@@ -64,7 +65,7 @@ impl State {
                 Pace::Observing
             };
         };
-        // A waiter for several locks is queued in several records.
+        // A waiter for several locks is queued in several records, with the same entry in each.
         let alone = self.watched.is_empty() && waiters.all(|other| other == first);
         match first.behind.clone().filter(|_| alone) {
             Some(wait_lock) => Pace::Behind {
@@ -87,7 +88,8 @@ impl Listening {
         self.over.notify_one();
     }
 
-    /// Stores the waiter of this process that is queued in these records; `None` if it has stopped waiting.
+    /// Stores which waiter of this process is queued in these records. `waiter` is `None` if the waiter has stopped
+    /// waiting.
     pub(super) fn note_waiter(&self, names: &[Name], waiter: Option<&QueuedWaiter>) {
         let mut state = self.state();
         for name in names {
@@ -98,13 +100,14 @@ impl Listening {
         self.pacer.set(state.pace());
     }
 
-    /// Recomputes what this process waits for, after the waiters have changed.
+    /// Recomputes the pace. Must be called after the records or elections of the state were changed.
     pub(super) fn repace(&self) {
         let pace = self.state().pace();
         self.pacer.set(pace);
     }
 
-    /// Whether there is anything to listen for. If not, the listening task must end.
+    /// Whether this process still listens for a record or an election at the time `now`. If not, the listening task
+    /// must end.
     pub(super) fn goes_on(&self, now: Instant) -> bool {
         let mut state = self.state();
         state.wanted.retain(|_, wanted| now < wanted.until);
@@ -124,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listener_waits_for_a_wait_lock_only_if_it_can_learn_everything_from_it() {
+    fn listener_uses_a_wait_lock_only_for_a_single_waiter_behind_a_single_client() {
         let listening = Listening::default();
         let pace = || listening.pacer.pace();
         let [a, b]: [Name; 2] = [b"a"[..].into(), b"b"[..].into()];
@@ -147,7 +150,7 @@ mod tests {
         let first = waiter("1", Some("9"));
         listening.note_waiter(std::slice::from_ref(&a), Some(&first));
         assert_eq!(pace(), behind("1", "9"));
-        // A waiter that asks again keeps its place.
+        // A waiter that repeats its request keeps its place in the queue.
         listening.state().want(vec![a.clone()], until);
         listening.repace();
         assert_eq!(pace(), behind("1", "9"));

@@ -1,5 +1,5 @@
-//! Adds to the inspection of a store: whether another address leads to the same server, and whether the master may
-//! vote.
+//! Inspects a store, and adds to the store's own inspection whether another address leads to the same server, and how
+//! long the restart guard still ignores the master's votes.
 
 use std::sync::Arc;
 

@@ -15,17 +15,17 @@ use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
 use crate::runtime::{self, BoxFuture};
 
-/// A master made of a [`Store`]. Each resource has one record, which this client reads, decides on, and changes by
-/// compare-and-set.
+/// A master made of a [`Store`]. Each resource has one record. The client reads the record, decides based on its
+/// content, and changes it by compare-and-set.
 ///
-/// All kinds of lock work as they do on Redis. Dropping the node closes its queues; pending releases are delivered
-/// first, for at most a second.
+/// All kinds of lock work as they do on Redis. After the node was dropped, it accepts no more requests, and still tries
+/// to deliver pending releases for at most a second.
 pub struct StoreNode<S: Store> {
     shared: Arc<Shared<S>>,
 }
 
 impl<S: Store> StoreNode<S> {
-    /// Creates a master on this store. It connects with its first request.
+    /// Creates a master on this store. The master connects to the store when it gets its first request.
     pub fn new(store: S) -> Self {
         let shared = Arc::new(Shared::new(store));
         Self { shared }
@@ -45,7 +45,8 @@ impl<S: Store> StoreNode<S> {
         }
     }
 
-    /// The index of the session that serves these records.
+    /// The index of the session that serves requests for these records. The first record decides; 0 for a request
+    /// without records.
     fn session_of(&self, names: &[names::Name]) -> usize {
         let sessions = self.shared.mailboxes.len();
         let first = names.first().filter(|_| sessions > 1);

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The wake-ups that a process needs from one store. A [`Listener`](super::Listener) that polls decides by it how to
-/// wait for them.
+/// The wake-ups that a process needs from one store. A [`Listener`](super::Listener) that polls uses the pace to decide
+/// how to wait for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// No waiter of this process is queued, and the process observes no election.
     Idle,
     /// The process only observes elections. The announcement of a new leader is not urgent.
     Observing,
-    /// A waiter of this process may be woken at any time, and no single wait lock shows when.
+    /// Waiters of this process are queued, and there is no single wait lock whose release would show every wake-up.
     Waiting,
     /// One waiter of this process is queued, directly behind another client.
     Behind {
@@ -24,7 +24,7 @@ pub enum Pace {
     },
 }
 
-/// Reports the present [`Pace`] of the waiters of this process. Any thread may use it.
+/// Reports the present [`Pace`] of this process at one store. Several threads may use the pacer at the same time.
 #[derive(Clone, Debug)]
 pub struct Pacer(Arc<watch::Sender<Pace>>);
 

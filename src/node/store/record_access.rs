@@ -28,8 +28,8 @@ impl<S: Store> RecordAccess<S> {
     }
 
     /// Reads or changes the record to which the lock key `key` belongs, and writes the record back if it has changed.
-    /// The calling thread is blocked until a temporary thread has done the work. So this works inside a Tokio runtime,
-    /// too.
+    /// The calling thread is blocked until a temporary thread has done the work. So this function also works inside a
+    /// Tokio runtime.
     pub fn with_record<T: Send>(
         &self,
         key: &[u8],

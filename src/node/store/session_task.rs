@@ -2,9 +2,9 @@
 //!
 //! Every request is answered, whatever the store does. A request that was sent is answered within the store's timeout,
 //! a request that waits for a session within the connect timeout, and a request that waits behind too many others (a
-//! burst) within [`BURST_TIMEOUTS`] times the store's timeout. A session that does not answer in time is dropped, and
-//! its unanswered requests are made harmless: the next change of each record involved gives that record another
-//! version.
+//! burst) within [`BURST_TIMEOUTS`] times the store's timeout. A session that does not answer in time is dropped. Its
+//! unanswered changes may still arrive at the store. They become harmless, because the next session changes each of
+//! these records again before it bases an answer on the record, and so gives it another version.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -43,14 +43,15 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The longest time that a request in a burst may wait before it is sent, as a multiple of the store's timeout.
 const BURST_TIMEOUTS: u32 = 10;
 
-/// After this time (2 s) without an answer, the task asks the store for its clock, to check that the store still
-/// answers.
+/// After this time (2 s) without an answer from the store, an idle task reads the store's clock, to check that the
+/// store still answers.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Runs the task until the store's handle was dropped and nothing is left to deliver.
+/// Runs the task until the store's handle was dropped and no request or pending release is left. `number` is the index
+/// of the session.
 ///
 /// If the tokio runtime is shut down earlier, another task continues in the background runtime. `pending` are the
-/// releases that an earlier task left.
+/// releases that an earlier task could not deliver.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
@@ -63,14 +64,15 @@ pub(super) fn run<S: Store>(
     async move { task.run().await }
 }
 
-/// The largest number of wait locks that are kept for the next commit. The server frees all others with the session.
+/// The largest number of wait locks that wait for the next commit to be released. The server frees the others when the
+/// session ends.
 const MOST_WAIT_LOCKS: usize = 1024;
 
 struct SessionTask<S: Store> {
     shared: Arc<Shared<S>>,
     number: usize,
     pending_releases: PendingReleases,
-    /// Whether the task has ended by itself, and not with its runtime.
+    /// Whether the task has ended because it was done, and not because its runtime was shut down.
     done: bool,
     cache: RecordCache,
     sweep: Sweep,
@@ -89,7 +91,7 @@ struct SessionTask<S: Store> {
     closed_at: Option<Instant>,
     /// The jobs that are being executed.
     jobs: Vec<Job>,
-    /// The records of the changes that were sent to the session and are not answered yet.
+    /// The records of the changes that were sent in this session and are not answered yet.
     risky: Vec<Name>,
     batch: Vec<Queued>,
     /// The wait locks to release with the next commit.
@@ -102,7 +104,7 @@ struct SessionTask<S: Store> {
 struct Online<C> {
     session: C,
     run: ServerRun,
-    /// Whether values that were written in earlier runs of the server count as well.
+    /// Whether values that were written in earlier runs of the server are trusted as well.
     lasts: bool,
     quarantined_until: Instant,
     since: Instant,
@@ -170,7 +172,8 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Whether the task may end: the handle was dropped, and nothing is left to deliver or [`LINGER`] has passed.
+    /// Whether the task may end: the handle was dropped, and either no request or pending release is left, or
+    /// [`LINGER`] has passed since then.
     fn is_over(&mut self) -> bool {
         let mailbox = &self.shared.mailboxes[self.number];
         mailbox.rest();
@@ -219,7 +222,8 @@ impl<S: Store> SessionTask<S> {
         }
         tracing::debug!(node = %name, session = self.number, "connected");
         self.time.forget();
-        // Learn the date before anything is decided, because a decision from the cached state needs no request.
+        // Store the date before any request is decided: a decision from the cached state sends nothing to the store, so
+        // it would not get a date.
         self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
             self.cache.mark_all_doubtful();
@@ -234,8 +238,8 @@ impl<S: Store> SessionTask<S> {
         })
     }
 
-    /// Runs the future `what` until the time `until`, while there is no session. While it waits, refuses new requests
-    /// that may not wait any longer.
+    /// Runs the future `what` until the time `until`, while there is no session. Meanwhile refuses requests whose
+    /// waiting time for a session is over. Returns `None` if `what` was not completed by then, or if the task may end.
     async fn wait_apart<T>(&mut self, until: Instant, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let shared = self.shared.clone();
@@ -285,8 +289,8 @@ impl<S: Store> SessionTask<S> {
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A restart of the server takes only a moment, so requests wait until it is over. They do not wait if the
-        // server has stopped answering, or if the last such wait began shortly before.
+        // Requests wait for the next session for a while, because a restart of the server takes only a moment. They do
+        // not wait if the server had stopped answering, or if requests already waited like this shortly before.
         let again = now.saturating_since(self.patient_at) < STEADY;
         if lived.is_some() {
             self.patience = None;
@@ -298,7 +302,7 @@ impl<S: Store> SessionTask<S> {
         pause
     }
 
-    /// Answers all waiting requests with the reason why there is no session.
+    /// Answers all requests in the mailbox with the reason why there is no session.
     fn refuse_all(&mut self) {
         let fault = self.fault.clone();
         self.shared.mailboxes[self.number].take(usize::MAX, &mut self.batch);
@@ -362,7 +366,7 @@ impl<S: Store> SessionTask<S> {
         answered
     }
 
-    /// Removes a few obsolete records, and reads a page of records to find more.
+    /// Removes a few obsolete records, and reads a page of records to find further obsolete ones.
     async fn sweep(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         let shared = self.shared.clone();
         let mut limit = Limit::new(
@@ -414,7 +418,8 @@ impl<S: Store> SessionTask<S> {
             self.pending_releases.keep(&queued);
             queued.answer(Err(Fault::Overloaded));
         }
-        // Take no more requests than one batch of commits carries, because all of them must be done within one timeout.
+        // Take no more requests than fit into one batch of commits, because all requests that are taken must be
+        // executed within one timeout.
         let most = shared.traits.batch.max(2);
         self.batch.extend(self.pending_releases.take(most / 2, now));
         let room = most - self.batch.len();
@@ -461,7 +466,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Executes all jobs. If there are none, asks for the store's clock to check that the store answers.
+    /// Executes all jobs and list requests. If there are none, reads the store's clock to check that the store answers.
     async fn serve(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         self.cache.start_batch();
         if self.jobs.is_empty() && self.batch.is_empty() {
@@ -508,8 +513,9 @@ impl<S: Store> SessionTask<S> {
         self.list(online).await
     }
 
-    /// Ends jobs that failed in every try, because other sessions changed the records first. The store works, and these
-    /// jobs have changed nothing. They end before their timeout, because a timeout would also end the session.
+    /// Answers the jobs that failed in every try, because other sessions changed their records first, as overloaded.
+    /// The store works, and these jobs have changed nothing. They are answered before the timeout, because a timeout
+    /// would also end the session.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -520,7 +526,8 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Reads the records whose cached state is unknown or may be outdated.
+    /// Reads the records of the jobs whose cached state is unknown or may be outdated. If `clock` is true, the store is
+    /// asked for its clock even if no record has to be read.
     async fn read(&mut self, online: &mut Online<S::Session>, clock: bool) -> Result<(), Fault> {
         let now = self.now();
         let no_time = self.time.now(now).is_none();
@@ -558,8 +565,8 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Answers all requests for a record with a fault. A message about several locks is split, so that its other locks
-    /// are requested again by themselves.
+    /// Answers all requests for a record with a fault. A request for several locks is split, so that the requests for
+    /// the other locks are executed.
     fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
         let of = |job: &Job| job.names.contains(name);
         let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
@@ -582,8 +589,8 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Commits the decided jobs. A job whose commit had no effect, because a record had changed since, is decided once
-    /// more.
+    /// Commits the decided jobs. If another session has changed a record of a job since the record was read, the commit
+    /// has no effect, and the job is decided again.
     async fn change(
         &mut self,
         online: &mut Online<S::Session>,
@@ -606,8 +613,8 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // Changes in earlier chunks of the batch count as unanswered too: results are reported only when all chunks
-            // are done.
+            // Changes in earlier chunks also stay in `risky` until the last chunk is answered, because the callers get
+            // their answers only then.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
@@ -686,7 +693,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Stores which client is directly ahead of a waiter of this process, for a listener that polls.
+    /// Stores which client is directly ahead of a waiter of this process. A listener that polls uses this.
     fn note_waiter(&self, request: &Request, answer: &Result<Answer, Fault>) {
         let (claim, waits) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
@@ -703,14 +710,16 @@ impl<S: Store> SessionTask<S> {
         self.shared.listening.note_waiter(&names, waiter.as_ref());
     }
 
-    /// The wait lock of the client that is directly ahead of this claim's waiter.
+    /// The wait lock of the client that is directly ahead of this claim's waiter; `None` if the waiter waits for
+    /// several clients, or if the records are not cached.
     fn client_ahead(&self, claim: &Claim, names: &[Name]) -> Option<Arc<str>> {
         let known = self.cache.all(names)?;
         let items: Vec<_> = known.iter().flat_map(|(_, stored)| stored.iter()).collect();
         wait_lock::ahead_of(claim, &items)
     }
 
-    /// Remembers the wait locks of a job that changed no record. They are released with the next commit.
+    /// Remembers which wait locks a job without a change of records has to release. They are released with the next
+    /// commit.
     fn keep_wait_locks(&mut self, job: &Job) {
         let known = self.cache.all(&job.names).unwrap_or_default();
         let after = known.iter().flat_map(|(_, stored)| stored.iter());
@@ -720,7 +729,7 @@ impl<S: Store> SessionTask<S> {
         self.wait_locks.extend(released.take(room));
     }
 
-    /// Answers list requests by reading all records page by page.
+    /// Answers the list requests in the batch. Each of them reads one page of records.
     async fn list(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         while let Some(queued) = self.batch.last() {
             let Request::List { page } = &queued.request else {
@@ -805,8 +814,8 @@ impl<S: Store> SessionTask<S> {
 }
 
 impl<S: Store> SessionTask<S> {
-    /// Starts a task that continues for this one, unless the store's handle was dropped and nothing is left to deliver.
-    /// Returns whether a task continues.
+    /// Starts another task that continues the work of this one, unless the store's handle was dropped and no release is
+    /// left to deliver. Returns whether another task was started.
     fn hand_over(&mut self) -> bool {
         let pending = std::mem::replace(&mut self.pending_releases, PendingReleases::new());
         let (shared, number) = (self.shared.clone(), self.number);
@@ -819,7 +828,7 @@ impl<S: Store> SessionTask<S> {
     }
 }
 
-/// Answers the remaining requests and frees the mailbox, unless another task continues.
+/// Answers the remaining requests with a fault, unless another task continues the work of this one.
 impl<S: Store> Drop for SessionTask<S> {
     fn drop(&mut self) {
         let gone = Fault::Disconnected("the connection to the master was shut down".into());

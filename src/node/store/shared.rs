@@ -11,7 +11,7 @@ use crate::node::{Context, Subscriber};
 use crate::repeats::Repeats;
 use crate::runtime::Tokio;
 
-/// The longest TTL if no `Redlock` has configured one, as in tests with a single node.
+/// The longest TTL of a node that belongs to no `Redlock`, as in tests with a single node.
 const MAX_TTL: Duration = Duration::from_secs(30);
 
 pub(super) struct Shared<S> {
@@ -22,8 +22,8 @@ pub(super) struct Shared<S> {
     pub(super) listening: Listening,
     /// Limits the warnings about the sessions with this store.
     pub(super) repeats: Repeats,
-    /// The index of the session that looks for obsolete records of other clients: the first session that begins to
-    /// look.
+    /// The index of the session that searches the store for obsolete records of other clients. Only one session does
+    /// this: the one whose search begins first.
     pub(super) pager: OnceLock<usize>,
     /// The receiver of the wake-ups. Unset if no client of this process queues.
     pub(super) subscriber: OnceLock<Subscriber>,

@@ -1,9 +1,9 @@
 //! Removes obsolete records from a store, a few at a time.
 //!
-//! A client removes a record that it has used once all items in the record have expired and the client has not used it
-//! for a while. Now and then it also checks a page of records that it has not used. A removal names the record's
+//! A client removes a record that it has used when all items in the record have expired and the client has not used the
+//! record for a while. Every 30 s it also checks a page of records that it has not used. A removal names the record's
 //! version, so it never removes a record that has changed since. Nothing in an obsolete record is needed by a later
-//! change. So it does not matter which client removes the record, when, how often, or how late.
+//! change. So it does not matter which client removes the record or when, or whether the removal is repeated.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) const PAGE: u32 = 64;
 /// When a session next removes obsolete records, and the position of its search for further obsolete records.
 pub(super) struct Sweep {
     at: Instant,
-    /// The number of the batch in which records were last removed.
+    /// The number of the batch in which records were last removed. Records used in this batch or later are kept.
     since: u64,
     /// The position at which the next page of records begins.
     page: u64,

@@ -1,4 +1,4 @@
-//! A store in memory that acts as any store may act, for tests and simulations.
+//! A store in memory for tests and simulations. It can have a clock, dates and wake-ups, or lack them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,8 @@ struct State {
 }
 
 impl Table {
-    /// Creates an empty store: with its own clock, or without a clock but with dates of its changes.
+    /// Creates an empty store. If `clocked` is true, the store has its own clock. Otherwise it has no clock, but dates
+    /// its changes.
     pub fn new(name: &str, clocked: bool) -> Self {
         Self {
             name: NodeName::new(name),

@@ -5,13 +5,13 @@ use crate::protocol::instant::Instant;
 use super::codec::{Clock, LATEST};
 use crate::node::memory::Dates;
 
-/// By how much the rates of two clocks may differ, in parts per thousand. This equals the default drift of a lease.
+/// By how much the rates of two clocks may differ: 10 parts per thousand. This equals the default drift of a lease.
 const RATE: u64 = 10;
 
 /// How long a date (the wall-clock time that the store gave to a change) is used: 12 hours, in microseconds. That is
-/// half of the time for which a fencing counter is kept. The store's clock may be corrected in between. Even a client
-/// that still uses a date from before the correction then finds every counter that was written since, so the next
-/// number is larger.
+/// half of the time for which a fencing counter is kept. If the store's clock is corrected, some clients still use a
+/// date from before the correction. Because of this limit, such a client still finds every counter that was written
+/// after the correction, so the next number is larger.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
@@ -19,7 +19,8 @@ const STALE: u64 = 10_000_000;
 
 /// The clock by which the records of a store are read and written.
 pub(super) struct StoreTime {
-    /// The wall clock of this process at `origin`. For a store without a clock, time starts at this value.
+    /// The wall clock of this process at `origin`. For a store without a clock, the time of this process starts at this
+    /// value.
     wall: u64,
     origin: Instant,
     looked: Option<Look>,
@@ -62,7 +63,7 @@ impl StoreTime {
         }
     }
 
-    /// Stores the date of this session's last change that the store has answered.
+    /// Stores the date of the session's last change to which the store has replied; `None` if the store gives no dates.
     pub(super) fn learn_date(&mut self, date: Option<u64>, answered: Instant) {
         let date = date.map(|date| date.min(LATEST));
         if date != self.dated.map(|(known, _)| known) {
@@ -70,14 +71,14 @@ impl StoreTime {
         }
     }
 
-    /// Forgets all readings, because a new session may be with another server.
+    /// Forgets all readings of the clock and the date, because a new session may be connected to another server.
     pub(super) fn forget(&mut self) {
         self.looked = None;
         self.dated = None;
     }
 
-    /// The clock for fencing numbers. It is never the clock of this process alone, because the next client's clock may
-    /// be behind it.
+    /// The date from which fencing numbers are derived. It is never the clock of this process alone: the clock of the
+    /// next client may be behind that of this process, and the next number would then be smaller.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -86,14 +87,15 @@ impl StoreTime {
         }
     }
 
-    /// Whether the store must be asked for the date again, because it may have been corrected since.
+    /// Whether the date is so old that a new one must be requested from the store, because the store's clock may have
+    /// been corrected since.
     pub(super) fn is_date_old(&self, now: Instant) -> bool {
         self.dated
             .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
-    /// The date that decides which fencing counters are obsolete, for a store that dates its changes. It is the earlier
-    /// of the store's date and this process's clock, because either of them may be ahead.
+    /// For a store that dates its changes, the date that decides which fencing counters are obsolete. It is the earlier
+    /// of the store's date and this process's clock, because either of them may be ahead. `None` for other stores.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
             Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
@@ -101,8 +103,8 @@ impl StoreTime {
         }
     }
 
-    /// A time, in microseconds, that the store's clock has certainly reached. The second number is how far the clock
-    /// may be beyond that time. `None` if the last reading is too old.
+    /// A time, in microseconds, that the store's clock has certainly reached at `now`. The second number is how many
+    /// microseconds the clock may be beyond that time. `None` if the last reading is too old.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
         if self.own {
             let passed = micros(now, self.origin);
@@ -156,7 +158,7 @@ mod tests {
             None,
             "the server time must be unknown before the clock was read"
         );
-        // The server's clock was read at some moment between 100 and 400.
+        // The server's clock was read at some moment between 100 and 400 µs.
         time.learn(Some(9_000_000), at(100), at(400));
         let (least, slack) = time
             .now(at(1_000))
@@ -211,14 +213,15 @@ mod tests {
         assert_eq!(
             shown(&time, 500),
             None,
-            "a store with a clock must not have a removal date"
+            "fencing numbers of a store with a clock must use that clock, not a date"
         );
         let mut time = StoreTime::new(5_000_000, at(100));
         time.learn(None, at(100), at(400));
         assert_eq!(shown(&time, 500), Some(0));
         time.learn_date(Some(9_000_000), at(400));
         assert_eq!(shown(&time, 700), Some(9_000_300));
-        // The session has made no change since, so the date still counts from when it was first received.
+        // The session has made no further change, so the time that has passed still counts from 400, when this date was
+        // first received.
         time.learn_date(Some(9_000_000), at(900));
         assert_eq!(shown(&time, 1_000), Some(9_000_600));
         time.learn_date(Some(8_000_000), at(1_000));

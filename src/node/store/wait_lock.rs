@@ -1,8 +1,9 @@
 //! Wait locks: named locks of the server, with which a listener waits for the client ahead without polling.
 //!
-//! A waiter in a queue keeps a wait lock with its own short id, and a holder that has renewed its lock keeps a wait lock with
-//! the value of the lock. The waiter directly behind it blocks on that wait lock. A wait lock never decides anything: a
-//! waiter that gets one only asks for the lock again. If a wait lock is missing, the listener polls.
+//! A waiter in a queue keeps a wait lock with its own short id, and a holder that has renewed its lock keeps a wait
+//! lock with the value of the lock. The waiter directly behind it blocks on that wait lock. A wait lock never decides
+//! which client holds a lock: when a waiter gets the wait lock, it only requests the lock again. If the wait lock does
+//! not exist, the listener polls.
 
 use std::sync::Arc;
 
@@ -69,7 +70,8 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
             Some(before) => &before.id.member,
             None => match holder(&own.id.key, items) {
                 Some(value) => value,
-                // This key is free, so the waiter waits for another key of the claim.
+                // No client is ahead for this key, and the key is free. So the waiter waits for another key of the
+                // claim.
                 None => continue,
             },
         };
@@ -85,7 +87,7 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
     is_fit(ahead).then(|| ahead.into())
 }
 
-/// The value of a lock key.
+/// The value of a lock key among these items; `None` if the lock is free.
 fn holder<'a>(key: &[u8], items: &[&'a StoredItem]) -> Option<&'a Vec<u8>> {
     let is_value = |item: &&Item| item.id.kind == Kind::Text && item.id.key == key;
     let mut texts = items.iter().map(|stored| &stored.item);
@@ -99,7 +101,8 @@ fn is_fit(name: &str) -> bool {
     !name.is_empty() && name.len() <= LONGEST && name.bytes().all(fit)
 }
 
-/// The longest name of a wait lock, in bytes. MySQL accepts names of 64 characters, including a prefix.
+/// The longest name of a wait lock, in bytes. MySQL accepts names of 64 characters, and a prefix is added to these
+/// names.
 const LONGEST: usize = 48;
 
 #[cfg(test)]
@@ -161,7 +164,7 @@ mod tests {
         assert_eq!(
             ahead(&unqueued, &stored),
             None,
-            "nobody is ahead of a claim that is not queued"
+            "no client is ahead of a claim that is not queued"
         );
     }
 
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_lock_is_kept_while_its_client_is_in_the_record() {
+    fn wait_lock_of_a_waiter_is_kept_while_the_waiter_is_queued() {
         let [holder, waiter] = [claim(1), claim(2)];
         let release = Request::Release {
             claim: waiter.clone(),
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_does_not_fit_into_a_statement_is_not_a_wait_lock() {
+    fn name_that_is_unsafe_in_a_statement_is_not_used_as_a_wait_lock() {
         assert!(is_fit("0123456789abcdef:7"));
         let long = "a".repeat(49);
         for name in ["", "a'", "A\\", "0123456789abcdef:7r", &long] {

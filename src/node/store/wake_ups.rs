@@ -16,7 +16,7 @@ use crate::repeats::warn_seldom;
 use crate::runtime::BoxFuture;
 use futures::future::{Either, select};
 
-/// How long to listen after a waiter's last request: 60 s. No heartbeat keeps a waiter's place for longer.
+/// How long to listen after a waiter's last request: 60 s, or the heartbeat time of the waiter if that is longer.
 const WAITS: Duration = Duration::from_secs(60);
 
 /// Starts a listening task if the request comes from a waiter or an observer and no task runs.
@@ -56,12 +56,13 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     }
 }
 
-/// The owner of the listening task. It is dropped early if the runtime is shut down while the task runs, or before the
-/// task was polled. Another runtime then continues to listen; without one, the next waiter starts a new task.
+/// The owner of the listening task. The task is dropped early if its runtime is shut down, even before it was first
+/// polled. A new task in another runtime then continues to listen. If there is no other runtime, the next waiter starts
+/// a new task.
 struct Listens<S: Store> {
     shared: Arc<Shared<S>>,
-    /// Whether there was nothing left to listen for. The task is then marked as ended already, and another task may be
-    /// listening by now.
+    /// Whether the task ended because this process needs no more wake-ups. The shared state then already says that no
+    /// task runs, and another task may have been started since.
     done: bool,
 }
 
@@ -95,7 +96,7 @@ fn listening_task<S: Store>(shared: Arc<Shared<S>>) -> impl Future<Output = ()> 
     async move { listens.run().await }
 }
 
-/// Listens until there is nothing left to listen for.
+/// Listens until this process needs no more wake-ups from the store.
 async fn listen_on<S: Store>(shared: &Shared<S>) {
     let Some(subscriber) = shared.subscriber.get() else {
         return;
@@ -134,7 +135,8 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
     }
 }
 
-/// Passes messages on until the listener fails. Returns without a fault when there is nothing left to listen for.
+/// Passes messages on to the subscriber until the listener fails, and returns its fault. Returns `None` when this
+/// process needs no more wake-ups.
 async fn pass_on<S: Store>(
     shared: &Shared<S>,
     subscriber: &Subscriber,
@@ -152,7 +154,7 @@ async fn pass_on<S: Store>(
     }
 }
 
-/// Waits for the future. Returns `None` as soon as there is nothing left to listen for.
+/// Waits for the future `next`. Returns `None` as soon as this process needs no more wake-ups.
 async fn unless_over<S: Store, F: Future + Unpin>(
     shared: &Shared<S>,
     mut next: F,
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn store_is_listened_to_for_a_waiter_until_its_next_heartbeat() {
+    async fn process_listens_to_a_store_until_the_heartbeat_time_of_its_waiter_has_passed() {
         let shared = subscribed();
         let heartbeat = Duration::from_secs(600);
         let waiter = "0123456789abcdef:1".into();
@@ -244,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn listener_of_a_caller_without_a_runtime_runs_in_the_background() {
+    fn listener_runs_in_the_background_runtime_if_the_caller_has_no_runtime() {
         let shared = subscribed();
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
         assert!(shared.listening.state().runs);
     }
 
-    /// Passes on that it was woken.
+    /// A sink that reports each wake-up to the test over a channel.
     struct Wakes(std::sync::mpsc::SyncSender<()>);
 
     impl WakeSink for Wakes {
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn store_without_wake_ups_is_not_listened_to() {
+    async fn process_does_not_listen_without_a_subscriber_or_at_a_store_without_wake_ups() {
         let key: Arc<[u8]> = b"boss"[..].into();
         let request = Request::Watch { key, on: true };
         let subscriber = || Subscriber {
