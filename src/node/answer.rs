@@ -14,17 +14,17 @@ pub struct KeyState {
     pub holder: Option<Vec<u8>>,
     /// The remaining TTL of the lock key on this master; `None` for a key without expiry, or if there is no key.
     pub ttl_left: Option<Duration>,
-    /// The fencing counter of the lock, if it exists on the master.
+    /// The fencing counter of the lock; `None` if it does not exist on the master.
     pub counter: Option<u64>,
     /// The waiters in the queue, the first waiter first; at most 100. A holder that had to wait may stay the first
     /// waiter until one heartbeat time has passed or it releases the lock.
     pub queue: Vec<Waiter>,
     /// The holder's note, if the holder wrote one.
     pub note: Option<Note>,
-    /// The leader's term in the holder's note, if the holder was elected.
+    /// The leader's term in the holder's note; `None` if the holder was not elected.
     pub term: Option<u64>,
-    /// The holds that share the lock, if readers or one owner share it. At most 100: those with the longest remaining
-    /// TTL.
+    /// The holds that share the lock; empty unless readers or one owner share it. If there are more than 100, only the
+    /// 100 with the longest remaining TTL are listed.
     pub holds: Vec<Hold>,
 }
 
@@ -36,7 +36,7 @@ pub struct Hold {
     pub value: Vec<u8>,
     /// The remaining time until the master removes the hold, unless it is renewed.
     pub lives: Duration,
-    /// The note of this hold, if its holder wrote one.
+    /// The note of this hold; `None` if its holder wrote none.
     pub note: Option<Note>,
 }
 
@@ -57,13 +57,13 @@ pub struct Waiter {
     pub id: String,
     /// The remaining time until the master removes the waiter, unless the waiter sends another heartbeat.
     pub lives: Duration,
-    /// The waiter's host, reduced to ASCII letters, digits, `.`, `-` and `_`. `None` if nothing is left, or if the waiter
-    /// does not show who it is, because its request sets `note(None)` or because its client is too old.
+    /// The waiter's host, reduced to ASCII letters, digits, `.`, `-` and `_`. `None` if no character is left, or if the
+    /// waiter hides its identity: its request sets `note(None)`, or its client is too old.
     pub host: Option<String>,
-    /// The waiter's process id; `None` if the waiter does not show who it is.
+    /// The waiter's process id; `None` if the waiter hides its identity.
     pub pid: Option<u32>,
-    /// The time at which the client began to wait, by the client's clock; `None` if the waiter does not show who it is. A
-    /// client may have waited in the queue of its process first, where the masters do not see it.
+    /// The time at which the client began to wait, by the client's clock; `None` if the waiter hides its identity. This
+    /// includes the wait in the queue of the client's own process, which the masters do not see.
     pub since: Option<SystemTime>,
 }
 
@@ -89,7 +89,7 @@ impl Waiter {
 pub struct QueueInfo {
     /// The number of waiters ahead of the refused waiter.
     pub ahead: u64,
-    /// The largest number of a ticket in the queue.
+    /// The largest ticket number in the queue.
     pub ticket: u64,
     /// The value of the lock key; `None` if there is no such key.
     pub holder: Option<Vec<u8>>,
@@ -139,7 +139,7 @@ impl Extended {
 pub enum Answer {
     /// The lock is held by this claim on this master.
     Granted {
-        /// The value of the fencing counter, if the claim is fenced.
+        /// The value of the fencing counter; `None` if the claim is not fenced.
         counter: Option<u64>,
     },
     /// Another client holds the lock, or another waiter is ahead of this one in the queue.
@@ -152,12 +152,12 @@ pub enum Answer {
     },
     /// The fencing counter of the lock now equals the requested number.
     Confirmed,
-    /// The fencing counter of the lock is larger than the requested number. The field is the value of the counter.
+    /// The fencing counter of the lock is larger than the number in the request. The field is the value of the counter.
     CounterAbove(u64),
     /// The lock is not held by this claim on this master.
     NotOurs,
-    /// The same owner has other holds on this master, with a fencing number that this hold must use too. The requested
-    /// number differs from it.
+    /// The same owner has other holds of the lock on this master. All of these holds must use one fencing number, and
+    /// the number in the request is not that number.
     NotAlone,
     /// The lock was released; `true` if the key existed and was held by this claim.
     Released(bool),
@@ -170,7 +170,7 @@ pub enum Answer {
     Value {
         /// The id of the server run that answered.
         run: ServerRun,
-        /// The stored value, if there is one.
+        /// The stored value; `None` if there is none.
         stored: Option<StoredValue>,
     },
     /// The value under the lock was written or removed.

@@ -11,22 +11,22 @@ use super::scope::Scope;
 /// The full key of a fencing counter, and the value of the counter.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// An operation of an operator on one master. Afterwards the state of the master is read.
+/// An operation of an operator on one master. After the operation, the state of the master is read.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum ChangeOrder {
     /// Changes nothing: only reads the master's state.
     #[default]
     Look,
-    /// Changes nothing: looks for the rights that the user lacks for the steps of a replacement.
+    /// Changes nothing: finds the rights that the user lacks for the steps of a replacement.
     ///
-    /// Without `keys`, tries every command on names that nobody uses, and reads the keys of all values and fencing
-    /// counters. With `keys`, tries the commands that copy these values and counters: other users may have other
-    /// prefixes.
+    /// Without `keys`, tries every command on names that no client uses. If no right is missing, also reads the keys of
+    /// all values and fencing counters. With `keys`, checks the rights to read and write these keys: their names may
+    /// begin with another prefix than the configured one.
     Rights {
         /// The settings of the locks that the user must be able to take.
         scope: Scope,
-        /// Keys of values and fencing counters, as any master lists them.
+        /// Keys of values and fencing counters that exist on at least one master; `None` for the first check.
         keys: Option<Arc<[Vec<u8>]>>,
     },
     /// Raises the number in the generation marker to `number`, for the set of masters with the fingerprint `print`. The
@@ -34,21 +34,22 @@ pub enum ChangeOrder {
     /// Requests that these clients sent earlier are answered first. When these clients connect again, the master
     /// rejects them.
     Raise {
-        /// The new number in the generation marker. It rises from 4 * g to 4 * (g + 1) while generation g is replaced.
+        /// The new number in the generation marker. It rises in steps from 4 * g to 4 * (g + 1) while generation g is
+        /// replaced.
         number: u64,
         /// The fingerprint of the set of masters that is written into the marker.
         print: Arc<str>,
-        /// The first step of the replacement at which a client keeps its connections.
+        /// The lowest step of the replacement with which a client keeps its connections.
         step: u64,
-        /// True if the master is known to have lost its marker: for the longest TTL after that, clients that connect
-        /// ignore the master's votes. False if the masters get their first marker.
+        /// True if the master is known to have lost its marker. Clients that connect then ignore the master's votes
+        /// until the longest TTL has passed. False otherwise.
         restores: bool,
     },
     /// Reads the fencing counters that are ahead of the master's clock, or behind it by at most this duration.
     Counters(Duration),
     /// Reads the keys of the locks under which values are stored.
     Values,
-    /// Raises each of these fencing counters to the value given with it. A counter is never lowered. If an owner holds
+    /// Raises each of these fencing counters to the value in its pair. A counter is never lowered. If an owner holds
     /// the counter's lock, the counter is not raised.
     Carry(Arc<[Counter]>),
 }
@@ -59,12 +60,13 @@ pub enum ChangeOrder {
 pub struct ChangeSeen {
     /// Why the state is missing or incomplete; `None` if it is complete.
     pub fault: Option<Fault>,
-    /// The rights for the steps of an operator that the user does not have on this master. Only
-    /// [`ChangeOrder::Rights`] looks for them. If there are any, `fault` names them.
+    /// The rights for the steps of an operator that the user does not have on this master. Only [`ChangeOrder::Rights`]
+    /// finds them; otherwise the list is empty. If rights are missing, `fault` names them too.
     pub missing: Vec<MissingRight>,
-    /// The keys of all values and fencing counters, if the operation reads these keys.
+    /// The keys of all values and fencing counters. Empty unless the operation is [`ChangeOrder::Rights`] without keys.
     pub stored: Vec<Vec<u8>>,
-    /// The generation marker as text: its number, and the fingerprint of the set of masters that the number refers to.
+    /// The generation marker as text: its number, and the fingerprint of the set of masters to which the number
+    /// belongs; `None` if the master has no marker.
     pub mark: Option<String>,
     /// The run id of the server. It changes at a restart.
     pub run_id: Option<String>,
@@ -78,14 +80,14 @@ pub struct ChangeSeen {
     pub clients: Vec<ClientSeen>,
     /// The number of client connections that the operation ended.
     pub ended: usize,
-    /// The fencing counters that the operation read.
+    /// The fencing counters that the operation [`ChangeOrder::Counters`] read.
     pub counters: Vec<Counter>,
     /// The counters that were not raised because an owner holds the lock: for each counter its key, and the value of
     /// its lock key.
     pub owned: Vec<(Vec<u8>, Vec<u8>)>,
     /// The number of values that are stored under locks; at most 1000 are counted.
     pub values: usize,
-    /// The keys of the locks under which values are stored, if the operation reads these keys.
+    /// The keys of the locks under which values are stored. Empty unless the operation is [`ChangeOrder::Values`].
     pub names: Vec<Vec<u8>>,
 }
 
@@ -97,24 +99,25 @@ pub struct ClientSeen {
     pub id: u64,
     /// The name that the client gave the connection.
     pub name: String,
-    /// The host on which the client runs, from the name; `None` if the name has another form than those of this library.
+    /// The host on which the client runs, from the connection's name; `None` if this library did not choose the name.
     pub host: Option<String>,
-    /// The client's process id on that host, from the name; `None` if the name has another form.
+    /// The client's process id on that host, from the connection's name; `None` if this library did not choose the
+    /// name.
     pub pid: Option<u32>,
     /// The client's address.
     pub address: String,
-    /// The kind of client.
+    /// Whether the client follows the replacement of masters.
     pub kind: ClientKind,
 }
 
 /// Whether a client that is connected to a master follows the replacement of masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client of this library that is notified when its masters are closed. The first number is the client's step of
-    /// the replacement. The second number is the fingerprint of the masters that the client will use next, or of its
+    /// A client of this library that notices when its masters are closed. The first number is the client's step of the
+    /// replacement. The second number is the fingerprint of the masters that the client will use next, or of its
     /// present masters if it knows no others.
     AtStep(u64, u64),
-    /// A client of this library that is not notified when its masters are closed. Either its version is too old, or its
+    /// A client of this library that does not notice when its masters are closed. Either its version is too old, or its
     /// user may not read the generation marker.
     Untold,
     /// An unknown client that runs scripts or sets keys. It may be another Redlock client that ignores generation
@@ -122,11 +125,11 @@ pub enum ClientKind {
     Stranger,
 }
 
-/// The prefixes of the commands with which other Redlock clients take locks.
+/// The beginnings of the names of commands with which other Redlock clients take locks.
 const TAKES: [&str; 4] = ["eval", "fcall", "set", "exec"];
 
 /// Parses the part of a connection's name after `quorate/`: the client's step of the replacement, and the fingerprint
-/// of its masters.
+/// of its masters. `None` if the part has another form.
 fn at_step(name: &str) -> Option<ClientKind> {
     let (step, rest) = name.split_once('/')?;
     let print = u64::from_str_radix(rest.split(':').next()?, 16).ok()?;
@@ -155,8 +158,9 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // The connection's name is not one of this library. Its last command shows that the client takes locks with
-            // scripts or SET, or that it subscribes as waiters do.
+            // The connection's name is not one of this library. The client may take locks if its last command was a
+            // script or SET, or if the connection has no name and has subscriptions, as waiters of other libraries
+            // have.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger
@@ -175,7 +179,7 @@ impl ClientSeen {
     }
 }
 
-/// Parses a whole `CLIENT LIST`, and returns the clients that take locks. For simulations.
+/// Parses the whole reply to `CLIENT LIST`, and returns the clients that may take locks. For simulations.
 #[cfg(any(test, feature = "testing"))]
 pub fn clients(list: &str) -> Vec<ClientSeen> {
     list.lines().filter_map(ClientSeen::read).collect()
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_take_locks_are_found_by_name_or_last_command() {
+    fn clients_that_may_take_locks_are_recognised_by_connection_name_or_last_command() {
         let kind = |line: &str| ClientSeen::read(line).map(|client| client.kind);
         let at = "id=7 addr=10.0.0.1:5 laddr=x fd=8 name=quorate/1/00aa:host:9 age=3 cmd=ping";
         assert_eq!(kind(at), Some(ClientKind::AtStep(1, 0xaa)));

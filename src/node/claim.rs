@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::shape::{Group, Mode, Permit, Shape};
 use super::token::Token;
 
-/// A waiter's place in the queue. The ticket is the same on every master and in every message of this waiter.
+/// A waiter's place in the queue. The ticket is the same on every master and in every request of this waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The waiter's id: 16 hexadecimal digits for its process, a colon, and the waiter's number in that process. A
     /// description of the waiter may follow: `/HOST:PID:SINCE`, with the start of the wait in milliseconds since 1970.
     pub waiter: Arc<str>,
-    /// The waiter's rank in the queue: the waiter with the smallest rank is first. Equal ranks are ordered by waiter
-    /// id.
+    /// The waiter's rank in the queue: the waiter with the smallest number is first. Waiters with equal numbers are
+    /// ordered by their ids.
     pub number: u64,
     /// The time for which one heartbeat keeps the waiter's place in the queue.
     pub heartbeat: Duration,
@@ -86,17 +86,18 @@ impl Claim {
         self
     }
 
-    /// What the claim asks for: one plain lock, several or shared keys, or a slot of a semaphore.
+    /// The kind of lock that the claim requests: one plain lock, several or shared keys, or a slot of a semaphore.
     pub(crate) fn shape(&self) -> &Shape {
         self.shape.as_deref().unwrap_or(Shape::plain())
     }
 
-    /// The slot that the claim asks for, if it is a claim on a semaphore.
+    /// The slot that the claim requests; `None` if it is not a claim on a semaphore.
     pub fn permit(&self) -> Option<&Permit> {
         self.shape().permit()
     }
 
-    /// The keys and how each is held, if the claim asks for several keys or for a key that others may share.
+    /// The keys of the claim, and how each key is to be held. `None` unless the claim requests several keys, or a key
+    /// that other clients may share.
     pub fn group(&self) -> Option<&Group> {
         match self.shape() {
             Shape::Group(group) => Some(group),
@@ -104,7 +105,7 @@ impl Claim {
         }
     }
 
-    /// Stores the fencing number on which the masters agreed. Only claims of a group keep it: their renewals need the
+    /// Stores the fencing number on which the masters agreed. Only claims on a group store it: their renewals need the
     /// number to restore the lock.
     pub(crate) fn agreed(&self, number: Option<u64>) {
         if let (Shape::Group(group), Some(number)) = (self.shape(), number) {
@@ -160,7 +161,7 @@ impl Claim {
         &self.fairness
     }
 
-    /// The claim's ticket for the queue of the lock; `None` if it has no place there.
+    /// The claim's ticket for the queue of the lock; `None` if the claim has no place in the queue.
     pub fn ticket(&self) -> Option<&Ticket> {
         match &self.fairness {
             Fairness::Fair(ticket) => ticket.as_deref(),
@@ -198,19 +199,19 @@ impl Claim {
         self.fenced
     }
 
-    /// Withdraws the claim: from now on only releases are sent for it. Call this before the releases are queued.
+    /// Withdraws the claim: from now on only releases are sent for it. Must be called before the releases are queued.
     /// Otherwise a node could send an acquire or an extension after a release.
     pub fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Records that a note of this holder may be on a master from now on, so that the release deletes the note, too.
-    /// Call this before the request that writes the note is queued.
+    /// Records that a master may store a note of this holder from now on, so that the release also deletes the note.
+    /// Must be called before the request that writes the note is queued.
     pub fn take_note(&self) {
         self.noted.store(true, Ordering::Release);
     }
 
-    /// Whether a note of this holder may be on a master, so that the release must delete it. True once
+    /// Whether a master may store a note of this holder, so that the release must delete the note. True after
     /// [`take_note`](Self::take_note) was called.
     pub fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Acquire)

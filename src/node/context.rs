@@ -8,8 +8,9 @@ use crate::runtime::Runtime;
 use crate::settings::RestartGuard;
 
 /// The largest number of steps in which a connection to a master is made. For Redis these are opening the connection,
-/// and the two messages of the handshake. Each step may take one connect timeout. A server that has answered one step
-/// is up, even if a busy machine makes every step slow (`slow_handshake_that_makes_progress_is_not_given_up`).
+/// and the two messages of the handshake. Each step may take one connect timeout. Each step has its own time limit,
+/// because a server that has completed a step is up, even if a busy machine makes every step slow
+/// (`slow_handshake_that_makes_progress_is_not_given_up`).
 pub(crate) const CONNECT_STEPS: u32 = 3;
 
 /// The settings that all masters of one `Redlock` share.
@@ -25,7 +26,7 @@ pub struct Context {
     pub connect_timeout: Duration,
     /// The setting of the restart guard, which withholds the votes of masters that restarted recently.
     pub restart_guard: RestartGuard,
-    /// The servers behind the addresses. It detects that two addresses lead to the same server.
+    /// The servers to which the addresses of all masters lead. Two addresses that lead to the same server are detected.
     pub(crate) roster: Arc<Roster>,
 }
 
@@ -42,7 +43,7 @@ impl Context {
     }
 }
 
-/// The abilities of a kind of master in addition to voting.
+/// The abilities of a kind of master, apart from voting, and its answer timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {

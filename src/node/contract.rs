@@ -14,7 +14,8 @@ use super::wake::Subscriber;
 
 /// One independent master.
 ///
-/// An implementation must keep the following contract, which one test suite checks for every implementation:
+/// An implementation must keep the following contract. One test suite checks it for every implementation in this
+/// repository:
 ///
 /// - Requests to one handle must take effect in the order in which they were sent.
 /// - Every request must be answered exactly once, within the node's own timeout. If the master does not answer in time,
@@ -26,7 +27,7 @@ pub trait Node: Send + Sync + 'static {
     /// The master's name in reports and errors.
     fn name(&self) -> &NodeName;
 
-    /// The abilities of this master in addition to voting.
+    /// The abilities of this kind of master, apart from voting, and its answer timeout.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
@@ -41,7 +42,7 @@ pub trait Node: Send + Sync + 'static {
     /// later.
     fn send(&self, request: Request, reply: Reply);
 
-    /// Starts to pass wake-ups to the subscriber: those that the master sends to the subscriber's process. The library
+    /// Starts to pass on to the subscriber the wake-ups that the master sends to the subscriber's process. The library
     /// calls this method at most once, before the first request. If an implementation does not support wake-ups,
     /// waiters poll by timer.
     fn subscribe(&self, subscriber: Subscriber) {
@@ -49,7 +50,7 @@ pub trait Node: Send + Sync + 'static {
     }
 
     /// The remaining time in which the votes of this master do not count, because the master may have forgotten locks.
-    /// Its earlier votes do not count either. `None` (the default) if its votes count.
+    /// The votes that the master gave earlier do not count either. `None` (the default) if its votes count.
     fn doubted_for(&self) -> Option<Duration> {
         None
     }

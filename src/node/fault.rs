@@ -22,7 +22,7 @@ pub enum Fault {
     /// The restart guard withholds requests: the master restarted recently and may have forgotten a lock. Its votes do
     /// not count for the given time. The request was not sent.
     Quarantined(Duration),
-    /// Before the request was sent, it was withdrawn, or it became void (see
+    /// The request was not sent, because it was withdrawn, or because it is void (see
     /// [`Request::is_void`](super::Request::is_void)).
     Withdrawn,
     /// The request was sent, but no answer came within the node timeout, which is the given time. It is unknown whether
@@ -61,8 +61,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the master did not answer in time. It may be up: a busy machine delays answers as well. The opposite is
-    /// an answer that shows the fault, such as a refused connection.
+    /// Whether the fault is that no answer came in time. The master may still be up, because a busy machine delays
+    /// answers as well. False for a fault that was reported by an answer, such as a refused connection.
     pub fn is_silence(&self) -> bool {
         matches!(
             self,
@@ -71,7 +71,7 @@ impl Fault {
     }
 
     /// Returns one fault of each variant, for metrics. The match has no wildcard, so a new variant does not compile
-    /// until this list has it.
+    /// until it is added to this list.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let (none, no_time) = ("", Duration::ZERO);
         std::iter::successors(Some(Fault::Down(none.into())), move |fault| match fault {
@@ -117,8 +117,8 @@ impl Fault {
         )
     }
 
-    /// Whether the fault is temporary and may end without intervention. An acquire stops waiting if permanent faults
-    /// leave no majority.
+    /// Whether the fault is temporary and may end without intervention. An acquire stops waiting for a lock if so many
+    /// masters have permanent faults that no majority is left.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,
@@ -202,8 +202,8 @@ impl std::error::Error for Fault {}
 mod tests {
     use super::*;
 
-    /// Every kind of fault: its word, whether the request left nothing on the master, and whether the fault is
-    /// temporary.
+    /// Every kind of fault, in the order of `Fault::all`: the result of `kind`, of `left_nothing`, and of
+    /// `passes_by_itself`.
     const EACH: [(&str, bool, bool); 20] = [
         ("down", true, true),
         ("down", true, true),

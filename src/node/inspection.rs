@@ -15,19 +15,18 @@ pub struct Inspection {
     /// The master's address, without credentials.
     pub node: NodeName,
     /// Why locks would fail on this master: there is no connection, or no answer in time. `None` if there is no such
-    /// fault. If the master refused a part of the handshake, the other fields still contain what it reported.
+    /// fault. If the master refused a part of the handshake, the other fields still contain the facts that it reported.
     pub fault: Option<Fault>,
     /// The time that connecting took, including the handshake.
     pub connecting: Option<Duration>,
-    /// The shortest of several round trips.
+    /// The shortest of several round trips to the master and back.
     pub round_trip: Option<Duration>,
     /// The name of the server software: `redis`, `valkey`, `mysql`, `mariadb`, `zookeeper`, or the name of another
     /// server that uses the protocol of Redis.
     pub server: Option<String>,
     /// The server's version.
     pub version: Option<String>,
-    /// The server's role: `master` or `slave`. A database can also report `read-only`. ZooKeeper reports roles of its
-    /// own.
+    /// The server's role: `master` or `slave`. A database can also report `read-only`. ZooKeeper has other roles.
     pub role: Option<String>,
     /// Whether the server is a node of a Redis cluster.
     pub cluster: Option<bool>,
@@ -36,14 +35,14 @@ pub struct Inspection {
     /// A permanent id of the server, if this kind of server has one. The id is the same at every address of the server,
     /// and after a restart.
     pub identity: Option<String>,
-    /// Whether the server stores locks as records that it neither expires nor evicts itself. Databases and ZooKeeper
-    /// do.
+    /// Whether the server stores locks as records that it neither expires nor evicts itself. True for databases and
+    /// ZooKeeper.
     pub records: bool,
     /// The answer timeout of this kind of server. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,
     /// The server's settings, as pairs of name and value.
     pub settings: Vec<(String, String)>,
-    /// The facts that could not be read. Each entry also names what is needed to read the fact.
+    /// The facts that could not be read. Each entry names a fact, and the right or setting that is needed to read it.
     pub unseen: Vec<String>,
     /// The time since the server was started, in whole seconds.
     pub uptime: Option<Duration>,
@@ -101,7 +100,7 @@ impl Inspection {
         }
     }
 
-    /// The value of the server's setting called `name`, if it was read.
+    /// The value of the server's setting called `name`; `None` if the setting was not read.
     pub fn setting(&self, name: &str) -> Option<&str> {
         let found = self.settings.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.as_str())

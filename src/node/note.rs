@@ -9,9 +9,9 @@ use super::text::sanitize;
 /// The longest text of a note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
-/// The expiry of a note is this many times the TTL of its lock, so that most renewals of the lock need not renew the
-/// note. A note begins with the lock value of its holder. Other clients see the note only while the lock key has this
-/// value.
+/// The expiry of a note is this multiple of the TTL of its lock, so that most renewals of the lock need not renew the
+/// note. A note can therefore exist longer than its lock. This does no harm: a note begins with the lock value of its
+/// holder, and other clients see the note only while the lock key has this value.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
 /// The largest number of bytes of a note that a master returns. Every note of this library is shorter. The limit
@@ -31,7 +31,7 @@ const END_OF_TIME: Duration = Duration::from_secs(253_402_300_800);
 /// Separates the parts of a stored note. No part contains this character, because control characters are replaced.
 const BETWEEN: char = '\t';
 
-/// Describes the holder of a lock, in the holder's own words: host, process, start time, and an optional text.
+/// Describes the holder of a lock, as the holder wrote it: host, process, start time, and an optional text.
 ///
 /// A note is informative only: no decision depends on it. A lock has no note if it is held for less than about 100 ms,
 /// if it was taken with `note(None)` or with the classic protocol, or if another Redlock client holds it.
@@ -46,11 +46,12 @@ pub struct Note {
     pub process: String,
     /// The time at which the hold began, by the holder's clock.
     pub since: SystemTime,
-    /// The text that the holder added to its note, if it added one.
+    /// The text that the holder added to its note; `None` if it added none.
     pub text: Option<String>,
 }
 
-/// The time `ms` milliseconds after the beginning of 1970; `None` if the time cannot be displayed.
+/// The time `ms` milliseconds after the beginning of 1970; `None` for a time after the year 9999, which cannot be
+/// displayed.
 pub(super) fn moment(ms: u64) -> Option<SystemTime> {
     let since = Duration::from_millis(ms);
     let shown = UNIX_EPOCH.checked_add(since);
@@ -143,7 +144,7 @@ impl Identity {
         format!("{host}:{}", self.pid)
     }
 
-    /// Builds a note of this process with the added text `text`; the start time is still missing.
+    /// Builds a note of this process with the added text `text`, but without the start time, which [`dated`] adds.
     fn says(&self, text: &str) -> Arc<str> {
         let Self { host, pid, process } = self;
         let text = sanitize(text, MAX_NOTE_LEN);
@@ -170,7 +171,7 @@ impl NoteText {
 }
 
 impl Default for NoteText {
-    /// A note without an added text.
+    /// A note with host, process and start time, but without an added text.
     fn default() -> Self {
         Self(Some("".into()))
     }
@@ -200,7 +201,8 @@ impl From<Option<&str>> for NoteText {
     }
 }
 
-/// Builds the notes of one process, still without the start time. All notes without an added text share one string.
+/// Builds the notes of one process, without the start time, which [`dated`] adds. All notes without an added text share
+/// one string.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     identity: Identity,
@@ -218,7 +220,7 @@ impl Notes {
         &self.identity
     }
 
-    /// The note of this process with the added text `note`; `None` if the holder wants no note.
+    /// The note of this process with the added text `note`; `None` if the lock gets no note.
     pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
         Some(match &**note.0.as_ref()? {
             "" => self.usual.clone(),

@@ -1,4 +1,4 @@
-//! The receiver of a master's answer to one message.
+//! The receiver of a master's answer to one request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,13 +59,13 @@ pub trait ReplySink: Send + Sync + 'static {
     /// any task; must not block.
     fn answered(&self, node: usize, phase: Phase, answer: Result<Answer, Fault>);
 
-    /// Receives an answer that arrived after a timeout was reported for its request. For reports only; ignored by
-    /// default.
+    /// Receives an answer that arrived after a timeout was reported for its request. The answer is used only for
+    /// reports. By default it is ignored.
     fn late(&self, _node: usize, _phase: Phase, _answer: &Result<Answer, Fault>) {}
 }
 
-/// Passes the answer to one request to a receiver. If the reply is dropped without an answer, it reports
-/// [`Fault::Disconnected`], so that no caller waits for a node that is gone.
+/// Passes the answer to one request to a receiver. If the reply is dropped without an answer, the receiver gets
+/// [`Fault::Disconnected`], so that no caller waits for a node that no longer exists.
 pub struct Reply {
     sink: Option<Arc<dyn ReplySink>>,
     node: u16,
@@ -99,7 +99,8 @@ impl Reply {
         }
     }
 
-    /// Returns this reply, with metrics turned on: they count the outcome and the latency for the master called `name`.
+    /// Returns this reply with metrics: the outcome and the latency of its request are recorded for the master called
+    /// `name`.
     pub(crate) fn counted(mut self, name: &NodeName) -> Self {
         self.message = Some(metrics::Message::to(|| name.shared()));
         self

@@ -69,8 +69,8 @@ pub enum Request {
     Release {
         /// The claim whose lock is released.
         claim: Arc<Claim>,
-        /// Whether the waiter leaves the queue too. False after an attempt that found no majority, so that the waiter
-        /// keeps its place.
+        /// Whether the waiter also leaves the queue. False if an attempt found no majority and the waiter continues to
+        /// wait, so that it keeps its place.
         leave: bool,
     },
     /// Extend the remaining TTL of several locks, and restore those that are missing on the master.
@@ -104,7 +104,8 @@ pub enum Request {
         claim: Arc<Claim>,
         /// The fencing number of the claim.
         token: u64,
-        /// The new value. It is behind a pointer, because every queued request has the size of the largest variant.
+        /// The new value. The value is behind a pointer to keep this variant small, because every queued request has
+        /// the size of the largest variant.
         value: Arc<NewValue>,
     },
     /// Write the notes that describe the holders of these locks.
@@ -127,9 +128,9 @@ pub enum Request {
 }
 
 impl Request {
-    /// The shape of the claim in this request, which decides how the message is encoded. If at least one claim of an
-    /// extension is a group, all its claims are encoded as groups. A request without a claim is encoded as for a plain
-    /// lock.
+    /// The shape of the claim in this request, which decides how the request is encoded. If at least one claim of an
+    /// extension is a group, all claims of the extension are encoded as groups. A request without a claim is encoded as
+    /// for a plain lock.
     pub(crate) fn shape(&self) -> &Shape {
         let is_group = |shape: &&Shape| matches!(shape, Shape::Group(_));
         match self {
@@ -150,7 +151,7 @@ impl Request {
         }
     }
 
-    /// Whether the claim of this request was withdrawn, so that the request need not be sent. Always false for
+    /// Whether all claims of this request were withdrawn, so that the request need not be sent. Always false for
     /// releases, which are sent in any case.
     pub fn is_withdrawn(&self) -> bool {
         match self {
@@ -177,8 +178,8 @@ impl Request {
         value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
     }
 
-    /// Whether the answer to this request is a vote. The answer to a write of a value is not a vote: a write counts
-    /// only on masters that answered the read before it.
+    /// Whether the answer to this request is a vote. The answer to a write of a value is not a vote, because only
+    /// masters that voted in the read before the write count.
     pub fn is_vote(&self) -> bool {
         matches!(
             self,
@@ -187,15 +188,17 @@ impl Request {
     }
 
     /// Whether the restart guard withholds this request from a restarted master. Requests for votes and requests for
-    /// the state of locks are withheld. A master that may have lost a lock in the restart cannot report that the lock
-    /// is free. A force-release is not withheld, because it must reach every master that may have the key.
+    /// the state of locks are withheld, because a master that may have lost a lock in the restart would wrongly report
+    /// that the lock is free. A force-release is not withheld, because it must reach every master that may have the
+    /// key.
     pub fn rests_on_memory(&self) -> bool {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
     }
 
     /// Whether this request may be sent only to the current masters. This is so for requests for votes, for the state
-    /// of locks, for force-releases and for writes of values. Replaced masters do not know what is locked now, and a
-    /// value written there does not reach the masters that replaced them. Releases are sent to replaced masters too.
+    /// of locks, for force-releases and for writes of values. Replaced masters do not know which locks are held now,
+    /// and a value written to them does not reach the masters that replaced them. Releases are sent to replaced masters
+    /// too.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(
             self,

@@ -24,7 +24,7 @@ pub enum Purpose {
     Reconnecting,
     /// Needed for the operator's functions `status`, `list`, `break_lock` and `inspect`.
     Operating,
-    /// Needed to find out whether locks survive a restart of the server. Used only if the restart guard is off.
+    /// Needed to find out whether locks survive a restart of the server. Checked only if the restart guard is off.
     Persistence,
     /// Needed to give the connection a name in `CLIENT LIST`.
     Naming,
@@ -41,9 +41,10 @@ pub enum Purpose {
     Elections,
     /// Needed to read and restore the generation marker, and so to replace masters.
     Masters,
-    /// Needed to request many locks in one command. Without these rights, each lock is requested with its own command.
+    /// Needed to request many locks in one command. Without these rights, each lock is requested with a separate
+    /// command.
     Crowds,
-    /// Needed by operators to mark and replace masters. Clients do not need these rights.
+    /// Needed by operators to raise generation markers and replace masters. Clients do not need these rights.
     Changing,
     /// Needed to release locks with the server's own compare-and-delete command, if the server has one. Without this
     /// right, a script releases them.
@@ -77,7 +78,7 @@ impl Purpose {
     ];
 
     /// Whether acquiring a lock fails if the Redis user lacks these rights. The rights for a feature (for example
-    /// fencing) are needed only for locks that use this feature.
+    /// fencing) are needed only by locks that use this feature.
     pub fn is_needed(self) -> bool {
         matches!(
             self,
@@ -172,9 +173,9 @@ impl MissingRight {
         }
     }
 
-    /// On Redis, the ACL rule that grants the right with `ACL SETUSER`, for example `+time`, `~lock:*` or
-    /// `&quorate:wake:*`. Empty if the server does not know the command. On a database, the `GRANT` statement, with
-    /// `USER` in place of the user.
+    /// The rule that grants the right. On Redis, it is the ACL rule for `ACL SETUSER`, for example `+time`, `~lock:*`
+    /// or `&quorate:wake:*`; empty if the server does not know the command. On a database, it is the `GRANT` statement,
+    /// with `USER` in place of the user.
     pub fn rule(&self) -> &str {
         &self.rule
     }
@@ -189,7 +190,7 @@ impl MissingRight {
         &self.purposes
     }
 
-    /// Whether the locks for which the master is inspected cannot be acquired without the right.
+    /// Whether locks with the settings of the inspection cannot be acquired without the right.
     pub fn is_needed(&self) -> bool {
         self.purposes.iter().any(|purpose| purpose.is_needed())
     }

@@ -9,6 +9,7 @@ pub struct Scope {
     pub(crate) fencing: bool,
     /// Whether waiters are queued in a fixed order.
     pub(crate) fair: bool,
-    /// A random word in the names of keys and channels that the inspection uses, so that they clash with no others.
+    /// A random word in the names of the keys and channels that the inspection uses, so that no client uses the same
+    /// names.
     pub(crate) unheard_of: Box<str>,
 }

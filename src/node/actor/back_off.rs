@@ -9,13 +9,14 @@ use crate::retry::Retry;
 /// connect follows without a pause.
 pub(in crate::node) const STEADY: Duration = Duration::from_secs(1);
 
-/// The first pause after a connection attempt failed, or after a connection was lost before it was [`STEADY`]. The
-/// pause is short (10 ms), because a server restarts quickly.
+/// The first pause after a connection attempt failed, or after a connection was lost that had lasted for less than
+/// [`STEADY`]. The pause is short (10 ms), because a server restarts quickly.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
 /// The first pause after the master refused the client for a reason that a person must fix: password, rights, version,
-/// or too many clients. It is longer (50 ms), because each refused attempt adds a line to the master's log.
+/// or too many clients. It is 50 ms, longer than [`FIRST_PAUSE`], because each refused attempt adds a line to the
+/// master's log.
 const FIRST_REFUSED: Duration = Duration::from_millis(50);
 const LONGEST_REFUSED: Duration = Duration::from_secs(2);
 
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn reconnect_pauses_grow_if_the_master_ends_connections_at_once() {
+    fn reconnect_pauses_grow_if_each_connection_ends_at_once() {
         let lost = Fault::Down("connection closed".into());
         assert!((20..60).contains(&tries(&lost, Some(Duration::from_millis(1)))));
         assert!((20..60).contains(&tries(&lost, None)));
@@ -97,14 +98,15 @@ mod tests {
             Fault::Server("ERR max number of clients reached".into()),
         ] {
             assert!((4..12).contains(&tries(&fault, None)), "{fault}");
-            // After the connection was established, this fault does not mean that the server refuses the client.
+            // If the connection had been established before the fault, the fault does not mean that the server refuses
+            // the client.
             let stood = Some(Duration::from_millis(1));
             assert!((20..60).contains(&tries(&fault, stood)), "{fault}");
         }
     }
 
     #[test]
-    fn working_connection_resets_the_reconnect_pauses() {
+    fn stable_connection_resets_the_reconnect_pauses() {
         let lost = Fault::Down("connection closed".into());
         let mut back_off = BackOff::new(7);
         for _ in 0..20 {

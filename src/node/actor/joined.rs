@@ -1,4 +1,4 @@
-//! Splits a message about several locks into several messages: one for each session, or one for each lock.
+//! Splits a request for several locks into several requests: one for each session, or one for each lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,11 +6,12 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Phase, Reply, ReplySink, Request,
 };
 
-/// One part of a split message: the index of the session that sends the part (if it is known), the request, and the
-/// receiver of the answer.
+/// One part of a split request: the index of the session that sends the part (`None` if the request was not examined),
+/// the part itself, and the receiver of its answer.
 type Part = (Option<usize>, Request, Reply);
 
-/// Splits a message about several locks into one message for each session. Other messages are not split.
+/// Splits a request for several locks into one request for each session. `session_of` gives the index of the session
+/// that serves a claim. Other requests are returned unchanged.
 pub(in crate::node) fn split(
     request: Request,
     reply: Reply,
@@ -91,18 +92,18 @@ enum Kind {
     Note,
 }
 
-/// Combines the answers to the parts of a split message into the answer to the whole message.
+/// Combines the answers to the parts of a split request into the answer to the whole request.
 struct Joined {
     kind: Kind,
-    /// For each part of the message: the positions of the results of this part in the whole answer.
+    /// For each part of the request, the positions of its results in the whole answer.
     places: Vec<Vec<usize>>,
     state: Mutex<State>,
 }
 
 struct State {
     open: usize,
-    /// The results so far, in the order of the whole answer. If a part of the message fails, the fault becomes the
-    /// result of each item of that part.
+    /// The results that have arrived, in the order of the whole answer. If a part of the request fails, its fault
+    /// becomes the result of each lock of that part.
     extended: Vec<Extended>,
     noted: Vec<bool>,
     answered: bool,

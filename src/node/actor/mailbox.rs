@@ -1,7 +1,7 @@
 //! The bounded first-in, first-out queue of the requests that callers send to one master through its actor.
 //!
-//! The actor takes all queued requests at once. So a caller wakes the actor only if the queue was empty: the actor is
-//! woken once per batch, not once per request.
+//! The actor takes many queued requests at a time. A caller wakes the actor only if it puts its request into an empty
+//! queue. So the actor is woken once per batch, not once per request.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -18,17 +18,19 @@ use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 /// long only if callers send more requests than the master can answer within a node timeout.
 const CAPACITY: usize = 16_384;
 
-/// The largest number of queued requests at which a release is still accepted. Releases have a higher limit than other
-/// requests, because a release frees a lock that an earlier acquire took.
+/// A release is accepted while fewer requests than this are queued. Releases have a higher limit than other requests,
+/// because each release frees a lock that an earlier acquire took.
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
 /// A request to one master, and the receiver of its answer.
 pub(in crate::node) struct Queued {
     pub(in crate::node) request: Request,
     reply: Reply,
-    /// Whether the request is sent for the second time, because the master did not have its script the first time.
+    /// Whether the request is sent for the second time, because the master did not have its script when it was first
+    /// sent.
     pub(in crate::node) resent: bool,
-    /// Whether the request was part of a command for several requests, and must now be sent by itself.
+    /// Whether the request must be sent as a separate script call, because it was sent in another form before and was
+    /// not executed.
     pub(in crate::node) apart: bool,
     /// Whether this release was sent as the server's own compare-and-delete command, which the server may deny to this
     /// user.
@@ -54,7 +56,7 @@ impl Queued {
         self.reply.answer(answer);
     }
 
-    /// Whether this message is about several locks, so that [`split`](Self::split) can split it.
+    /// Whether this request is for several locks, so that [`split`](Self::split) can split it.
     pub(in crate::node) fn is_of_several(&self) -> bool {
         match &self.request {
             Request::Extend { items } => items.len() > 1,
@@ -63,7 +65,7 @@ impl Queued {
         }
     }
 
-    /// Splits the message about several locks into one message for each lock.
+    /// Splits a request for several locks into one request for each lock.
     pub(in crate::node) fn split(self) -> Vec<Self> {
         let mut number = 0;
         let each = |_: &Claim| {
@@ -101,8 +103,8 @@ struct Inbox {
     closed: bool,
     /// The number of requests that have been taken from `queue` so far.
     gone: u64,
-    /// The time of the last check for overdue requests, and the number of requests that had ever been added to `queue`
-    /// by then.
+    /// The time of the last check for overdue requests, and the number of requests that had been added to `queue`
+    /// before that time, including those that have been taken since. `None` if the queue was empty.
     looked: Option<(Instant, u64)>,
 }
 
@@ -161,8 +163,8 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests that have been queued for at least `limit`. Called from time to time while no further request
-    /// may be sent. The queue does not record arrival times, so a request may be taken only after twice the `limit`.
+    /// Takes the requests that have been queued for at least `limit`. Must be called from time to time. The queue does
+    /// not record arrival times, so a request is taken when it has waited for between one and two times `limit`.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
@@ -197,7 +199,7 @@ impl Mailbox {
         self.reader.register(waker);
     }
 
-    /// Records that the actor has answered all requests that it had taken.
+    /// Records that the actor has answered all requests that it has taken. Has no effect while requests are queued.
     pub(in crate::node) fn rest(&self) {
         let mut inbox = self.inbox();
         if inbox.busy && inbox.is_empty() {
@@ -228,7 +230,8 @@ impl Mailbox {
         self.reader.wake();
     }
 
-    /// Answers all queued requests with `fault`, and records that no actor reads the queue any more.
+    /// Answers all queued requests with `fault`, and records that no actor reads the queue. The next request then
+    /// starts an actor.
     pub(in crate::node) fn fail(&self, fault: &Fault) {
         let left = {
             let mut inbox = self.inbox();
@@ -341,8 +344,8 @@ mod models {
         })
     }
 
-    /// Reads the queue as the actor does: registers its waker, takes requests until the queue is empty, and marks them
-    /// as answered.
+    /// Reads the queue as the actor does, until it has taken this number of requests: registers its waker, and takes
+    /// requests until the queue is empty. Then marks them as answered.
     fn read(mailbox: &Mailbox, requests: usize) {
         let mut taken = Vec::new();
         block_on(std::future::poll_fn(|cx| {
@@ -375,7 +378,7 @@ mod models {
         });
     }
 
-    /// While the first request is still queued, a second request does not wake the actor.
+    /// A second request does not wake the actor if the first request is still queued.
     #[test]
     fn no_interleaving_leaves_a_second_request_unread() {
         crate::sync::model(|| {

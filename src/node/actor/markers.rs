@@ -8,15 +8,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::node::NodeName;
 use crate::protocol::marker::Marker;
 
-/// The generation markers of all masters, by the name of the master, as the last handshakes showed them.
+/// The generation markers of all masters, as the last handshake with each master showed them.
 #[derive(Debug, Default)]
 pub(crate) struct Markers {
     masters: usize,
     /// The old masters that do not also belong to the next masters.
     old: Vec<NodeName>,
     seen: Mutex<Seen>,
-    /// The number of masters that show a marker. If it is 0, as for masters that were never replaced, nothing else is
-    /// read.
+    /// The number of masters that show a marker. If it is 0, as with masters that were never replaced, `seen` need not
+    /// be read.
     marked: AtomicUsize,
 }
 
@@ -25,9 +25,9 @@ pub(crate) struct Markers {
 pub(in crate::node) enum Missed {
     /// No marker was lost, as far as this client has seen.
     Nothing,
-    /// A marker was lost, but its number is unknown, because only a minority of the masters shows a marker. The lost
-    /// number may be larger than the shown numbers. If the master got a marker with a lower number, it would admit
-    /// clients that have already been shut out.
+    /// A marker was lost, but its number is unknown, because no majority of the masters shows markers. The lost marker
+    /// may have a larger number than the markers that are shown. If the master got a marker with a lower number than
+    /// the lost one, it would admit clients that the lost marker shut out.
     Unknown,
     /// This marker was lost. A majority of the masters shows markers, and this marker has the largest number among
     /// them.
@@ -36,7 +36,7 @@ pub(in crate::node) enum Missed {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The masters that show a marker, each with the marker and whether the marker admits this client.
+    /// The masters that show a marker, each with the marker and a flag that is true if the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
     /// The masters that showed no marker at their last handshake, except those that are trusted again.
     bare: HashSet<NodeName>,
@@ -80,7 +80,8 @@ impl Markers {
         self.seen().bare.remove(name);
     }
 
-    /// The marker that a master without a marker should have. Such a master has lost its marker, or is a new server.
+    /// The marker that a master without a marker should have. Such a master has lost its marker, or is a new server at
+    /// the same address.
     pub(in crate::node) fn missed(&self) -> Missed {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return Missed::Nothing;
@@ -89,8 +90,8 @@ impl Markers {
     }
 
     /// Whether earlier votes of the master `name` no longer count, because this master showed no marker although
-    /// another master has one. So the master `name` may have forgotten a lock that is still valid. Its votes may have
-    /// been counted before this client saw the marker of the other master.
+    /// another master has one. So the master `name` may have forgotten a lock that is still valid. The votes are
+    /// withdrawn afterwards, because they may have been counted before this client saw the marker of the other master.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;
@@ -107,9 +108,10 @@ impl Markers {
 impl Seen {
     /// Which marker a master without a marker has lost.
     ///
-    /// All masters get their markers together. So if one other master shows a marker that admits this client, this
-    /// master has lost its marker. One such marker is enough, because all other masters may be down. A marker that does
-    /// not admit this client is ignored, because it may be on a foreign master that was configured by mistake.
+    /// An operator writes the markers of all masters together. So if another master shows a marker that admits this
+    /// client, a master without a marker has lost its own. One such marker is enough as evidence, because all other
+    /// masters may be down. A marker that does not admit this client is ignored, because it may be on a foreign master
+    /// that was configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_generation_marker_counts_as_missing_only_if_most_masters_show_one() {
+    fn marker_that_does_not_admit_the_client_is_missed_only_if_a_majority_shows_markers() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&a, marker(2), false);
@@ -147,12 +149,12 @@ mod tests {
         assert_eq!(
             markers.missed(),
             Missed::Nothing,
-            "no marker must count as missing when the other master has lost its marker, too"
+            "no marker must be missing if only one of three masters shows a marker, and this marker does not admit the client"
         );
     }
 
     #[test]
-    fn generation_marker_that_admits_the_client_counts_as_missing_on_masters_without_it() {
+    fn marker_that_admits_the_client_is_missed_on_masters_without_a_marker() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&b, marker(5), false);
@@ -163,7 +165,7 @@ mod tests {
         assert!(markers.doubts(&b));
         assert!(
             !markers.doubts(&a) && !markers.doubts(&c),
-            "a master with a marker and a master that was never reached must not be doubted"
+            "votes of a master with a marker, or of a master that was never reached, must not be doubted"
         );
         markers.trusts(&b);
         assert!(!markers.doubts(&b));

@@ -79,9 +79,8 @@ impl PendingReleases {
 
     /// Keeps a release that was not sent or not answered as a pending release. Other requests are ignored.
     pub(in crate::node) fn keep(&mut self, queued: &Queued) {
-        // If there is no room for all releases, keep the earliest releases. They belong to requests that were
-        // outstanding when the connection broke. Later requests were not sent, so the master has nothing to release for
-        // them.
+        // If there is no room for all releases, keep the earliest ones. They were outstanding when the connection
+        // broke. The later releases follow acquires that were not sent, so the master has nothing to release for them.
         if self.queue.len() < MOST {
             self.queue.extend(Release::of(queued));
         }
@@ -103,7 +102,7 @@ impl PendingReleases {
         }
     }
 
-    /// Makes the next pause short again, because the master accepts releases again.
+    /// Resets the length of the next pause to the first pause, because the master accepts releases again.
     pub(in crate::node) fn delivered(&mut self) {
         self.respite = FIRST_RESPITE;
     }
@@ -131,9 +130,9 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Keeps the releases for the requests in `open`, which were outstanding on a broken connection. They get the first
-    /// places in the list, before the releases that the master refused, and are preferred if there is no room for all.
-    /// The reason: the master may have executed the acquires among those requests.
+    /// Keeps the releases among the requests in `open`, which were outstanding on a broken connection, and returns all
+    /// of these requests. The releases are put before the releases that the master refused, and are preferred if there
+    /// is no room for all, because the master may have executed the acquires that belong to them.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_of_a_broken_connection_go_before_releases_refused_later() {
+    fn releases_of_a_broken_connection_are_sent_before_other_pending_releases() {
         let mut pending_releases = PendingReleases::new();
         pending_releases.keep(&release("later"));
         let open = pending_releases.put_first([release("first"), release("second")].into_iter());
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_release_waits_longer_each_time_until_its_key_has_expired() {
+    fn refused_release_is_retried_with_growing_pauses_until_its_key_has_expired() {
         let ttl = Duration::from_secs(1);
         let mut pending_releases = PendingReleases::new();
         pending_releases.postpone(&release("a"), ttl, at(0));
@@ -227,7 +226,7 @@ mod tests {
         assert_eq!(
             pending_releases.wake_at(),
             Some(at(50)),
-            "all refused releases must share one pause"
+            "one pause must apply to all refused releases"
         );
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["first", "second"]);
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["third"]);

@@ -1,5 +1,5 @@
-//! What this client knows about the servers behind the addresses of the masters: the current run of each server
-//! process, and whether its votes count.
+//! Records which server process runs at the address of each master, and decides whether its votes count and its stored
+//! values are trusted.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::node::{NodeName, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// Whether the server of one connection still has all data that was written to it.
+/// Decides which stored values of the server at the other end of a connection are trusted.
 #[derive(Clone, Debug)]
 pub(in crate::node) struct Memory {
     /// The present run of the server process. The connection cannot outlive this run.
@@ -19,16 +19,16 @@ pub(in crate::node) struct Memory {
 }
 
 impl Memory {
-    /// Creates the state for a server in this `run`. `None` if the server does not report its run id: the restart guard
-    /// refuses such a server, and without the guard the run id does not matter.
+    /// Creates the state for a server with the run id `run`; `None` if the server does not report its run id. The
+    /// restart guard refuses such a server, and without the guard the run id does not matter.
     pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
         Self { run, lasts }
     }
 
-    /// Whether a stored value that was written in the server run `run` is certainly the newest value. This is so if the
-    /// server cannot have lost a later value in a restart.
+    /// Whether a stored value that was written in the server run `run` is certainly the newest value. It is if the
+    /// server cannot have lost a later value in a restart since.
     pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
@@ -44,13 +44,14 @@ struct Seen {
     first_run: Option<String>,
     /// The run id of the server on the last connection, and the client id that the server gave that connection.
     last: Option<(String, i64)>,
-    /// The run id that was seen last. The restart guard withholds the master's votes until the given time, because an
-    /// earlier connection showed another run id.
+    /// The run id that was seen last, and the time until which the restart guard withholds the master's votes because
+    /// an earlier connection showed another run id.
     run: Option<(String, Instant)>,
 }
 
 impl Acquaintance {
-    /// Returns a copy for an additional connection. It contains the seen runs, but not the id of the last connection.
+    /// Returns a copy for an additional connection. The copy contains the run ids that were seen, but not the client id
+    /// of the last connection.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -60,9 +61,9 @@ impl Acquaintance {
         }))
     }
 
-    /// The time until which the restart guard withholds the votes of a master, because its run id has changed. The
-    /// server's uptime does not matter. If the address now leads to another server, that server may have been up for
-    /// long, but it knows none of the earlier grants.
+    /// The time until which the restart guard withholds the votes of a master because its run id has changed; 0 if it
+    /// has not changed. The server's uptime does not matter: if the address leads to another server than before, that
+    /// server may have been up for long, but has none of the earlier grants.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,
@@ -85,8 +86,9 @@ impl Acquaintance {
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run
     }
 
-    /// Stores the present connection. Returns the client id of the previous connection if the server is still in the
-    /// same run. After a restart that id may belong to another client, so nothing is returned.
+    /// Stores the server run and the client id of the present connection. Returns the client id of the previous
+    /// connection if the server is still in the same run. Otherwise returns `None`, because after a restart that id may
+    /// belong to another client.
     pub(in crate::node) fn replace(&self, run: &str, id: i64) -> Option<i64> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, last) = seen.last.replace((run.to_owned(), id))?;
@@ -94,16 +96,18 @@ impl Acquaintance {
     }
 }
 
-/// The servers behind the addresses of one `Redlock`, so that one server with two addresses does not get two votes.
+/// The servers to which the addresses of one `Redlock` lead. The list ensures that one server with two addresses does
+/// not get two votes.
 #[derive(Debug, Default)]
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 
 impl Roster {
-    /// Records that the address `name` leads to the server in this run. If another address already leads to that
-    /// server, that address is returned as an error.
+    /// Records that the address `name` leads to the server with the run id `run`. If another address already leads to
+    /// that server, returns that address as an error.
     ///
-    /// An address keeps its server after its connection has ended, because its recent vote must not be counted again
-    /// for another address. It loses the server only when it leads to another server.
+    /// The entry of an address stays after its connection has ended: the server has recently voted under this address,
+    /// and must not vote again under another address. The entry is replaced only when the address leads to another
+    /// server.
     pub(in crate::node) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match runs.get(run) {
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_replaced_a_master_is_guarded_despite_its_long_uptime() {
+    fn votes_of_a_new_server_at_a_known_address_are_withheld_until_the_longest_ttl_has_passed() {
         let seen = Acquaintance::default();
         let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
         let guarded = |run, now| seen.guarded(run, at(now), Duration::from_secs(30));

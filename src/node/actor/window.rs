@@ -4,21 +4,22 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// The largest number of outstanding requests on one connection. It is high, so that distant masters are kept busy.
-/// Further requests wait in the mailbox, where they can still be withdrawn.
+/// The largest number of outstanding requests on one connection. The number is high, so that a master with a long round
+/// trip is kept busy. Further requests wait in the mailbox, where they can still be withdrawn.
 pub(in crate::node) const UNDER_WAY: usize = 8_192;
 
-/// The smallest limit on outstanding requests. It applies before the master's speed is known, and to slow masters.
+/// The smallest limit on outstanding requests. A new connection begins with this limit, because the master's speed is
+/// not known yet. A slow master keeps it.
 const NARROW: usize = 512;
 
 /// Computes how many requests may be outstanding: as many as the master can answer within a small part of the node
 /// timeout. In a burst that is too fast for the master, the other requests wait in this process, not at the master.
-/// These requests take longer, but they do not time out and are not sent again
+/// They take longer than the node timeout in total, but they do not time out and are not sent again
 /// (`excess_requests_to_a_slow_master_wait_without_timeouts`).
 pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,
-    /// The shortest time from a request to its answer so far, as an estimate of the round trip.
+    /// The shortest time from sending a request to its answer on this connection. It estimates the round trip.
     least: Duration,
     /// The time at which the width was last reduced. A slow answer reduces the width again only if its request was sent
     /// after this time.
@@ -40,7 +41,7 @@ impl Window {
         self.width
     }
 
-    /// Adapts the width to an answer that arrived at `now`, for a request that was sent at `at`.
+    /// Adapts the width to an answer that arrived at `now` to a request that was sent at `at`.
     pub(in crate::node) fn learn(&mut self, at: Instant, now: Instant) {
         let took = now.saturating_since(at);
         self.least = self.least.min(took);

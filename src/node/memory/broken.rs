@@ -32,9 +32,10 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds a force-released lock to its break record, before the older entries. An entry names the value of the lock.
-    /// For a lock that readers or an owner share, the entry names their marker with the counter, and each hold. Locks
-    /// of other programs get no break record, because no client of this library renews them.
+    /// Adds an entry for a force-released lock to the lock's break record, in front of the older entries. The entry
+    /// contains the value of the lock. For a lock that readers or an owner share, it contains their marker with the
+    /// fencing counter, and the value of each hold. Locks of other programs get no break record, because no client of
+    /// this library renews them.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -63,15 +64,16 @@ impl Master {
         Ok(())
     }
 
-    /// Whether the break record names the lock value `ours`: a force-release has ended that lock.
+    /// Whether a force-release has ended the lock with the value `ours`: the break record contains this value.
     pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
         let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
         let line = [b"\n", ours, b"\n"].concat();
         Ok(mark.windows(line.len()).any(|piece| piece == line))
     }
 
-    /// Whether a force-release has ended one of the holds that share a lock. It has if the break record names the hold,
-    /// or if the hold's number is not above the counter at the last force-release of these readers or this owner.
+    /// Whether a force-release has ended one of the holds that share a lock. This is so if the break record contains
+    /// the value of the hold. It is also so if the hold's number is not larger than the counter was at the last
+    /// force-release of these readers or this owner.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,

@@ -1,4 +1,4 @@
-//! Claims on several locks, and holds that share a lock, on a master in memory. It does what `claim.lua`,
+//! Claims on several locks, and holds that share a lock, on a master in memory. This code does what `claim.lua`,
 //! `confirm_group.lua`, `unclaim.lua` and `keep.lua` do on a server.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::node::{
     Answer, Claim, Class, Extended, Group, Hold, Note, Part, QueueInfo, Ticket, Token,
 };
 
-/// The largest number of processes that are woken at once.
+/// The largest number of processes that one release wakes.
 const WOKEN: usize = 64;
 
 /// The largest number of waiters that are examined to find the processes to wake.
@@ -21,7 +21,8 @@ const LOOKED_AT: usize = 256;
 /// The largest number of holds that one reply about the state of a lock lists.
 const SHOWN: usize = 100;
 
-/// Why a claim cannot be granted: how long the obstacle lasts, and the value of the lock key that is in the way.
+/// Why a claim cannot be granted. `left` is how long the obstacle lasts at most; `None` if it does not expire. `holder`
+/// is the value of the lock key; `None` if the key does not exist.
 struct Obstacle {
     left: Option<Duration>,
     holder: Option<Vec<u8>>,
@@ -33,14 +34,15 @@ fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     instead.is_some_and(|instead| held == Some(&instead[..]))
 }
 
-/// Whether this part of a claim can share a lock key with the value `held`: readers hold the key and the part is for a
-/// reader, or the same owner holds the key.
+/// Whether this part of a claim can share a lock key with the value `held`: either readers hold the key and the part is
+/// for a reader, or the owner of the part holds the key.
 fn joins(part: &Part, held: Option<&[u8]>) -> bool {
     let class = part.class();
     class.is_some_and(|class| held == Some(&class.marker()[..]))
 }
 
-/// Whether a claim can share each of its keys with the present holders. `held` has the values of the keys.
+/// Whether a claim can share each of its keys with the present holders. `held` has the values of the keys, in the order
+/// of the parts of the group.
 fn joins_all(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
     let mut keys = group.parts().iter().zip(held);
     keys.all(|(part, held)| joins(part, held.as_deref()))
@@ -99,7 +101,8 @@ impl Master {
         Ok(Answer::Granted { counter })
     }
 
-    /// Takes every key of the claim. The caller has checked that all of them can be granted.
+    /// Takes every key of the claim, and returns the fencing number. The caller has checked that all keys can be
+    /// granted.
     fn grant_all(
         &mut self,
         now: u64,
@@ -146,7 +149,8 @@ impl Master {
         }
     }
 
-    /// Adds the waiter to the queue of one key if the claim has a ticket, and returns the waiters ahead of it.
+    /// Adds the waiter to the queue of one key if the claim has a ticket. Returns the waiter ahead that the claim must
+    /// wait for, as an obstacle; `None` if there is none. `seen` gets the state of the queue.
     fn join_queue(
         &mut self,
         now: u64,
@@ -186,7 +190,8 @@ impl Master {
         found
     }
 
-    /// Whether the attempt with the random value `value` holds the key of `part`; `held` is the value of that lock key.
+    /// Whether the attempt with the random value `value` holds the key of `part`. `held` is the present value of that
+    /// lock key.
     fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
         let is_member = || part.class().is_none() || self.is_member(now, &part.key, value);
         held == Some(&part.mode.holder(&value)[..]) && is_member()
@@ -208,8 +213,8 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // The lock that this claim replaces is gone. If it was force-released, another writer may have held the key
-            // since.
+            // The key does not have the value of the lock that this claim replaces. If that lock was force-released,
+            // another writer may have held the key since. Then refuse the claim.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -248,7 +253,8 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // Set the hold's expiry, even to an earlier time. Only a renewal must never shorten a hold.
+            // Remove an earlier entry of this hold, so that a repeated claim sets its expiry even to an earlier time.
+            // Only a renewal must never shorten a hold.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);
@@ -371,7 +377,7 @@ impl Master {
         let parts = group.parts().iter();
         parts
             .map(|part| self.keep_one(now, claim, group.number(), part, ttl))
-            // A key that belongs to the lock holds foreign data.
+            // An error means that a key of the lock, for example its counter, holds foreign data.
             .map(|said| said.unwrap_or_else(|_| Extended::strange()))
             .collect()
     }
@@ -408,7 +414,7 @@ impl Master {
             return Ok(Extended::Kept);
         };
         let known = held.is_some() && self.has_name(key, value);
-        // A force-released hold is not restored, even if the same readers or owner have newer holds.
+        // A force-released hold is not restored, even if the same readers or the same owner have taken new holds since.
         if !known && self.is_hold_broken(now, key, &ours, (&value, number))? {
             return Ok(Extended::NotOurs);
         }
@@ -441,7 +447,7 @@ impl Master {
     }
 
     /// The holds of the readers or the owner that share `key`. `held` is the value of the lock key; the result is empty
-    /// if that value does not mark a shared lock.
+    /// if that value is not the marker of readers or of an owner.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
         if !held.is_some_and(keys::is_marker) {
             return Vec::new();
@@ -458,8 +464,8 @@ impl Master {
         shown.collect()
     }
 
-    /// How long the master still keeps one of the holds that share a key with the value `held`, and the key of that
-    /// hold's note. `None` if there is no such hold.
+    /// The remaining time of the hold `value`, and the key of its note. `held` is the value of the lock key `key`.
+    /// `None` if the lock is not shared, or if the hold does not exist or has expired.
     pub(super) fn hold_left(
         &self,
         now: u64,

@@ -1,4 +1,4 @@
-//! The contents of a master in memory as items, for databases and other stores that keep them in records.
+//! Converts the content of a master in memory to items and back. Databases and other stores keep the items in records.
 
 use std::sync::Arc;
 
@@ -49,8 +49,8 @@ impl Item {
     }
 
     /// Whether this item is a fencing counter that must be kept. `date` is the present time, in microseconds since
-    /// 1970. A counter is kept until `date` is a day beyond the counter's number. Without the counter, the next number
-    /// would be derived from `date` and could be smaller.
+    /// 1970. A counter is kept until `date` is a day later than the counter's number, which is a time as well. Without
+    /// the counter, the next number would be derived from `date`, and could be smaller than the counter.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
         let is_counter = self.id.kind == Kind::Text
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
@@ -61,8 +61,8 @@ impl Item {
 }
 
 impl Master {
-    /// All items that have not expired, and the expired places of queues that have not expired. A waiter that asks
-    /// again gets its expired place back, unless the place has been removed.
+    /// All items that have not expired. Also the expired places in queues that have not expired: a waiter that repeats
+    /// its request gets such a place back, unless the place has been removed.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {
             let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
@@ -84,14 +84,14 @@ impl Master {
                 what: Vec::new(),
                 until: Some(until * 1000),
             });
-            // Drop the holds that expired more than a day ago, and keep the others.
+            // Leave out the holds that expired more than a day ago.
             items
                 .extend(holds.filter(|hold| hold.until > Some(now.saturating_sub(COUNTER_TTL_US))));
         }
         items
     }
 
-    /// Stores an item, and replaces the item with the same identity.
+    /// Stores an item. An item with the same id is replaced.
     pub(in crate::node) fn put(&mut self, item: Item) {
         let Item { id, what, until } = item;
         // Round the expiry up to milliseconds, so that the item does not expire too early.

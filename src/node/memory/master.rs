@@ -1,4 +1,5 @@
-//! Does exactly what the scripts do, without a server: a state machine that works on keys and a given time.
+//! A state machine that gives the same replies as the scripts do on a server. It works on keys in memory, and gets the
+//! time from its caller.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,14 +16,15 @@ use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK
 /// The length of a process id, which is the beginning of a waiter id.
 pub(super) const PROCESS_LEN: usize = 16;
 
-/// How many bytes of a lock value are shown to other clients. No value of this library is longer.
+/// The largest number of bytes of a lock value that a reply to another client contains. No lock value of this library
+/// is longer.
 const VALUE_SHOWN: usize = 96;
 
-/// 2^53: a master refuses to grant if the counter is this large, because the scripts calculate with doubles, which
-/// cannot represent every larger integer.
+/// 2^53. A master grants no lock whose fencing counter is this large: the scripts calculate with doubles, which cannot
+/// represent every integer above 2^53.
 pub(super) const LARGEST_COUNTER: u64 = 1 << 53;
 
-/// The keys of one master. Applies requests to them as a server would.
+/// The keys of one master, to which requests are applied as a server would do.
 #[derive(Clone, Debug, Default)]
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry, Quick>,
@@ -35,7 +37,8 @@ pub struct Master {
     dates: Dates,
 }
 
-/// The clock for fencing numbers. It is the clock by which keys expire, except in databases and other stores.
+/// The clock from which fencing numbers are derived. On Redis it is the clock by which keys expire. On databases and
+/// other stores it can be another clock.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(any(test, feature = "node")), allow(dead_code))]
 pub(in crate::node) enum Dates {
@@ -44,8 +47,8 @@ pub(in crate::node) enum Dates {
     Own,
     /// Another clock, which now shows this many microseconds since 1970.
     Shown(u64),
-    /// The clock of the requesting client. It may be behind the clocks of earlier clients, so that without the counter
-    /// the next number could be smaller. So the counter is kept forever.
+    /// The clock of the requesting client. It may be behind the clocks of earlier clients. So the counter is kept
+    /// forever: without the counter, the next number could be smaller than an earlier one.
     Unknown,
 }
 
@@ -59,8 +62,8 @@ impl Default for Run {
     }
 }
 
-/// A fast hash without a random seed. A simulated master gets millions of requests a second and has no attackers, and
-/// simulation runs must be repeatable.
+/// A fast hash without a random seed. It must be fast because a simulated master gets millions of requests a second. It
+/// needs no protection against chosen keys, and a random seed would make simulation runs unrepeatable.
 pub(super) type Quick = BuildHasherDefault<PlainHasher>;
 
 #[derive(Clone, Debug, Default)]
@@ -95,21 +98,24 @@ pub(super) struct Waiting {
     pub(super) ticket: u64,
     /// When the ticket key expires, in milliseconds on the master's clock.
     pub(super) expires: u64,
-    /// When the keys that hold the waiters expire, in milliseconds on the master's clock. A queue without waiters has
-    /// no such keys, so the next waiter sets this expiry from its own heartbeat time alone.
+    /// When the keys `{queue}` and `{alive}` expire, in milliseconds on the master's clock. In a queue without waiters
+    /// these keys do not exist and this value is 0, so the next waiter sets the expiry from its own heartbeat time
+    /// alone.
     pub(super) queue_expires: u64,
 }
 
 /// The state of a lock on a [`Master`], read without changing it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peek<'a> {
-    /// The value of the lock key, if the key exists.
+    /// The value of the lock key; `None` if the lock is free.
     pub holder: Option<&'a [u8]>,
-    /// When the lock key expires, in microseconds on the master's clock.
+    /// When the lock key expires, in microseconds on the master's clock; `None` if the lock is free or its key has no
+    /// expiry.
     pub expires: Option<u64>,
-    /// The value of the lock's fencing counter, if it exists.
+    /// The value of the lock's fencing counter; `None` if the counter does not exist.
     pub counter: Option<u64>,
-    /// When the key of the fencing counter expires, in microseconds on the master's clock.
+    /// When the key of the fencing counter expires, in microseconds on the master's clock; `None` if the counter does
+    /// not exist or has no expiry.
     pub counter_expires: Option<u64>,
 }
 
@@ -160,7 +166,8 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // The script for groups does not renew the notes of plain locks in the same message.
+                // If the request also extends groups, the script KEEP executes it, and KEEP does not renew the notes of
+                // plain locks.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -207,7 +214,7 @@ impl Master {
     }
 
     /// The holds that are listed under the lock key `key`: their values, and their expiries in milliseconds on the
-    /// master's clock. The list can remain after the lock key itself is gone.
+    /// master's clock. The list can exist longer than the lock key itself.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
         if self.holds.is_empty() {
             return &[];
@@ -227,7 +234,7 @@ impl Master {
         self.len(now) == 0
     }
 
-    /// Begins a new run of the server with this id: stored values from earlier runs are not trusted.
+    /// Begins a new run of the server with this id. Stored values that were written in earlier runs are not trusted.
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
     }
@@ -237,7 +244,7 @@ impl Master {
         &self.run.0
     }
 
-    /// Deletes the ticket key of a lock's queue, as an eviction or an operator may do.
+    /// Deletes the ticket key of a lock's queue, as happens if the server evicts the key or an operator deletes it.
     pub fn forget_ticket(&mut self, lock: &[u8]) {
         if let Some(line) = self.lines.get_mut(lock) {
             line.ticket = 0;
@@ -346,8 +353,8 @@ impl Master {
         let ahead = line.ahead(me);
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         let counter = self.counter(now, claim.key())?;
-        // Check for a value of another type before reading it: such a value prevents the grant, as with the script's
-        // `SET NX`.
+        // The lock is not free if its key has a value of another type. This is not an error here: in the script, `SET
+        // NX` fails for such a key.
         let free = matches!(self.text(now, claim.key()), Ok(None));
         self.sweep(claim.key());
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {
@@ -567,8 +574,9 @@ impl Master {
         }
     }
 
-    /// Raises the counter of a lock that is being taken: to the proposal, or as near to it as the rules permit. Returns
-    /// the new counter.
+    /// Raises the counter of a lock that is being taken. `counter` is the present value. The new value is the proposed
+    /// number, or the nearest number that is larger than `counter` and near enough to this master's clock. Returns the
+    /// new value.
     pub(super) fn raise_counter(
         &mut self,
         now: u64,
@@ -577,7 +585,8 @@ impl Master {
         counter: u64,
     ) -> u64 {
         let number = raised(self.date(now), proposal, counter);
-        // A store writes the whole record anyway, and its numbers may follow another clock than its expiries.
+        // Keep the counter's expiry only if numbers and expiries follow the same clock. For a store they may not, and a
+        // store writes the whole record in any case.
         let keeps =
             matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
         let fence = Family::Fence.of(key);
@@ -615,14 +624,16 @@ impl Master {
         }
     }
 
-    /// Every key with its string (`None` for another type) and its expiry in microseconds.
+    /// Every key with its string (`None` for a value of another type), and its expiry in microseconds (`None` for no
+    /// expiry).
     #[cfg(any(test, feature = "node"))]
     pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>, Option<u64>)> {
         let all = self.keys.iter();
         all.map(|(key, entry)| (&key[..], entry.text(), entry.expires))
     }
 
-    /// Stores a string under a key, or a value of another type, with an expiry.
+    /// Stores the string `text` under a key, or a value of another type if `text` is `None`. `expires` is in
+    /// microseconds; `None` for no expiry.
     #[cfg(any(test, feature = "node"))]
     pub(super) fn put_until(&mut self, key: &[u8], text: Option<Vec<u8>>, expires: Option<u64>) {
         let value = text.map_or(Value::Foreign, Value::Text);
@@ -679,7 +690,7 @@ impl Waiting {
         }
         self.queue_expires = self.queue_expires.max(ms + beat);
         if self.ticket == 0 {
-            // The ticket key was deleted or evicted although waiters are queued.
+            // The ticket key was deleted or evicted while waiters are queued. Restore the key.
             self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
             self.expires = self.queue_expires;
         } else if !known {
@@ -718,7 +729,8 @@ impl Waiting {
         was
     }
 
-    /// Drops the expiry of the queue's keys if no waiter is left, because these keys no longer exist.
+    /// Resets the expiry of the keys `{queue}` and `{alive}` if no waiter is left, because a server then has no such
+    /// keys.
     fn forget_empty_queue(&mut self) {
         if self.queue.is_empty() {
             self.queue_expires = 0;
@@ -739,12 +751,13 @@ impl Entry {
     }
 }
 
-/// The beginning of a lock value, as much of it as a reply contains.
+/// The beginning of a lock value, at most as long as a reply may contain.
 pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(VALUE_SHOWN)].to_vec()
 }
 
-/// The number to which the counter is raised when a lock is taken.
+/// The number to which the counter is raised when a lock is taken: `proposal`, limited to one second before and after
+/// `now`, but at least `counter + 1`.
 pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
     proposal
@@ -752,8 +765,8 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// The answer if a client repeats its acquire of a lock that it already holds: the lock gets no new number. If the
-/// counter is gone, there is no number to return, and the answer is an error.
+/// The answer if a client repeats its acquire of a lock that it already holds. It contains the present fencing counter,
+/// because the lock gets no new number. If the counter does not exist, the answer is an error.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::MemoryNode;
 use crate::node::Node;
 
-/// Masters in memory, for tests with more than one `Redlock`, each of which represents a process of its own. Clones are
-/// the same masters.
+/// Masters in memory, for tests with more than one `Redlock`. Each `Redlock` represents a separate process. A clone
+/// refers to the same masters.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

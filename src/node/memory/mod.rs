@@ -1,7 +1,7 @@
-//! Masters in memory that keep the same contract as real masters, for tests of your own code.
+//! Masters in memory that behave like real masters, for tests of your own code.
 //!
 //! [`MemoryNode`] answers at once, from a [`Master`] that gives the same replies as the scripts. It has no network and
-//! no persistence. Tests can make it fail, and let it work again.
+//! no persistence. Tests can make a [`MemoryNode`] fail and recover.
 
 mod broken;
 mod group;
@@ -40,8 +40,8 @@ pub enum Condition {
     Mute,
 }
 
-/// One master in memory. Clones are the same master. It uses tokio's clock, which a test can pause and advance
-/// (`tokio::time::pause`, `advance`).
+/// One master in memory. A clone refers to the same master. The master uses tokio's clock, which a test can pause and
+/// advance (`tokio::time::pause`, `advance`).
 ///
 /// ```
 /// use quorate::node::memory::{MemoryNode, Condition};
@@ -80,14 +80,14 @@ impl MemoryNode {
         self.state().condition = condition;
     }
 
-    /// Loses every key, as in a restart without persistence.
+    /// Restarts the master without its keys, like a server without persistence.
     pub fn forget(&self) {
         self.state().master = Master::default();
         self.restart();
     }
 
-    /// Restarts the master with all its keys. A new run of the server begins, so values from before the restart are not
-    /// trusted.
+    /// Restarts the master with all its keys. A new run of the server begins, so stored values from before the restart
+    /// are not trusted.
     pub fn restart(&self) {
         let mut state = self.state();
         state.restarts += 1;
@@ -131,8 +131,8 @@ impl Node for MemoryNode {
         let (woken, announced): (Vec<(Subscriber, Vec<u8>)>, Vec<_>) = {
             let mut state = self.state();
             let announced = state.master.take_announced();
-            // Announce a new leader to this process in any case. If the process does not observe the election, it
-            // ignores the announcement.
+            // Announce a new leader to all subscribed processes. A process that does not observe the election ignores
+            // the announcement.
             let announced = announced
                 .into_iter()
                 .map(|key| (state.subscribers.clone(), key));

@@ -39,7 +39,8 @@ impl Master {
         written
     }
 
-    /// Extends the expiry of the holder's note beyond that of its lock. Returns `false` if the note is gone.
+    /// Sets the expiry of the holder's note to a multiple of the remaining TTL of its lock ([`NOTE_LIVES`]). Returns
+    /// `false` if there is no note of this holder.
     pub(super) fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
         let key = Family::Note.of(claim.key());
         let left = self.ttl_left(now, claim.key());
@@ -51,7 +52,7 @@ impl Master {
         ours
     }
 
-    /// The note of the lock `key`, if it belongs to the lock value `holder`.
+    /// The note of the lock `key`; `None` if there is no note, or if it does not belong to the lock value `holder`.
     pub(super) fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
         let holder = holder?;
         let note = self.text(now, &Family::Note.of(key)).ok().flatten();
@@ -71,7 +72,7 @@ impl Master {
     }
 }
 
-/// The beginning of a note, as much of it as a reply contains.
+/// The beginning of a note, at most as long as a reply may contain.
 pub(super) fn shown_of(note: &[u8]) -> &[u8] {
     &note[..note.len().min(NOTE_SHOWN)]
 }

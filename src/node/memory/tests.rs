@@ -1,5 +1,5 @@
-//! Tests of when exactly, to the microsecond, keys of a master in memory expire. Tests with a real clock are not that
-//! exact.
+//! Tests that keys of a master in memory expire at the right microsecond. Tests with a real clock cannot check this so
+//! exactly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn ticket(waiter: &str, number: u64, heartbeat: u64) -> Ticket {
     }
 }
 
-/// A claim on the lock `nightly`, with or without a place in the queue.
+/// A fair claim on the lock `nightly`. With a ticket, the claim takes a place in the queue if the lock is held.
 fn claim(token: u8, ticket: Option<Ticket>) -> Arc<Claim> {
     let claim = Claim::new("", b"nightly", Token::from_bytes([token; 16]), true);
     Arc::new(claim.with_fairness(Fairness::Fair(ticket.map(Box::new))))
@@ -100,7 +100,7 @@ fn queue_counts_as_one_key_until_its_last_heartbeat_has_ended() {
 }
 
 #[test]
-fn extension_together_with_a_group_does_not_renew_notes() {
+fn extension_of_a_plain_lock_together_with_a_group_does_not_check_its_note() {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Class(Class::Shared),
@@ -126,7 +126,7 @@ fn extension_together_with_a_group_does_not_renew_notes() {
     assert_eq!(both, Ok(Answer::Extended(vec![Extended::Kept; 2])));
 }
 
-/// All items of the master, sorted, because the hash maps that hold them have no order.
+/// All items of the master, sorted by id, because the hash maps of the master have no order.
 fn items(master: &Master, now: u64) -> Vec<Item> {
     let mut items = master.items(now);
     items.sort_by(|one, other| one.id.cmp(&other.id));
@@ -171,8 +171,7 @@ fn stored_items_restore_the_same_master_with_the_same_expiries() {
     let mut copy = Master::default();
     before.iter().cloned().for_each(|item| copy.put(item));
     assert_eq!(items(&copy, NOW), before);
-    // The waiter's place has expired but is still listed, because its queue has not expired. The expired hold is listed
-    // for a day.
+    // The place of the first waiter has expired, but is still listed, because its queue has not expired.
     let later = items(&copy, NOW + 15 * SECOND);
     assert!(
         later

@@ -11,8 +11,8 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            // The stored value has a larger number, because it was written while a clock was ahead. Raise the counter
-            // to that number, so that the next holder's number is above it.
+            // If the stored value has the larger number, raise the counter to it, so that the next holder's number is
+            // larger than that of the value.
             if self.counter(now, claim.key())? < above {
                 self.set_counter(now, claim.key(), above);
             }
@@ -46,7 +46,8 @@ impl Master {
         Ok(Answer::Written { run })
     }
 
-    /// The larger of the lock's fencing counter and the number of its stored value; `None` if it is not above `token`.
+    /// The larger of two numbers: the lock's fencing counter, and the number of its stored value. `None` if neither is
+    /// larger than `token`.
     fn above(
         &mut self,
         now: u64,
