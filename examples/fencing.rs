@@ -1,13 +1,13 @@
-//! A resource that rejects stale writers, which completes fencing.
+//! A resource that rejects writes with stale fencing tokens.
 //!
-//! A lock cannot stop a holder that is paused until its lock has expired, and then continues to write. The resource
-//! can: it remembers the largest fencing token that it has seen, and rejects smaller tokens. In this example the
-//! resource is a file. In a database, use `UPDATE .. WHERE fence <= $token`.
+//! A lock cannot stop a holder that is paused until its lock has expired, and then continues to write. The resource can
+//! reject such writes: it remembers the largest fencing token that it has seen, and rejects smaller tokens. In this
+//! example the resource is a file. In a database, use `UPDATE .. WHERE fence <= $token`.
 //!
 //! `cargo run -p quorate --features testing --example fencing` shows two holders in one process.
 //!
-//! `.. --example fencing -- FILE TOKEN TEXT` writes once, like a command under `quorate run`, and exits with 1 if the
-//! token is stale.
+//! `.. --example fencing -- FILE TOKEN TEXT` writes TEXT to FILE once, as a command under `quorate run` would do, and
+//! exits with 1 if TOKEN is stale.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -29,7 +29,7 @@ impl FencedFile {
     }
 
     /// Writes `text`. If a client with a larger token has already written, writes nothing and returns that token. A
-    /// lock on the file makes check and write atomic. In a database this is a single statement.
+    /// lock on the file makes the check and the write atomic. In a database, a single statement does both.
     fn write(&self, token: u64, text: &str) -> io::Result<Result<(), u64>> {
         let mut options = OpenOptions::new();
         let mut file: File = options

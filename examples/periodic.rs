@@ -3,8 +3,9 @@
 //! `cargo run -p quorate --features testing --example periodic`
 //!
 //! Every machine runs `lead_and_work`. This example runs two machines in one process, over the same masters. The first
-//! machine stops after three rounds, as it would for an update. If a round must not run twice, pass the term to the
-//! resource that it writes to. For a job that runs once a day, use `Redlock::once` instead.
+//! machine stops after three rounds, as it would for an update. If a round must not run twice, pass the term with each
+//! write to the resource, so that the resource can reject writes of an earlier leader. For a job that runs once a day,
+//! use `Redlock::once` instead.
 
 use std::time::Duration;
 
@@ -40,10 +41,10 @@ async fn work(machine: &str, leads: &Leadership, rounds: u32) {
 
 async fn lead_and_work(redlock: Redlock, machine: &str, rounds: u32) -> Result<(), AcquireError> {
     let election = redlock.election("every-so-often");
-    // A real service repeats this in a loop, because the leadership may end at any time.
+    // A real service runs the following statements in a loop, because the leadership may end at any time.
     let leads = election.campaign(machine).await?;
     work(machine, &leads, rounds).await;
-    // After `resign` the next candidate leads at once. Without it, the next candidate would wait until the TTL has
+    // After `resign`, the next candidate becomes the leader at once. Without `resign`, it would wait until the TTL has
     // expired.
     leads.resign().await;
     Ok(())

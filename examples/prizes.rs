@@ -37,8 +37,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{handed_out} prizes were handed out");
 
-    // If a majority of masters loses the number of remaining prizes at the same time, that number is lost. Then no
-    // prize is handed out any more.
+    // If a majority of the masters loses the number of remaining prizes at the same time, the number cannot be
+    // restored. Then no further prize is handed out.
     for master in &masters[..3] {
         master.forget();
     }

@@ -15,7 +15,8 @@ pub(crate) struct Quorum {
     pub(crate) redlock: Redlock,
 }
 
-/// A client's step of a change of the list of quorums. Clients of two neighbouring steps may run at the same time.
+/// The step that a client has reached while the list of quorums is changed. Clients may run at the same time if their
+/// steps are the same or neighbours.
 #[derive(Clone)]
 pub(crate) enum Quorums {
     /// No change: the client knows one list.
@@ -35,15 +36,16 @@ pub(crate) struct Held {
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// The quorum of a lock by rendezvous hashing: the quorum with the largest hash of both names. A quorum that is added
-/// gets its share of the locks from each of the others, and no other lock moves.
+/// Chooses the quorum of a lock by rendezvous hashing: the quorum whose name, together with the name of the lock, has
+/// the largest hash. If a quorum is added, it gets a part of the locks of each other quorum. No lock moves between the
+/// other quorums.
 pub(crate) fn chosen<'a>(quorums: &'a [Quorum], lock: &str) -> &'a Quorum {
     let largest = quorums.iter().max_by_key(|quorum| hash(quorum.name, lock));
     largest.expect("there must be at least one quorum")
 }
 
-/// The FNV-1a hash of both names, then a mix of all bits. The hash must be the same in all clients and all versions, so
-/// the hasher of the standard library is not used.
+/// The FNV-1a hash of both names, of which all bits are then mixed. The hash must be the same in all clients and all
+/// versions, so the hasher of the standard library is not used.
 fn hash(quorum: &str, lock: &str) -> u64 {
     let bytes = quorum.bytes().chain([0]).chain(lock.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -58,7 +60,8 @@ fn token(guard: &LockGuard) -> Result<u64, Error> {
     Ok(guard.fencing_token().ok_or("fencing tokens are off")?)
 }
 
-/// The largest fencing counter of the lock on a majority of the masters of this quorum; 0 if there is none.
+/// The largest fencing counter of the lock on the masters of this quorum; 0 if no master has one. An error if no
+/// majority of the masters answered.
 async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
     let status = quorum.redlock.status(lock).await?;
     if status.verdict() == StatusVerdict::Unknown {
@@ -73,15 +76,15 @@ async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
 }
 
 impl Quorums {
-    /// Takes the lock. While the list changes, the token to pass on must be larger than all tokens that earlier holders
-    /// passed on, from whichever quorum:
+    /// Takes the lock. While the list is changed, the token that a holder passes on to the resource must be larger than
+    /// all tokens that earlier holders passed on, whichever quorum these came from:
     ///
     /// - In the first step, clients that know only the old list pass on tokens of the old quorum. So this client does
     ///   the same, unless a client of the second step has already passed on a larger token of the new quorum. That
-    ///   client held the lock in the old quorum as well, so its token is in the counters of the new quorum before this
-    ///   client looks.
-    /// - In the second step, no client knows only the old list. This client passes on tokens of the new quorum, and
-    ///   takes the lock there again until its token is larger than that of the old quorum.
+    ///   client also held the lock in the old quorum, before this client got it there. So the fencing counters of the
+    ///   new quorum contain its token when this client reads them.
+    /// - In the second step, no client knows only the old list. This client passes on tokens of the new quorum. It
+    ///   takes the lock in the new quorum repeatedly, until the token is larger than its token of the old quorum.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
         let (old, new, is_first_step) = match self {
             Self::One(all) => (chosen(all, lock), chosen(all, lock), false),

@@ -1,4 +1,4 @@
-//! A worker with a graceful shutdown. On SIGTERM or Ctrl-C it finishes the current step and releases its lock. The last
+//! A worker with a graceful shutdown. On SIGTERM or Ctrl-C it finishes the current job and releases the job's lock. All
 //! releases are sent before the runtime is dropped.
 //!
 //! `cargo run -p quorate --features testing --example shutdown` stops by itself after 200 ms.
@@ -15,12 +15,13 @@ async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, 
     let mut done = 0;
     for job in 0.. {
         let lock = redlock.lock(format!("job:{job}")).wait(Wait::Forever);
-        // `stop` ends the wait for a lock at once. Dropping the future of the acquire leaves no keys on the masters.
+        // `stop` ends the wait for a lock at once. The future of the acquire is then dropped, which leaves no keys on
+        // the masters.
         let guard = tokio::select! {
             guard = lock.acquire() => guard?,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        // Finish a step that has begun, unless its lock is lost.
+        // Finish a job that has begun, unless its lock is lost.
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(30)) => done += 1,
             cause = guard.lost() => println!("job {job}: {cause}, abandoned"),

@@ -135,8 +135,8 @@ impl Inspection {
     }
 }
 
-/// Makes text from a server safe for terminals and logs: keeps only the first characters, and replaces each control
-/// character by a visible one.
+/// Makes text from a server safe for terminals and logs: keeps only the first 160 characters, and replaces each control
+/// character by `U+FFFD`.
 pub(crate) fn plain(text: &str) -> String {
     sanitize(text, 160)
 }

@@ -1,7 +1,7 @@
 //! The shape of a claim: its keys, and how the claim holds each of them.
 //!
 //! Every kind of lock has one [`Shape`]. The code of acquire, confirm, extend and release matches on the shape once, or
-//! asks for one of the facts in this file. So a new kind of lock is added in this file and in `src/acquire/kind.rs`.
+//! calls one of the methods in this file. So a new kind of lock is added in this file and in `src/acquire/kind.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::token::Token;
 use super::waiter_id::READER;
 use crate::keys;
 
-/// What a claim asks for: one plain lock, several or shared keys, or a slot of a semaphore.
+/// The kind of lock that a claim requests: one plain lock, several or shared keys, or a slot of a semaphore.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     /// A plain lock: only the claim's own key, held exclusively.
@@ -25,13 +25,14 @@ pub(crate) enum Shape {
 /// How a claim waits for the claims of other tasks in this process before its request is sent to the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalTurn {
-    /// The claim waits in a queue of this process. It keeps its turn until it is released, because the lock has only
-    /// one holder.
+    /// The claim waits in a queue of this process. It keeps its turn until the lock is released, because the lock has
+    /// only one holder at a time.
     Queue,
     /// The claim waits in a queue of this process, and gives up its turn as soon as its request is sent to the masters.
-    /// So several readers of one process can ask at the same time.
+    /// So several readers of one process can request the lock at the same time.
     QueueAndShare,
-    /// The claim does not wait for other claims of this process: its owner may already hold the lock, and can share it.
+    /// The claim does not wait for other claims of this process, because its owner may already hold the lock. Holds of
+    /// the same owner can share the lock.
     Pass,
 }
 
@@ -70,7 +71,7 @@ impl Shape {
         }
     }
 
-    /// The slot that the claim asks for, if the claim is on a semaphore.
+    /// The slot that the claim requests; `None` if the claim is not on a semaphore.
     pub(crate) fn permit(&self) -> Option<&Permit> {
         match self {
             Self::Permit(permit) => Some(permit),
@@ -116,7 +117,7 @@ pub(crate) fn is_reader(place: &str) -> bool {
     place.ends_with(READER)
 }
 
-/// How a claim holds one of its keys: exclusively, or shared with others.
+/// How a claim holds one of its keys: exclusively, or shared with other holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// No other lock can hold the key at the same time. The key's value is the random value of the attempt.
@@ -203,8 +204,8 @@ impl Part {
 #[derive(Debug)]
 pub struct Group {
     parts: Arc<[Part]>,
-    /// The random value of the lock that this claim replaces, if it replaces one. A lock key with this value counts as
-    /// free for the claim. So a writer can become a reader.
+    /// The random value of the lock that this claim replaces; `None` if it replaces none. For this claim, a lock key
+    /// with this value is free. So a writer can become a reader without releasing its lock.
     instead: Option<Token>,
     /// The fencing number on which the masters agreed; 0 before they agree.
     number: AtomicU64,
@@ -220,7 +221,7 @@ impl Group {
         }
     }
 
-    /// Makes this group replace the exclusive lock with the random value `token`, which the caller holds.
+    /// Makes this group replace an exclusive lock that the caller holds. `token` is the random value of that lock.
     #[must_use]
     pub fn instead_of(mut self, token: Token) -> Self {
         self.instead = Some(token);
@@ -232,7 +233,7 @@ impl Group {
         &self.parts
     }
 
-    /// The random value of the lock that this claim replaces, if it replaces one.
+    /// The random value of the lock that this claim replaces; `None` if it replaces none.
     pub fn instead(&self) -> Option<Token> {
         self.instead
     }

@@ -7,7 +7,7 @@ pub trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-/// Opens a stream to a host and port. In a simulated network this replaces TCP.
+/// A function that opens a stream to a host and port. A simulated network uses it instead of TCP.
 pub type Dial = Arc<
     dyn Fn(&str, u16) -> crate::runtime::BoxFuture<std::io::Result<Box<dyn Stream>>> + Send + Sync,
 >;

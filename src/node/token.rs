@@ -26,7 +26,7 @@ impl Token {
         Some(Self(number.ok().filter(|_| fits)?.to_be_bytes()))
     }
 
-    /// The token as the lock key holds it: 32 lower-case hexadecimal digits.
+    /// The token as it is stored in the lock key: 32 lower-case hexadecimal digits.
     pub fn to_hex(self) -> [u8; 32] {
         // Compute the digits instead of looking them up in a table, so that the compiler can vectorize the loop.
         let digit = |nibble: u8| nibble + b'0' + u8::from(nibble > 9) * (b'a' - b'0' - 10);

@@ -1,4 +1,5 @@
-//! The value that is stored under a lock: as a master stores it, and as a client writes it.
+//! The value that is stored under a lock: [`StoredValue`] as a master stores it, and [`NewValue`] as a client writes
+//! it.
 
 use std::sync::Arc;
 
@@ -28,7 +29,8 @@ pub struct StoredValue {
     /// The bytes of the stored value.
     pub bytes: Vec<u8>,
     /// Whether the stored value can be trusted: it was written in the present run of the server process, or the server
-    /// is configured to lose nothing in a restart. An untrusted value may be older than a value that a restart lost.
+    /// is configured to lose nothing in a restart. An untrusted value may be outdated, because a restart may have lost
+    /// a later value.
     pub vouched: bool,
 }
 
@@ -37,11 +39,11 @@ pub struct StoredValue {
 pub struct NewValue {
     /// The bytes to store; `None` removes the stored value.
     pub bytes: Option<Arc<[u8]>>,
-    /// The time limit for sending: the write must not be sent at this time or later. After a restart the master would
+    /// The time limit for sending: the write must not be sent at this time or later. A master that has restarted may
     /// accept a late write, which could replace the value of a later holder.
     pub until: Instant,
-    /// The run of the server process that answered the read; `None` if this master did not answer it. The write is
-    /// sent only to this run. In this run the master refuses a write with a smaller fencing number than a later
-    /// holder's. So the write may be sent even after the lock was released.
+    /// The run of the server process that answered the client's read of the value; `None` if this master did not answer
+    /// the read. The write is sent only to this run. In this run, the master refuses a write whose fencing number is
+    /// smaller than that of a later holder. So the write may be sent even after the lock was released.
     pub run: Option<ServerRun>,
 }

@@ -1,12 +1,12 @@
 //! The ids of waiters in the queues of the masters, and the description of a waiter in its id.
 //!
 //! An id is `PROCESS:NUMBER`, or `PROCESS:NUMBER/HOST:PID:SINCE` if the waiter describes itself. PROCESS is 16
-//! hexadecimal digits for the [`Redlock`](crate::Redlock) of the waiter, and NUMBER counts its waiters. SINCE is the
-//! time at which the wait began, in milliseconds since 1970. In the queue of a key, [`READER`] follows the id of a
-//! reader.
+//! hexadecimal digits for the [`Redlock`](crate::Redlock) of the waiter, and NUMBER is the number of the waiter in this
+//! `Redlock`. SINCE is the time at which the wait began, in milliseconds since 1970. In the queue of a key, [`READER`]
+//! follows the id of a reader.
 //!
-//! For masters an id is text without a meaning, except for PROCESS and [`READER`]. They order waiters with equal
-//! tickets by id. PROCESS and NUMBER are unique, so the description never decides this order.
+//! Masters interpret only PROCESS and [`READER`]; the rest of an id is text without a meaning for them. They order
+//! waiters with equal tickets by id. PROCESS and NUMBER are unique, so the description never decides this order.
 
 use std::time::SystemTime;
 
@@ -15,8 +15,8 @@ use super::note::{moment, name};
 /// The suffix that marks the waiter id of a reader in the queue of a key.
 pub(crate) const READER: &str = ":r";
 
-/// Separates a waiter's short id from the description of the waiter. It sorts before all digits, so that waiters of one
-/// process with equal tickets have the same order as without descriptions.
+/// Separates a waiter's short id from the description of the waiter. It sorts before all digits. So waiters of one
+/// process with equal tickets are in the same order with and without descriptions.
 pub(crate) const BETWEEN: char = '/';
 
 /// The description of a waiter in its id.
@@ -27,12 +27,14 @@ pub(crate) struct Described {
     pub(crate) since: Option<SystemTime>,
 }
 
-/// The waiter id with this description: `process` is the name of the waiter's process in the form `HOST:PID`.
+/// Appends a description to the waiter id `id`. `process` is the waiter's process in the form `HOST:PID`. `since_ms` is
+/// the time at which the wait began, in milliseconds since 1970.
 pub(crate) fn describe(id: &str, process: &str, since_ms: u64) -> String {
     format!("{id}{BETWEEN}{process}:{since_ms}")
 }
 
-/// Splits a waiter id into the short id, the description, and the suffix of a reader.
+/// Splits a waiter id into three parts: the short id, the description (`None` if there is none), and the suffix of a
+/// reader (empty for other waiters).
 fn parts(id: &str) -> (&str, Option<&str>, &str) {
     let (rest, reader) = match id.strip_suffix(READER) {
         Some(rest) => (rest, READER),
@@ -119,18 +121,18 @@ mod tests {
     }
 
     #[test]
-    fn description_keeps_the_order_of_waiters_with_equal_tickets() {
+    fn description_in_a_waiter_id_does_not_change_the_order_of_waiters_with_equal_tickets() {
         let mut numbers: Vec<u64> = (0..200).chain([u64::MAX]).collect();
         let mut described = numbers.clone();
         let id = |number: &u64| format!("0123456789abcdef:{number}");
         numbers.sort_unstable_by_key(id);
-        // Later waiters of the same process have a larger time.
+        // A waiter with a larger number began to wait later, so its description contains a later time.
         described.sort_unstable_by_key(|number| describe(&id(number), "h:1", *number));
         assert_eq!(numbers, described);
     }
 
     #[test]
-    fn longest_description_does_not_look_like_a_reader_and_has_few_bytes() {
+    fn longest_waiter_id_with_a_description_has_no_reader_suffix_and_at_most_136_bytes() {
         let host = "h".repeat(200);
         let me = Identity::new(&host, u32::MAX, "p").of_connection();
         let id = describe(&format!("{}:{}", "f".repeat(16), u64::MAX), &me, u64::MAX);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The subscription of one process to the wake-ups of one master.
+/// The subscription of one process to the wake-ups from one master.
 #[derive(Clone)]
 pub struct Subscriber {
     /// The id of the process: 16 hexadecimal digits.
@@ -29,6 +29,6 @@ pub trait WakeSink: Send + Sync + 'static {
     fn woken(&self, node: usize, key: &[u8]);
 
     /// Called when the master with the index `node` reports that the lock on `key` has a newly elected holder. Must not
-    /// block. Ignored by default.
+    /// block. The default implementation does nothing.
     fn announced(&self, _node: usize, _key: &[u8]) {}
 }

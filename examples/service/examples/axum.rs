@@ -1,8 +1,9 @@
 //! A web service whose instances share locks. Each request takes a lock for its customer. The status code distinguishes
 //! contention from an outage. Locks are released before the process ends, and `/metrics` has the metrics.
 //!
-//! `cargo run -p quorate-service --features service --example axum` sends itself some requests and ends.
-//! `QUORATE_MASTERS=redis://.. cargo run -p quorate-service --features service --example axum -- 127.0.0.1:8080` serves until Ctrl-C.
+//! `cargo run -p quorate-service --features service --example axum` starts the service, sends some requests to it, and
+//! ends. `QUORATE_MASTERS=redis://.. cargo run -p quorate-service --features service --example axum -- 127.0.0.1:8080`
+//! serves until Ctrl-C.
 
 use std::error::Error;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use quorate::{AcquireError, Redlock, RedlockBuilder, ScopeError, Wait};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The state that all handlers share. A `Redlock` is cheap to clone, and one is enough for a process.
+/// The state that all handlers share. A `Redlock` is cheap to clone, and a process needs only one.
 #[derive(Clone)]
 struct Service {
     redlock: Redlock,
@@ -113,7 +114,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let stop = async {
             let _ = tokio::signal::ctrl_c().await;
         };
-        // On shutdown, requests in progress are finished first, and release their locks.
+        // On Ctrl-C, the requests in progress are finished before `serve` returns, and they release their locks.
         serve.with_graceful_shutdown(stop).await?;
     } else {
         tokio::select! {
@@ -121,7 +122,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             told = try_out(bound, &redlock) => told?,
         }
     }
-    // Send the releases of dropped requests, which are still queued in the background.
+    // Requests that were dropped have queued their releases in the background. Wait until these are sent.
     let _ = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
     Ok(())
 }
