@@ -117,8 +117,8 @@ impl Fault {
         )
     }
 
-    /// Whether the fault is temporary and may end without intervention. An acquire stops waiting for a lock if so many
-    /// masters have permanent faults that no majority is left.
+    /// Whether the fault is temporary and may end without intervention. An acquire stops waiting for a lock if the
+    /// masters without permanent faults are no majority.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(
             markers.missed(),
             Missed::Nothing,
-            "no marker must be missing if only one of three masters shows a marker, and this marker does not admit the client"
+            "no marker must be missing if one of three masters shows a marker that does not admit the client"
         );
     }
 

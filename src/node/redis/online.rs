@@ -328,9 +328,8 @@ impl Online {
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Return true even if all requests were withdrawn or withheld, so that the actor takes more. The actor is woken
-        // only when a request is put into an empty mailbox, so for the requests behind these it would not be woken
-        // (`every_request_is_answered_exactly_once`).
+        // Return true even if all requests were withdrawn or withheld, so that the actor takes further requests. It is
+        // not woken for these, because only a request in an empty mailbox wakes it (`every_request_is_answered_once`).
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);

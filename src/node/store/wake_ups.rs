@@ -88,7 +88,8 @@ impl<S: Store> Drop for Listens<S> {
 }
 
 fn listening_task<S: Store>(shared: Arc<Shared<S>>) -> impl Future<Output = ()> + Send + 'static {
-    // Create the owner here and not at the first poll: a runtime that is shutting down drops the task without polling it.
+    // Create the owner here and not at the first poll, because a runtime that is shutting down drops the task without
+    // polling it.
     let mut listens = Listens {
         shared,
         done: false,
