@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         readers.push(tokio::spawn(async move {
             for _ in 0..3 {
                 let reading = redlock.lock("catalogue").shared().acquire().await?;
-                let seen = *catalogue.lock().expect("no panic");
+                let seen = *catalogue.lock().expect("the mutex must not be poisoned");
                 assert_eq!(seen.0, seen.1, "a reader must not see half of a write");
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 println!("reader {reader}: edition {}", seen.0);
@@ -33,9 +33,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     for edition in 1..=3 {
         let writing = redlock.acquire("catalogue").await?;
-        catalogue.lock().expect("no panic").0 = edition;
+        catalogue.lock().expect("the mutex must not be poisoned").0 = edition;
         tokio::time::sleep(Duration::from_millis(3)).await;
-        catalogue.lock().expect("no panic").1 = edition;
+        catalogue.lock().expect("the mutex must not be poisoned").1 = edition;
         // The writer becomes a reader. It can now read the edition that it wrote, at the same time as other readers.
         let reading = writing.downgrade().await?;
         println!(

@@ -1,4 +1,5 @@
-//! Transfers money between accounts. One lock covers both accounts, in any order, and no money gets lost.
+//! Transfers money between accounts. Each transfer locks both accounts with one request, in any order, so that no money
+//! gets lost.
 //!
 //! `cargo run -p quorate --features testing --example transfer`
 
@@ -21,7 +22,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             let (from, to) = (n % 3, (n + 1 + n / 6) % 3);
             let names = [from, to].map(|account| format!("account:{account}"));
             let both = redlock.lock_all(names).acquire().await?;
-            let balance = |account: usize| accounts[account].lock().expect("no panic");
+            let balance = |account: usize| {
+                accounts[account]
+                    .lock()
+                    .expect("the mutex must not be poisoned")
+            };
             let before = *balance(from);
             tokio::time::sleep(Duration::from_millis(5)).await;
             *balance(from) = before - 10;
@@ -39,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let sum: i64 = accounts
         .iter()
-        .map(|one| *one.lock().expect("no panic"))
+        .map(|one| *one.lock().expect("the mutex must not be poisoned"))
         .sum();
     println!("sum of all accounts: {sum}");
     assert_eq!(sum, 300);

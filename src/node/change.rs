@@ -210,7 +210,7 @@ mod tests {
     fn host_and_process_id_are_read_from_the_connection_name() {
         let process = |name: &str| {
             let line = format!("id=7 addr=a name={name} cmd=evalsha");
-            let client = ClientSeen::read(&line).expect("a client");
+            let client = ClientSeen::read(&line).expect("the line must be parsed as a client");
             client.host.zip(client.pid)
         };
         let of_web = Some(("web-1.local".to_owned(), 9));
@@ -226,7 +226,7 @@ mod tests {
         let kind = |line: &str| ClientSeen::read(line).map(|client| client.kind);
         let at = "id=7 addr=10.0.0.1:5 laddr=x fd=8 name=quorate/1/00aa:host:9 age=3 cmd=ping";
         assert_eq!(kind(at), Some(ClientKind::AtStep(1, 0xaa)));
-        let client = ClientSeen::read(at).expect("a client");
+        let client = ClientSeen::read(at).expect("the line must be parsed as a client");
         assert_eq!((client.id, client.address.as_str()), (7, "10.0.0.1:5"));
         let before = "id=7 addr=a name=quorate:host:9 cmd=evalsha";
         assert_eq!(kind(before), Some(ClientKind::Untold));

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_faults_without_an_answer_are_silence() {
+    fn fault_is_silence_only_if_no_answer_came_in_time() {
         let limit = Duration::from_millis(500);
         let late = Fault::NoConnection(limit);
         assert_eq!(late.to_string(), "down (no connection within 500ms)");

@@ -19,7 +19,7 @@ pub struct Inspection {
     pub fault: Option<Fault>,
     /// The time that connecting took, including the handshake.
     pub connecting: Option<Duration>,
-    /// The shortest of several round trips to the master and back.
+    /// The shortest of several round trips that were measured.
     pub round_trip: Option<Duration>,
     /// The name of the server software: `redis`, `valkey`, `mysql`, `mariadb`, `zookeeper`, or the name of another
     /// server that uses the protocol of Redis.

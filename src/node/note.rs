@@ -262,7 +262,8 @@ mod tests {
     #[test]
     fn note_is_read_as_it_was_written() {
         let me = Identity::new("web-3", 4711, "backup");
-        let note = Note::read(&written(&me.says("by hand\u{1f512}")), HOLDER).expect("a note");
+        let note = Note::read(&written(&me.says("by hand\u{1f512}")), HOLDER)
+            .expect("the note must be read");
         assert_eq!(
             (&*note.host, note.pid, &*note.process),
             ("web-3", 4711, "backup")
@@ -272,10 +273,10 @@ mod tests {
             note.to_string(),
             "backup on web-3, pid 4711, since 2025-11-13T02:13:20Z: by hand\u{1f512}"
         );
-        let note = Note::read(&written(&me.says("")), HOLDER).expect("a note");
+        let note = Note::read(&written(&me.says("")), HOLDER).expect("the note must be read");
         assert_eq!(note.text, None);
         let led = written(&leads(&me.says("\t8"), 7));
-        let note = Note::read(&led, HOLDER).expect("a note");
+        let note = Note::read(&led, HOLDER).expect("the note must be read");
         assert_eq!(note.text.as_deref(), Some("\u{fffd}8"));
         for (says, term) in [
             (me.says(""), None),
@@ -305,7 +306,7 @@ mod tests {
     #[test]
     fn last_second_of_the_year_9999_is_shown_in_a_note() {
         let last = [HOLDER, b" 253402300799999\t1\th\tp\t"].concat();
-        let note = Note::read(&last, HOLDER).expect("a note");
+        let note = Note::read(&last, HOLDER).expect("the note must be read");
         assert_eq!(
             note.to_string(),
             "p on h, pid 1, since 9999-12-31T23:59:59Z"
@@ -338,7 +339,8 @@ mod tests {
         }
         assert_eq!(Note::read(HOLDER, HOLDER), None);
         let endless = "x".repeat(1 << 20);
-        let note = Note::read(&written(&format!("1\th\tp\t{endless}")), HOLDER).expect("a note");
+        let note = Note::read(&written(&format!("1\th\tp\t{endless}")), HOLDER)
+            .expect("the note must be read");
         assert_eq!(note.text.map(|text| text.len()), Some(MAX_NOTE_LEN));
     }
 
@@ -349,7 +351,7 @@ mod tests {
             me.says("a\x07\tb\u{9b}c").to_string(),
             "1\th\x1b\tp\x07\tt\x1b\r".to_owned(),
         ] {
-            let note = Note::read(&written(&says), HOLDER).expect("a note");
+            let note = Note::read(&written(&says), HOLDER).expect("the note must be read");
             assert!(
                 !format!("{note}{}{}", note.host, note.process)
                     .chars()

@@ -18,9 +18,9 @@ pub enum Purpose {
     Database,
     /// Needed to wake waiters. Without these rights, waiters poll by timer.
     WakeUps,
-    /// Needed to make the server close a broken connection too. Without these rights, the server may still execute a
-    /// request that it had received but not read before the connection broke. A lock acquired in this way stays until
-    /// its TTL expires.
+    /// Needed to make the server close a connection that the client has lost. Without these rights, the server may
+    /// still execute a request that it had received but not read before the connection broke. A lock acquired in this
+    /// way stays until its TTL expires.
     Reconnecting,
     /// Needed for the operator's functions `status`, `list`, `break_lock` and `inspect`.
     Operating,

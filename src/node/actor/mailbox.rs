@@ -1,7 +1,7 @@
 //! The bounded first-in, first-out queue of the requests that callers send to one master through its actor.
 //!
-//! The actor takes many queued requests at a time. A caller wakes the actor only if it puts its request into an empty
-//! queue. So the actor is woken once per batch, not once per request.
+//! The actor takes many queued requests at a time. A caller that queues a request wakes the actor only if the queue was
+//! empty before. So the actor is woken once per batch, not once per request.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -373,7 +373,7 @@ mod models {
             let callers = [push(&mailbox, 1), push(&mailbox, 1)];
             read(&mailbox, 2);
             for caller in callers {
-                caller.join().expect("no panic");
+                caller.join().expect("the thread must not panic");
             }
         });
     }
@@ -385,7 +385,7 @@ mod models {
             let mailbox = Arc::new(Mailbox::new());
             let caller = push(&mailbox, 2);
             read(&mailbox, 2);
-            caller.join().expect("no panic");
+            caller.join().expect("the thread must not panic");
         });
     }
 
@@ -403,7 +403,7 @@ mod models {
                     Poll::Pending
                 }
             }));
-            closes.join().expect("no panic");
+            closes.join().expect("the thread must not panic");
         });
     }
 
@@ -411,11 +411,11 @@ mod models {
     fn no_interleaving_misses_the_wake_up_of_an_idle_mailbox() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
-            push(&mailbox, 1).join().expect("no panic");
+            push(&mailbox, 1).join().expect("the thread must not panic");
             let reader = mailbox.clone();
             let reader = thread::spawn(move || read(&reader, 1));
             block_on(mailbox.idle());
-            reader.join().expect("no panic");
+            reader.join().expect("the thread must not panic");
         });
     }
 }

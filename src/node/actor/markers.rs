@@ -129,7 +129,7 @@ mod tests {
 
     fn marker(number: u64) -> Marker {
         let text = format!("{number} 0123456789abcdef");
-        Marker::read(text.as_bytes()).expect("a marker")
+        Marker::read(text.as_bytes()).expect("the text must be a marker")
     }
 
     fn names() -> [NodeName; 3] {

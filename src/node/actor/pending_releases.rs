@@ -166,7 +166,7 @@ mod tests {
             .take(most, now)
             .map(|queued| match &queued.request {
                 Request::Release { claim, .. } => String::from_utf8_lossy(claim.key()).into_owned(),
-                other => panic!("{other:?}"),
+                other => panic!("only releases must be pending: {other:?}"),
             })
             .collect()
     }
@@ -202,7 +202,10 @@ mod tests {
                 "the pause must continue"
             );
         }
-        let again = pending_releases.take(10, at(50)).next().expect("due");
+        let again = pending_releases
+            .take(10, at(50))
+            .next()
+            .expect("the refused release must be due");
         pending_releases.postpone(&again, ttl, at(50));
         assert_eq!(
             pending_releases.wake_at(),

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_run_is_accepted_under_one_name_only() {
+    fn server_run_is_accepted_at_only_one_master_address() {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let roster = Roster::default();
         assert_eq!(roster.enter("run 1", &a), Ok(()));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_value_is_trusted_from_this_server_run_or_on_a_durable_server() {
+    fn stored_value_is_trusted_if_written_in_this_server_run_or_on_a_durable_server() {
         let memory = |lasts| Memory::of(Some("run"), lasts);
         assert!(memory(false).vouches_for(b"run") && !memory(false).vouches_for(b"other"));
         assert!(memory(true).vouches_for(b"other"));

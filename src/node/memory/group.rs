@@ -253,8 +253,8 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // Remove an earlier entry of this hold, so that a repeated claim sets its expiry even to an earlier time.
-            // Only a renewal must never shorten a hold.
+            // Remove an earlier entry of this hold, so that a repeated claim sets the hold's expiry even to an earlier
+            // time. Only a renewal must never shorten a hold.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);

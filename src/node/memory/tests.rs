@@ -34,7 +34,9 @@ fn acquire(master: &mut Master, now: u64, claim: &Arc<Claim>, seconds: u64) -> A
         ttl: Duration::from_secs(seconds),
         proposal: now,
     };
-    master.apply(now, &request).expect("no fault")
+    master
+        .apply(now, &request)
+        .expect("the master must execute the request")
 }
 
 fn release(master: &mut Master, now: u64, claim: &Arc<Claim>) {
@@ -49,7 +51,7 @@ fn woken(master: &mut Master) -> Vec<String> {
 }
 
 #[test]
-fn lock_is_held_for_its_ttl_and_free_from_that_microsecond_on() {
+fn lock_is_free_exactly_when_its_ttl_has_passed() {
     let mut master = Master::default();
     let (one, other) = (claim(1, None), claim(2, None));
     assert!(matches!(
@@ -66,7 +68,7 @@ fn lock_is_held_for_its_ttl_and_free_from_that_microsecond_on() {
 }
 
 #[test]
-fn release_wakes_the_first_waiter_whose_heartbeat_has_not_ended() {
+fn release_wakes_the_first_waiter_whose_heartbeat_time_has_not_passed() {
     let holder = claim(1, None);
     let first = claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 1)));
     let second = claim(3, Some(ticket("bbbbbbbbbbbbbbbb:1", 2, 60)));
@@ -84,7 +86,7 @@ fn release_wakes_the_first_waiter_whose_heartbeat_has_not_ended() {
 }
 
 #[test]
-fn queue_counts_as_one_key_until_its_last_heartbeat_has_ended() {
+fn queue_is_counted_as_one_key_until_its_last_heartbeat_time_has_passed() {
     let mut master = Master::default();
     assert!(master.is_empty(NOW));
     acquire(&mut master, NOW, &claim(1, None), 600);

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn hint_names_all_schemes_and_a_form_of_unix_addresses_that_is_accepted() {
+    fn hint_about_a_bad_address_names_all_schemes_and_a_valid_unix_address() {
         let hint = named("nonsense");
         for scheme in ["redis://", "rediss://", "valkey://", "valkeys://"] {
             assert!(hint.contains(scheme), "{hint}");
@@ -341,7 +341,7 @@ mod tests {
             ("valkey://host:7000", false),
         ] {
             let address = Address::parse(url).ok();
-            let address = address.unwrap_or_else(|| panic!("{url}"));
+            let address = address.unwrap_or_else(|| panic!("{url:?} must be accepted"));
             assert_eq!((address.name().as_str(), address.tls), ("host:7000", tls));
         }
     }
@@ -375,7 +375,9 @@ mod tests {
                 "unknown parameter \"timeout\": use db, user or pass",
             ),
         ] {
-            let bad = Address::parse(url).err().expect("refused");
+            let bad = Address::parse(url)
+                .err()
+                .expect("the address must be refused");
             assert_eq!(bad.why, why);
             assert!(!format!("{bad:?}").contains("s3cret"), "{bad:?}");
         }
@@ -395,7 +397,7 @@ mod tests {
             "unix:///run/redis.sock?pass=s3cret#2",
         ] {
             let bad = Address::parse(url).err();
-            let bad = bad.unwrap_or_else(|| panic!("{url:?} was accepted"));
+            let bad = bad.unwrap_or_else(|| panic!("{url:?} must be refused"));
             assert!(bad.why.contains("%23"), "{url:?}: {bad:?}");
             assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
         }
@@ -443,14 +445,15 @@ mod tests {
 
         #[test]
         fn client_address_keeps_user_password_and_database() {
-            let address = of("redis://user:s3cret@example.org:7000/2").expect("good");
+            let address =
+                of("redis://user:s3cret@example.org:7000/2").expect("the address must be accepted");
             assert_eq!(address.name().as_str(), "example.org:7000");
             let settings = address.info.redis_settings();
             assert_eq!(settings.username(), Some("user"));
             assert_eq!(settings.password(), Some("s3cret"));
             assert_eq!(settings.db(), 2);
             assert!(!address.tls);
-            let socket = of("unix:///run/redis.sock").expect("good");
+            let socket = of("unix:///run/redis.sock").expect("the address must be accepted");
             assert_eq!(socket.name().as_str(), "/run/redis.sock");
         }
 
@@ -468,18 +471,18 @@ mod tests {
         #[cfg(feature = "tls-rustls")]
         #[test]
         fn client_address_keeps_tls_and_is_refused_without_host_name_checks() {
-            let address = over_tls(false).expect("good");
+            let address = over_tls(false).expect("the address must be accepted");
             assert!(address.tls && address.wants_tls());
             assert_eq!(address.name().as_str(), "example.org:6380");
             assert_eq!(address.info.redis_settings().password(), Some("s3cret"));
-            let bad = over_tls(true).err().expect("refused");
+            let bad = over_tls(true).err().expect("the address must be refused");
             assert!(bad.why.contains("always checked"), "{bad:?}");
         }
 
         #[cfg(not(feature = "tls-rustls"))]
         #[test]
         fn tls_address_without_the_feature_is_refused() {
-            let bad = over_tls(false).err().expect("refused");
+            let bad = over_tls(false).err().expect("the address must be refused");
             assert!(bad.why.contains("tls-rustls"), "{bad:?}");
             assert_eq!(bad.shown.as_deref(), Some("example.org:6380"));
         }

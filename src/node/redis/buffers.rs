@@ -123,7 +123,7 @@ mod tests {
 
     fn feed(input: &mut Input, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let room = input.room().expect("room");
+            let room = input.room().expect("the buffer must accept more bytes");
             let count = room.len().min(bytes.len());
             room[..count].copy_from_slice(&bytes[..count]);
             input.filled(count);
@@ -140,11 +140,14 @@ mod tests {
             format!("${}\r\n{long}\r\n+OK\r\n", long.len()).as_bytes(),
         );
         for wanted in [10 * BUFFER, 2] {
-            let value = input.next().expect("RESP").expect("whole");
+            let value = input
+                .next()
+                .expect("the reply must be valid RESP")
+                .expect("the reply must be complete");
             assert_eq!(value.text().map(<[u8]>::len), Some(wanted));
         }
         assert!(input.is_empty());
-        input.room().expect("room");
+        input.room().expect("the buffer must accept more bytes");
         assert_eq!(input.bytes.len(), BUFFER);
     }
 

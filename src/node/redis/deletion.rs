@@ -129,7 +129,7 @@ mod tests {
         let mut out = Vec::new();
         let wrote = deletion.write(&request, &mut out);
         assert_eq!(wrote, !out.is_empty());
-        wrote.then(|| String::from_utf8(out).expect("text"))
+        wrote.then(|| String::from_utf8(out).expect("the command must be text"))
     }
 
     fn withdrawn(claim: Claim) -> Claim {

@@ -23,8 +23,8 @@ const STAGGER: Duration = Duration::from_millis(100);
 /// The largest number of addresses that are tried for one host name.
 const MOST_ADDRESSES: usize = 8;
 
-/// The kernel ends a connection if the server has not acknowledged data for the connect timeout, but at least for this
-/// time (1 s).
+/// The kernel ends a connection if the server has not acknowledged data for the connect timeout, or for this time (1 s)
+/// if the connect timeout is shorter.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
 /// The kernel ends a connection if the server has not acknowledged data for this time (60 s), even if the connect
 /// timeout is longer.
@@ -152,12 +152,14 @@ mod tests {
     /// An address that neither accepts nor refuses connections, because its backlog is full.
     fn black_hole() -> (SocketAddr, impl Sized) {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
-        let socket = socket.expect("a socket");
-        let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-        socket.bind(&any.into()).expect("bound");
-        socket.listen(0).expect("listening");
+        let socket = socket.expect("the socket must be created");
+        let any: SocketAddr = "127.0.0.1:0".parse().expect("the address must be valid");
+        socket.bind(&any.into()).expect("the socket must be bound");
+        socket.listen(0).expect("the socket must listen");
         let listener = TcpListener::from(socket);
-        let address = listener.local_addr().expect("an address");
+        let address = listener
+            .local_addr()
+            .expect("the listener must have an address");
         let patience = Duration::from_millis(100);
         let mut full = Vec::new();
         while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, patience) {
@@ -169,11 +171,11 @@ mod tests {
     #[tokio::test]
     async fn silent_address_does_not_delay_the_next_one() {
         let (hole, _held) = black_hole();
-        let there = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let there = TcpListener::bind("127.0.0.1:0").expect("the listener must be bound");
         let there = there
             .local_addr()
             .map(|address| (address, there))
-            .expect("an address");
+            .expect("the listener must have an address");
         let gone = SocketAddr::from(([127, 0, 0, 1], 1));
         // The second address is tried after the first has not answered for `STAGGER`. `limit` applies only to the whole
         // attempt.
@@ -184,7 +186,9 @@ mod tests {
             vec![gone, there.0],
         ] {
             let stream = tokio::time::timeout(limit, first_of(addresses.clone())).await;
-            let stream = stream.expect("in time").expect("connected");
+            let stream = stream
+                .expect("the connect must end within the limit")
+                .expect("an address must accept");
             assert_eq!(stream.peer_addr().ok(), Some(there.0), "{addresses:?}");
         }
         let refused = first_of(vec![gone])
@@ -195,7 +199,8 @@ mod tests {
 
     #[test]
     fn resolved_addresses_alternate_between_ipv6_and_ipv4() {
-        let address = |text: &str| -> SocketAddr { text.parse().expect("an address") };
+        let address =
+            |text: &str| -> SocketAddr { text.parse().expect("the address must be valid") };
         let resolved = [
             "[::1]:1",
             "[::2]:1",

@@ -171,7 +171,7 @@ mod tests {
             for set in Set::ALL {
                 let _ = scripts.load(set, Duration::from_secs(30), &mut out);
             }
-            String::from_utf8(out).expect("text")
+            String::from_utf8(out).expect("the commands must be text")
         };
         let never = loaded(Configuration::new(0, print("a"), None));
         assert!(!never.contains(MASTERS), "{never}");
@@ -190,7 +190,7 @@ mod tests {
         for set in Set::ALL {
             let _ = Scripts::default().load(set, Duration::from_secs(30), &mut out);
         }
-        let text = String::from_utf8(out).expect("text");
+        let text = String::from_utf8(out).expect("the commands must be text");
         assert!(!text.contains("--+"), "{text}");
         let counts = |script: &Script| script.row().source.contains("--+ fence/read.lua\n");
         let fenced = Script::ALL.iter().filter(|script| counts(script)).count();

@@ -92,7 +92,7 @@ mod tests {
         let addresses = loop {
             let attempt = lookup.addresses(Slow(asked.clone()));
             match tokio::time::timeout(Duration::from_millis(20), attempt).await {
-                Ok(addresses) => break addresses.expect("an answer"),
+                Ok(addresses) => break addresses.expect("the lookup must return addresses"),
                 Err(_) => given_up += 1,
             }
         };

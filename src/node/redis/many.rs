@@ -233,7 +233,9 @@ mod tests {
         Scripts::default().encode_many(&placed, &mut out);
         let written = String::from_utf8_lossy(&out);
         assert!(
-            written.contains(str::from_utf8(&claims[1].token().to_hex()).expect("hex")),
+            written.contains(
+                str::from_utf8(&claims[1].token().to_hex()).expect("the digits must be text")
+            ),
             "{written}"
         );
     }

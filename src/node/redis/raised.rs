@@ -137,8 +137,8 @@ mod tests {
                 "use a key ",
             ),
         ] {
-            let said =
-                denied(reply).unwrap_or_else(|| panic!("must be recognised as denied: {reply}"));
+            let said = denied(reply)
+                .unwrap_or_else(|| panic!("the error must be recognised as denied: {reply}"));
             assert!(said.contains(named), "{reply}: {said}");
         }
     }

@@ -260,8 +260,13 @@ mod tests {
 
     fn whole(bytes: &[u8]) -> Value<'_> {
         let (value, len) = parse(bytes)
-            .unwrap_or_else(|_| panic!("malformed: {:?}", bytes.escape_ascii().to_string()))
-            .expect("whole");
+            .unwrap_or_else(|_| {
+                panic!(
+                    "the reply must be valid RESP: {:?}",
+                    bytes.escape_ascii().to_string()
+                )
+            })
+            .expect("the reply must be complete");
         assert_eq!(len, bytes.len());
         value
     }
@@ -391,12 +396,12 @@ mod tests {
     proptest! {
         #[test]
         fn replies_are_parsed_to_the_same_values_as_by_the_redis_crate(bytes in reply()) {
-            let (ours, len) = parse(&bytes).expect("RESP").expect("whole");
+            let (ours, len) = parse(&bytes).expect("the reply must be valid RESP").expect("the reply must be complete");
             prop_assert_eq!(len, bytes.len());
             // Do not compare replies with pushes: the parser of the `redis` crate accepts only pushes that begin with a
             // text.
             if !has_push(&ours) {
-                let theirs = redis::parse_redis_value(&bytes).expect("RESP");
+                let theirs = redis::parse_redis_value(&bytes).expect("the `redis` crate must accept the reply");
                 prop_assert!(same(&ours, &theirs), "{ours:?} / {theirs:?}");
             }
         }
@@ -407,7 +412,7 @@ mod tests {
                 prop_assert_eq!(parse(&bytes[..cut]), Ok(None));
             }
             let both = [&bytes[..], &behind].concat();
-            let (first, len) = parse(&both).expect("RESP").expect("whole");
+            let (first, len) = parse(&both).expect("the reply must be valid RESP").expect("the reply must be complete");
             prop_assert_eq!(len, bytes.len());
             prop_assert_eq!(first, whole(&bytes));
         }

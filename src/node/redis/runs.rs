@@ -221,7 +221,12 @@ mod tests {
         let (letter, key) = word.split_at(1);
         Asked {
             number,
-            kind: kind(letter.chars().next().expect("a letter")),
+            kind: kind(
+                letter
+                    .chars()
+                    .next()
+                    .expect("the word must begin with a letter"),
+            ),
             key: (!key.is_empty()).then(|| key.as_bytes().to_vec()),
         }
     }
@@ -314,7 +319,7 @@ mod tests {
         ) {
             let one = |(number, (letter, key)): (usize, &(String, usize))| Asked {
                 number,
-                kind: kind(letter.chars().next().expect("a letter")),
+                kind: kind(letter.chars().next().expect("the word must begin with a letter")),
                 key: (*key > 0).then(|| key.to_string().into_bytes()),
             };
             let all: Vec<Asked> = words.iter().enumerate().map(one).collect();

@@ -226,7 +226,11 @@ mod tests {
         );
         // This record is one more than the cache remembers. `recent` was used lately enough to stay; `old` was not.
         cache.note_written(&name(MOST + 1), 1, lease(1));
-        cache.records.get_mut(&recent).expect("known").seen += 1;
+        cache
+            .records
+            .get_mut(&recent)
+            .expect("the record must be cached")
+            .seen += 1;
         cache.start_batch();
         assert!(!knows(&cache, &old));
         assert!(knows(&cache, &recent));
@@ -269,7 +273,11 @@ mod tests {
         cache.note_written(lives, 7, lease(3_000));
         cache.note_written(dirty, 7, lease(1_000));
         cache.mark_dirty(dirty);
-        cache.records.get_mut(dirty).expect("known").doubtful = false;
+        cache
+            .records
+            .get_mut(dirty)
+            .expect("the record must be cached")
+            .doubtful = false;
         cache.note_written(doubtful, 7, lease(1_000));
         cache.mark_doubtful(doubtful);
         cache.note_written(missing, 0, Vec::new());
@@ -315,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn scanning_a_record_does_not_count_as_using_it() {
+    fn record_that_was_only_scanned_is_obsolete_as_if_unused() {
         let mut cache = RecordCache::default();
         let (known, unknown) = (name(1), name(2));
         let state = StoredItem::write(&lease(1_000));

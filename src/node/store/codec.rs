@@ -372,8 +372,8 @@ mod tests {
         let written = StoredItem::new(held(life), 0, Clock::Own { stamp });
         let state = StoredItem::write(&[written]);
         let now = 400_000;
-        let met = StoredItem::read(&state, &[], now).expect("ours");
-        let until = met[0].item.until.expect("a lease");
+        let met = StoredItem::read(&state, &[], now).expect("the record must be decoded");
+        let until = met[0].item.until.expect("the item must have an expiry");
         assert!(
             until >= now + life,
             "a lease that was just read must last for its whole ttl on the clock of this client"
@@ -388,7 +388,8 @@ mod tests {
         );
         let extended = StoredItem::after(&met, items(), now, clock, &[promised(now + life)]);
         assert_ne!(StoredItem::write(&extended), state);
-        let again = StoredItem::read(&StoredItem::write(&extended), &extended, now).expect("ours");
+        let again = StoredItem::read(&StoredItem::write(&extended), &extended, now)
+            .expect("the record must be decoded");
         let items = again.iter().map(|stored| stored.item.clone()).collect();
         let same = StoredItem::after(&again, items, now, clock, &[promised(now + life)]);
         assert_eq!(

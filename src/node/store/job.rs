@@ -384,10 +384,10 @@ mod tests {
             let names: Vec<u8> = job.names.iter().map(|name| name[0]).collect();
             let tokens = job.asked.iter().map(|asked| match &asked.queued.request {
                 Request::Extend { items } => items[0].claim.token().to_bytes()[0],
-                other => panic!("{other:?}"),
+                other => panic!("every request must be an extension: {other:?}"),
             });
             (
-                String::from_utf8(names).expect("letters"),
+                String::from_utf8(names).expect("the names must be letters"),
                 tokens.collect::<Vec<_>>(),
             )
         };

@@ -94,10 +94,13 @@ impl<S: Store> RecordAccess<S> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let mut runtime = tokio::runtime::Builder::new_current_thread();
-                let runtime = runtime.enable_all().build().expect("a runtime");
+                let runtime = runtime
+                    .enable_all()
+                    .build()
+                    .expect("the runtime must be created");
                 runtime.block_on(what)
             });
-            thread.join().expect("no panic")
+            thread.join().expect("the thread must not panic")
         })
     }
 
@@ -117,12 +120,16 @@ impl<S: Store> RecordAccess<S> {
                 let (cache, time) = &mut *known;
                 let answered = Instant::now();
                 time.learn(said.clock, asked, answered);
-                let (now, slack) = time.now(answered).expect("just read");
+                let (now, slack) = time
+                    .now(answered)
+                    .expect("the time must be known after a read");
                 assert!(
                     cache.read(&name, &said.what[0], now + slack),
                     "the record must have the format of quorate"
                 );
-                let (version, before) = cache.all(std::slice::from_ref(&name)).expect("read")[0];
+                let (version, before) = cache
+                    .all(std::slice::from_ref(&name))
+                    .expect("the record must be cached after a read")[0];
                 let mut master = Master::default();
                 for stored in before {
                     master.put(stored.item.clone());

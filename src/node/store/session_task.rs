@@ -3,8 +3,9 @@
 //! Every request is answered, whatever the store does. A request that was sent is answered within the store's timeout,
 //! a request that waits for a session within the connect timeout, and a request that waits behind too many others (a
 //! burst) within [`BURST_TIMEOUTS`] times the store's timeout. A session that does not answer in time is dropped. Its
-//! unanswered changes may still arrive at the store. They become harmless, because the next session changes each of
-//! these records again before it bases an answer on the record, and so gives it another version.
+//! unanswered changes may still arrive at the store. These changes become harmless: the next session writes their
+//! records again before it bases an answer on them. The records then have other versions, so a late change has no
+//! effect.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -64,8 +65,8 @@ pub(super) fn run<S: Store>(
     async move { task.run().await }
 }
 
-/// The largest number of wait locks that wait for the next commit to be released. The server frees the others when the
-/// session ends.
+/// The largest number of wait locks that are remembered to be released with the next commit. The server frees further
+/// wait locks when the session ends.
 const MOST_WAIT_LOCKS: usize = 1024;
 
 struct SessionTask<S: Store> {

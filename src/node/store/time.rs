@@ -122,7 +122,8 @@ impl StoreTime {
         ))
     }
 
-    /// The clock for items that are written now. `stamp` must be unique; `slack` is the uncertainty in microseconds.
+    /// The clock for items that are written now. `stamp` must differ at each write. `slack` is the uncertainty about
+    /// the server's clock, in microseconds.
     pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
         if self.own {
             Clock::Own { stamp }
@@ -165,7 +166,9 @@ mod tests {
             .expect("the time must be known after the clock was read");
         assert!(least <= 9_000_600 && least + slack >= 9_000_900);
         assert!(slack < 400);
-        let (least, slack) = time.now(at(5_000_000)).expect("looked");
+        let (least, slack) = time
+            .now(at(5_000_000))
+            .expect("the time must be known after the clock was read");
         assert!(least <= 9_000_000 + 4_999_600 * 999 / 1000);
         assert!(least + slack >= 9_000_000 + 4_999_900 * 1001 / 1000);
         assert_eq!(
@@ -180,7 +183,9 @@ mod tests {
         for (gained, lasts) in [(1.008, 2_000_000), (0.992, 2_000_000), (1.0095, 9_000_000)] {
             let mut time = StoreTime::new(5_000_000, at(0));
             time.learn(Some(9_000_000), at(1_000), at(1_000));
-            let (least, slack) = time.now(at(1_000 + lasts)).expect("looked");
+            let (least, slack) = time
+                .now(at(1_000 + lasts))
+                .expect("the time must be known after the clock was read");
             let shows = 9_000_000 + (lasts as f64 * gained) as u64;
             assert!(least <= shows && shows <= least + slack, "{gained}");
         }

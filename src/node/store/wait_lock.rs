@@ -139,7 +139,9 @@ mod tests {
     fn after(requests: &[Request]) -> Vec<StoredItem> {
         let mut master = Master::default();
         for request in requests {
-            master.apply(NOW, request).expect("no fault");
+            master
+                .apply(NOW, request)
+                .expect("the master must execute the request");
         }
         let clock = Clock::Server { slack: 0 };
         StoredItem::after(&[], master.items(NOW), NOW, clock, &[])
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn waiter_waits_for_the_waiter_ahead_and_the_first_waiter_for_the_holder() {
+    fn waiter_uses_the_wait_lock_of_the_waiter_ahead_or_of_the_holder() {
         let [holder, first, second] = [claim(1), claim(2), claim(3)];
         let unqueued = Claim::new("", b"a", holder.token(), true);
         let unqueued = unqueued.with_fairness(Fairness::Fair(None)).into();
@@ -174,7 +176,12 @@ mod tests {
             key: b"a"[..].into(),
             mode: Mode::Class(Class::Shared),
         }]);
-        let place = Box::new(claim(2).ticket().expect("a ticket").clone());
+        let place = Box::new(
+            claim(2)
+                .ticket()
+                .expect("the claim must have a ticket")
+                .clone(),
+        );
         let reader = Claim::new("", b"a", Token::from_bytes([2; 16]), true).with_group(reads);
         let reader = Arc::new(reader.with_fairness(Fairness::Fair(Some(place))));
         let [holder, last] = [claim(1), claim(3)];

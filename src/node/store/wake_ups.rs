@@ -273,9 +273,9 @@ mod tests {
             node: 0,
             sink: Arc::new(Wakes(wakes)),
         });
-        set.expect("the first one");
+        set.expect("the node must not have had a subscriber before");
         let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let runtime = runtime.expect("a runtime");
+        let runtime = runtime.expect("the runtime must be created");
         let key: Arc<[u8]> = b"boss"[..].into();
         runtime.block_on(async { listen(&shared, &Request::Watch { key, on: true }) });
         drop(runtime);
@@ -289,9 +289,9 @@ mod tests {
             ..Commit::default()
         };
         let committed = other
-            .expect("a runtime")
+            .expect("the runtime must be created")
             .block_on(table.clone().commit(&[commit]));
-        committed.expect("the table answers");
+        committed.expect("the table must answer");
         assert_eq!(woken.recv_timeout(Duration::from_secs(30)), Ok(()));
     }
 

@@ -31,7 +31,7 @@ struct Recorded(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
 
 impl Recorded {
     fn all(&self) -> Vec<(usize, Result<Answer, Fault>)> {
-        std::mem::take(&mut *self.0.lock().expect("no panic"))
+        std::mem::take(&mut *self.0.lock().expect("the mutex must not be poisoned"))
     }
 
     /// Takes the recorded answers. Returns the kind of each fault, for example `timeout`, or `answer` for a success.
@@ -46,14 +46,20 @@ impl Recorded {
 
 impl ReplySink for Recorded {
     fn answered(&self, number: usize, _: Phase, answer: Result<Answer, Fault>) {
-        self.0.lock().expect("no panic").push((number, answer));
+        self.0
+            .lock()
+            .expect("the mutex must not be poisoned")
+            .push((number, answer));
     }
 }
 
 impl WakeSink for Recorded {
     fn woken(&self, node: usize, _: &[u8]) {
         let said = Ok(Answer::Released(true));
-        self.0.lock().expect("no panic").push((node, said));
+        self.0
+            .lock()
+            .expect("the mutex must not be poisoned")
+            .push((node, said));
     }
 }
 
@@ -87,7 +93,8 @@ impl Bench {
     }
 
     fn at(url: &str, options: Arc<NodeOptions>) -> Self {
-        let address = Address::parse(url).unwrap_or_else(|bad| panic!("{bad:?}"));
+        let address =
+            Address::parse(url).unwrap_or_else(|bad| panic!("the address must be valid: {bad:?}"));
         let shared = Arc::new(Shared::new(address, options));
         Self {
             link: Link::new(shared.clone(), 7, at(0)),
@@ -104,7 +111,7 @@ impl Bench {
 
     fn say(&mut self, bytes: &[u8], now: u64) {
         let input = self.link.input();
-        let room = input.room().expect("room");
+        let room = input.room().expect("the input buffer must have room");
         room[..bytes.len()].copy_from_slice(bytes);
         input.filled(bytes.len());
         self.link.receive(at(now));
@@ -813,7 +820,7 @@ fn handshake_tolerates_a_denied_subscription_but_no_other_error() {
 }
 
 #[test]
-fn link_returns_its_next_wake_up_time() {
+fn link_reports_the_time_of_its_next_deadline() {
     let mut bench = Bench::new();
     assert_eq!(bench.link.wake_at(), Some(at(CONNECT_TIMEOUT)));
     bench.greet(0);
@@ -839,7 +846,10 @@ fn link_returns_its_next_wake_up_time() {
     assert_eq!(bench.link.stage(), Stage::Talk);
     bench.link.tick(at(570));
     assert_eq!(bench.link.stage(), Stage::Rest);
-    let pause = bench.link.wake_at().expect("a pause");
+    let pause = bench
+        .link
+        .wake_at()
+        .expect("the link must wake up after a pause");
     assert!(pause > at(570) && pause <= at(570 + 150));
     // A release that the master refused temporarily is sent again before the next PING.
     let mut busy = Bench::new();
@@ -855,7 +865,7 @@ fn link_returns_its_next_wake_up_time() {
 }
 
 #[test]
-fn closing_link_with_a_pending_release_has_a_wake_up_time_for_its_end() {
+fn link_whose_handle_was_dropped_wakes_up_in_time_to_end() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
     bench.ask(1, release(1));
@@ -958,7 +968,7 @@ fn new_connection_kills_the_old_one_by_its_client_id() {
     let written = bench.written();
     let words: Vec<&str> = written.split("\r\n").collect();
     let kill = words.iter().position(|word| *word == "KILL");
-    let kill = kill.unwrap_or_else(|| panic!("{written}"));
+    let kill = kill.unwrap_or_else(|| panic!("the link must send KILL: {written}"));
     assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
     // The link takes requests from the mailbox only after the server has answered KILL.
     bench.ask(1, acquire(1));
@@ -1280,7 +1290,7 @@ fn malformed_reply_to_a_combined_call_ends_the_connection() {
 }
 
 #[test]
-fn overdue_combined_requests_time_out_one_by_one() {
+fn each_request_of_an_overdue_combined_call_times_out() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 3, 2);
     bench.pass(3, 2 + NODE_TIMEOUT);
@@ -1512,7 +1522,7 @@ fn release_with_a_refused_delete_command_is_sent_again_even_if_the_claim_got_a_n
     let mut bench = with_deletion();
     let request = withdrawn(1);
     let Request::Release { claim, .. } = &request else {
-        panic!("a release")
+        panic!("the request must be a release")
     };
     let claim = claim.clone();
     bench.ask(1, request);

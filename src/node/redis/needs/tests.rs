@@ -158,7 +158,7 @@ fn page() -> String {
 #[test]
 fn operations_page_contains_the_table_of_rights() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
-    let text = std::fs::read_to_string(path).expect("the page");
+    let text = std::fs::read_to_string(path).expect("the page must be readable");
     assert!(
         text.contains(&page()),
         "docs/operations.md must contain this table of rights:\n{}",
@@ -199,7 +199,7 @@ fn calls_are_listed(script: &str, purposes: &[Purpose]) {
             1,
             "each line may contain only one call: {line}"
         );
-        let call = Call::read(line).expect("a call");
+        let call = Call::read(line).expect("the line must contain a call");
         let name = call.command.to_ascii_lowercase();
         let known = listed.iter().any(|need| {
             need.command() == name && (call.family.is_none() || need.family() == call.family)

@@ -24,7 +24,9 @@ fn header_of_every_script_names_its_keys_and_arguments_in_order() {
         let mut rest = said.split("Reply").next().unwrap_or_default();
         for name in [args.first, args.each, args.last].concat() {
             let behind = rest.split_once(name);
-            (_, rest) = behind.unwrap_or_else(|| panic!("{name} in {rest:?} of {header:?}"));
+            (_, rest) = behind.unwrap_or_else(|| {
+                panic!("the header must name {name:?} next: {rest:?} of {header:?}")
+            });
         }
     }
 }
