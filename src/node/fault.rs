@@ -243,12 +243,12 @@ mod tests {
         let late = Fault::NoConnection(limit);
         assert_eq!(late.to_string(), "down (no connection within 500ms)");
         for fault in [late, Fault::Timeout(limit), Fault::Stalled] {
-            assert!(fault.is_silence(), "{fault}");
+            assert!(fault.is_silence(), "{fault:?} must be silence");
         }
         let refused = Fault::Down("Connection refused (os error 111)".into());
         let text = Fault::Down("no connection within a thousand miles".into());
         for fault in [refused, text, Fault::Loading, Fault::Quarantined(limit)] {
-            assert!(!fault.is_silence(), "{fault}");
+            assert!(!fault.is_silence(), "{fault:?} must not be silence");
         }
     }
 

@@ -136,7 +136,7 @@ mod tests {
         let host = "h".repeat(200);
         let me = Identity::new(&host, u32::MAX, "p").of_connection();
         let id = describe(&format!("{}:{}", "f".repeat(16), u64::MAX), &me, u64::MAX);
-        assert!(!id.ends_with(READER), "{id}");
-        assert!(id.len() <= 136, "{}", id.len());
+        assert!(!id.ends_with(READER), "{id} must not end with {READER}");
+        assert!(id.len() <= 136, "the id has {} bytes: {id}", id.len());
     }
 }

@@ -97,11 +97,17 @@ mod tests {
             Fault::Denied("WRONGPASS".into()),
             Fault::Server("ERR max number of clients reached".into()),
         ] {
-            assert!((4..12).contains(&tries(&fault, None)), "{fault}");
+            assert!(
+                (4..12).contains(&tries(&fault, None)),
+                "pauses must be long after the refusal {fault}"
+            );
             // If the connection had been established before the fault, the fault does not mean that the server refuses
             // the client.
             let stood = Some(Duration::from_millis(1));
-            assert!((20..60).contains(&tries(&fault, stood)), "{fault}");
+            assert!(
+                (20..60).contains(&tries(&fault, stood)),
+                "pauses must be short after a lost connection with {fault}"
+            );
         }
     }
 

@@ -322,7 +322,7 @@ mod tests {
     fn hint_about_a_bad_address_names_all_schemes_and_a_valid_unix_address() {
         let hint = named("nonsense");
         for scheme in ["redis://", "rediss://", "valkey://", "valkeys://"] {
-            assert!(hint.contains(scheme), "{hint}");
+            assert!(hint.contains(scheme), "the hint must name {scheme}: {hint}");
         }
         assert!(hint.contains("unix:///path[?db=N]"), "{hint}");
         let address = Address::parse("unix:///path?db=3").ok();
@@ -476,14 +476,20 @@ mod tests {
             assert_eq!(address.name().as_str(), "example.org:6380");
             assert_eq!(address.info.redis_settings().password(), Some("s3cret"));
             let bad = over_tls(true).err().expect("the address must be refused");
-            assert!(bad.why.contains("always checked"), "{bad:?}");
+            assert!(
+                bad.why.contains("always checked"),
+                "the error must give the reason: {bad:?}"
+            );
         }
 
         #[cfg(not(feature = "tls-rustls"))]
         #[test]
         fn tls_address_without_the_feature_is_refused() {
             let bad = over_tls(false).err().expect("the address must be refused");
-            assert!(bad.why.contains("tls-rustls"), "{bad:?}");
+            assert!(
+                bad.why.contains("tls-rustls"),
+                "the error must name the feature: {bad:?}"
+            );
             assert_eq!(bad.shown.as_deref(), Some("example.org:6380"));
         }
     }

@@ -485,7 +485,10 @@ mod tests {
         ] {
             let fault = hello_fault(error.as_bytes(), true).to_string();
             assert!(fault.contains(wanted), "{error}: {fault}");
-            assert!(!fault.to_lowercase().contains("s3c"), "{fault}");
+            assert!(
+                !fault.to_lowercase().contains("s3c"),
+                "the fault must not contain the password: {fault}"
+            );
         }
     }
 

@@ -174,10 +174,16 @@ mod tests {
             String::from_utf8(out).expect("the commands must be text")
         };
         let never = loaded(Configuration::new(0, print("a"), None));
-        assert!(!never.contains(MASTERS), "{never}");
+        assert!(
+            !never.contains(MASTERS),
+            "scripts must not check the marker if masters were never replaced: {never}"
+        );
         let all = Script::ALL.into_iter();
         let checked = all.filter(|script| script.checks_marker()).count();
-        assert!((1..Script::ALL.len()).contains(&checked), "{checked}");
+        assert!(
+            (1..Script::ALL.len()).contains(&checked),
+            "some scripts must check the marker, but not all: {checked}"
+        );
         let both = loaded(Configuration::new(0, print("a"), Some(print("b"))));
         assert_eq!(both.matches("if mark and mark ~= '0 ").count(), checked);
         let next = loaded(Configuration::new(1, print("b"), None));
@@ -191,14 +197,17 @@ mod tests {
             let _ = Scripts::default().load(set, Duration::from_secs(30), &mut out);
         }
         let text = String::from_utf8(out).expect("the commands must be text");
-        assert!(!text.contains("--+"), "{text}");
+        assert!(
+            !text.contains("--+"),
+            "every shared part must be inserted: {text}"
+        );
         let counts = |script: &Script| script.row().source.contains("--+ fence/read.lua\n");
         let fenced = Script::ALL.iter().filter(|script| counts(script)).count();
         assert!(fenced > 0);
         assert_eq!(text.matches("local fence = ").count(), fenced);
         assert!(
             !text.contains("{fence}") && !text.contains("{shared}"),
-            "{text}"
+            "every name of a key must be inserted: {text}"
         );
     }
 }

@@ -97,7 +97,10 @@ mod tests {
             }
         };
         assert_eq!(addresses.len(), 1);
-        assert!(given_up > 1, "{given_up}");
+        assert!(
+            given_up > 1,
+            "several callers must give up, but {given_up} did"
+        );
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         lookup
             .addresses(Slow(asked.clone()))

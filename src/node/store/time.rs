@@ -187,7 +187,10 @@ mod tests {
                 .now(at(1_000 + lasts))
                 .expect("the time must be known after the clock was read");
             let shows = 9_000_000 + (lasts as f64 * gained) as u64;
-            assert!(least <= shows && shows <= least + slack, "{gained}");
+            assert!(
+                least <= shows && shows <= least + slack,
+                "the time of a clock with the rate {gained} must be within the bounds"
+            );
         }
     }
 

@@ -217,7 +217,7 @@ mod tests {
         assert!(is_fit("0123456789abcdef:7"));
         let long = "a".repeat(49);
         for name in ["", "a'", "A\\", "0123456789abcdef:7r", &long] {
-            assert!(!is_fit(name), "{name}");
+            assert!(!is_fit(name), "{name:?} must not be used");
         }
     }
 }

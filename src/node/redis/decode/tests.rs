@@ -105,11 +105,17 @@ fn reply_of_a_type_that_does_not_fit_the_request_is_rejected() {
             assert_eq!(said, Err(NoAnswer::malformed()), "{request:?}: {value:?}");
         }
         let said = decode(request, &error, &memory());
-        assert!(matches!(said, Err(NoAnswer::Fault(_))), "{said:?}");
+        assert!(
+            matches!(said, Err(NoAnswer::Fault(_))),
+            "an error reply must be a fault: {said:?}"
+        );
     }
     for (request, right) in [(&classic, &Value::Nil), (&fenced, &two), (&fair, &four)] {
         let said = decode(request, right, &memory());
-        assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
+        assert!(
+            matches!(said, Ok(Answer::Refused { .. })),
+            "the reply must be a refusal: {said:?}"
+        );
     }
 }
 

@@ -503,7 +503,11 @@ fn release_refused_with_a_temporary_error_is_sent_again() {
             bench.link.take(at(now));
             sent += &bench.written();
         }
-        assert_eq!(sent.contains(&*hex(1)), again, "{says}");
+        assert_eq!(
+            sent.contains(&*hex(1)),
+            again,
+            "whether the release is sent again after {says}"
+        );
     }
 }
 
@@ -542,7 +546,10 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
     // The link must refuse requests as overloaded within this time. If it abandons the stalled connection earlier, no
     // request is left that could be refused as overloaded.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
-    assert!(gone_by.is_none_or(|by| by <= limit), "{gone_by:?}");
+    assert!(
+        gone_by.is_none_or(|by| by <= limit),
+        "requests must be refused by {limit} ms, but were at {gone_by:?}"
+    );
     let mut left = Vec::new();
     bench.shared.mailbox.take(usize::MAX, &mut left);
     assert!(
@@ -574,7 +581,10 @@ fn reply_that_does_not_fit_its_request_ends_the_connection() {
             malformed.escape_ascii()
         );
         let told = bench.told.all();
-        assert!(told.iter().all(|(_, said)| said.is_err()), "{told:?}");
+        assert!(
+            told.iter().all(|(_, said)| said.is_err()),
+            "every request must get a fault: {told:?}"
+        );
         assert_eq!(told.len(), 2);
     }
 }
@@ -636,7 +646,7 @@ fn wake_ups_between_replies_are_delivered() {
     let written = bench.written();
     assert!(
         written.contains("quorate:wake:0123456789abcdef"),
-        "{written}"
+        "the link must subscribe to the channel of its process: {written}"
     );
     // The first wake-up may arrive directly after the reply to the subscription.
     bench.say(
@@ -684,7 +694,7 @@ fn outstanding_write_is_never_sent_again() {
     let written = bench.written();
     assert!(
         written.ends_with("\r\n7\r\n$1\r\na\r\n$1\r\n3\r\n"),
-        "{written}"
+        "the write must be sent: {written}"
     );
     bench.link.cut(Fault::Down("closed".into()), at(4));
     assert_eq!(bench.told.kinds(), ["disconnected"]);
@@ -736,7 +746,10 @@ fn server_under_two_names_has_one_vote() {
     let told = second.told.all();
     let same = Fault::SameServer("127.0.0.1:6379".into());
     assert_eq!(told, [(1, Err(same.clone()))]);
-    assert!(same.to_string().contains("127.0.0.1:6379"), "{same}");
+    assert!(
+        same.to_string().contains("127.0.0.1:6379"),
+        "the fault must name the first address: {same}"
+    );
     // The second address is refused even after the first address has lost its connection, because a vote of the first
     // address may have been counted.
     first
@@ -815,7 +828,11 @@ fn handshake_tolerates_a_denied_subscription_but_no_other_error() {
         bench.say(GREETING.concat().as_bytes(), 0);
         bench.say(refusal.as_bytes(), 1);
         bench.ask(1, acquire(1));
-        assert_eq!(bench.link.take(at(2)), goes_on, "{refusal}");
+        assert_eq!(
+            bench.link.take(at(2)),
+            goes_on,
+            "whether the link works after {refusal}"
+        );
     }
 }
 
@@ -875,7 +892,10 @@ fn link_whose_handle_was_dropped_wakes_up_in_time_to_end() {
         .link
         .wake_at()
         .expect("a link with a pending release must have a wake-up time");
-    assert!(woken > at(990) && woken <= at(1_001), "{woken:?}");
+    assert!(
+        woken > at(990) && woken <= at(1_001),
+        "the link must wake up one second after its handle was dropped, not at {woken:?}"
+    );
 }
 
 #[test]
@@ -928,14 +948,20 @@ fn outstanding_requests_never_exceed_the_window() {
     while bench.link.take(at(1)) {
         sent += bench.written().matches("EVALSHA").count();
     }
-    assert!((1..3_000).contains(&sent), "{sent}");
+    assert!(
+        (1..3_000).contains(&sent),
+        "some requests must be sent, but not all: {sent}"
+    );
     assert!(!bench.link.take(at(1)));
     assert_eq!(bench.written(), "");
     bench.say(b":5\r\n:5\r\n", 2);
     while bench.link.take(at(2)) {}
     // The link sends as many requests as were answered, and a few more if the master is fast.
     let more = bench.written().matches("EVALSHA").count();
-    assert!((2..10).contains(&more), "{more}");
+    assert!(
+        (2..10).contains(&more),
+        "2 to 9 more requests must be sent, but {more} were"
+    );
 }
 
 #[test]
@@ -1412,7 +1438,10 @@ fn delete_command_that_is_denied_or_unknown_is_replaced_by_the_script() {
         bench.link.take(at(3));
         let written = bench.written();
         assert_eq!(releases(&written), (0, 3), "{refusal}");
-        assert!(written.rfind("10000") > written.rfind(&hex(2)), "{written}");
+        assert!(
+            written.rfind("10000") > written.rfind(&hex(2)),
+            "the acquire must be sent after both releases: {written}"
+        );
         bench.say(b":1\r\n:1\r\n:5\r\n", 4);
         let said = bench.told.all();
         let deleted = Ok(Answer::Released(true));
@@ -1579,7 +1608,10 @@ fn release_uses_the_script_while_its_acquire_may_be_sent_again() {
     bench.say(SHA.repeat(8).as_bytes(), 4);
     let written = bench.written();
     assert_eq!(releases(&written), (0, 2), "{written}");
-    assert!(written.find("10000") < written.rfind(&hex(1)), "{written}");
+    assert!(
+        written.find("10000") < written.rfind(&hex(1)),
+        "the acquire must be sent before the release: {written}"
+    );
     bench.say(b":5\r\n:1\r\n", 5);
     assert_eq!(bench.told.kinds(), ["answer"; 2]);
     // After the claim is withdrawn, its acquire is not sent again. So the acquire cannot arrive after the release.

@@ -215,7 +215,7 @@ fn calls_are_listed(script: &str, purposes: &[Purpose]) {
                 || line.contains(", name")
                 || line.contains(", string.sub(key,")
                 || line.contains(", unpack("),
-            "{line}"
+            "the family of keys must be known for this call: {line}"
         );
     }
 }
