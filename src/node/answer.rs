@@ -19,7 +19,7 @@ pub struct KeyState {
     /// The waiters in the queue, the first waiter first; at most 100. A holder that had to wait may stay the first
     /// waiter until one heartbeat time has passed or it releases the lock.
     pub queue: Vec<Waiter>,
-    /// The holder's note, if the holder wrote one.
+    /// The holder's note; `None` if the holder wrote none.
     pub note: Option<Note>,
     /// The leader's term in the holder's note; `None` if the holder was not elected.
     pub term: Option<u64>,
@@ -95,7 +95,7 @@ pub struct QueueInfo {
     pub holder: Option<Vec<u8>>,
     /// The free slots of a semaphore as a bit set; the lowest bit is the first slot. 0 for other locks.
     pub free: u64,
-    /// The holder's note, if the holder wrote one.
+    /// The holder's note; `None` if the holder wrote none.
     pub note: Option<Note>,
 }
 

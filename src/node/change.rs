@@ -42,7 +42,7 @@ pub enum ChangeOrder {
         /// The lowest step of the replacement with which a client keeps its connections.
         step: u64,
         /// True if the master is known to have lost its marker. Clients that connect then ignore the master's votes
-        /// until the longest TTL has passed. False otherwise.
+        /// until the longest TTL has passed. False if nothing was lost.
         restores: bool,
     },
     /// Reads the fencing counters that are ahead of the master's clock, or behind it by at most this duration.
@@ -68,13 +68,13 @@ pub struct ChangeSeen {
     /// The generation marker as text: its number, and the fingerprint of the set of masters to which the number
     /// belongs; `None` if the master has no marker.
     pub mark: Option<String>,
-    /// The run id of the server. It changes at a restart.
+    /// The run id of the server, which changes at a restart; `None` if unknown.
     pub run_id: Option<String>,
-    /// The time since the server was started.
+    /// The time since the server was started; `None` if unknown.
     pub uptime: Option<Duration>,
     /// The eviction policy (`maxmemory-policy`); `None` if the server has no memory limit.
     pub eviction: Option<String>,
-    /// The server's clock minus this machine's clock, in milliseconds.
+    /// The server's clock minus this machine's clock, in milliseconds; `None` if unknown.
     pub clock_offset_ms: Option<i64>,
     /// The clients connected to the master that may take locks.
     pub clients: Vec<ClientSeen>,
@@ -136,8 +136,8 @@ fn at_step(name: &str) -> Option<ClientKind> {
     Some(ClientKind::AtStep(step.parse().ok()?, print))
 }
 
-/// Parses host and process id from the name of a connection: `quorate/STEP/FINGERPRINT:HOST:PID` or
-/// `quorate:HOST:PID`.
+/// Parses host and process id from the name of a connection: `quorate/STEP/FINGERPRINT:HOST:PID` or `quorate:HOST:PID`.
+/// `None` for a name of another form.
 fn host_and_pid(name: &str) -> Option<(&str, u32)> {
     let (_, process) = name.strip_prefix("quorate")?.split_once(':')?;
     let (host, pid) = process.rsplit_once(':')?;

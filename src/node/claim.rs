@@ -23,8 +23,8 @@ pub struct Ticket {
 /// Whether a claim waits for its turn in the queue of the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fairness {
-    /// First come, first served. A claim with a ticket has a place in the queue. A claim without a ticket is a single
-    /// try that does not join the queue.
+    /// First come, first served. A claim with a ticket has a place in the queue. `None` for a claim without a ticket:
+    /// it is a single try that does not join the queue.
     Fair(Option<Box<Ticket>>),
     /// The first claim that finds the lock free gets it. The masters neither read nor write the lock's queue.
     Unordered,
@@ -45,13 +45,15 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Creates a claim on the plain lock with the key `prefix` + `resource`.
+    /// Creates a claim on the plain lock with the key `prefix` + `resource`. `fenced` is whether the lock has a fencing
+    /// counter.
     pub fn new(prefix: &str, resource: &[u8], token: Token, fenced: bool) -> Self {
         let key = [prefix.as_bytes(), resource].concat().into();
         Self::on(key, prefix.len(), token, fenced)
     }
 
     /// Creates a claim on the plain lock `key`. The resource is the part of the key after the first `prefix` bytes.
+    /// `fenced` is whether the lock has a fencing counter.
     pub(crate) fn on(key: Arc<[u8]>, prefix: usize, token: Token, fenced: bool) -> Self {
         Self {
             key,

@@ -17,23 +17,24 @@ pub struct Inspection {
     /// Why locks would fail on this master: there is no connection, or no answer in time. `None` if there is no such
     /// fault. If the master refused a part of the handshake, the other fields still contain the facts that it reported.
     pub fault: Option<Fault>,
-    /// The time that connecting took, including the handshake.
+    /// The time that connecting took, including the handshake; `None` if it failed.
     pub connecting: Option<Duration>,
-    /// The shortest of several round trips that were measured.
+    /// The shortest of several round trips that were measured; `None` if none was.
     pub round_trip: Option<Duration>,
     /// The name of the server software: `redis`, `valkey`, `mysql`, `mariadb`, `zookeeper`, or the name of another
-    /// server that uses the protocol of Redis.
+    /// server that uses the protocol of Redis. `None` if unknown.
     pub server: Option<String>,
-    /// The server's version.
+    /// The server's version; `None` if unknown.
     pub version: Option<String>,
     /// The server's role: `master` or `slave`. A database can also report `read-only`. ZooKeeper has other roles.
+    /// `None` if unknown.
     pub role: Option<String>,
-    /// Whether the server is a node of a Redis cluster.
+    /// Whether the server is a node of a Redis cluster; `None` if unknown.
     pub cluster: Option<bool>,
-    /// The id of this run of the server process. The id changes at a restart.
+    /// The id of this run of the server process, which changes at a restart; `None` if unknown.
     pub run_id: Option<String>,
-    /// A permanent id of the server, if this kind of server has one. The id is the same at every address of the server,
-    /// and after a restart.
+    /// A permanent id of the server, which is the same at every address of the server and after a restart. `None` if
+    /// this kind of server has no such id.
     pub identity: Option<String>,
     /// Whether the server stores locks as records that it neither expires nor evicts itself. True for databases and
     /// ZooKeeper.
@@ -44,17 +45,18 @@ pub struct Inspection {
     pub settings: Vec<(String, String)>,
     /// The facts that could not be read. Each entry names a fact, and the right or setting that is needed to read it.
     pub unseen: Vec<String>,
-    /// The time since the server was started, in whole seconds.
+    /// The time since the server was started, in whole seconds; `None` if unknown.
     pub uptime: Option<Duration>,
-    /// The eviction policy: the setting `maxmemory-policy`.
+    /// The eviction policy: the setting `maxmemory-policy`; `None` if unknown.
     pub maxmemory_policy: Option<String>,
-    /// Whether the server keeps an append-only file.
+    /// Whether the server keeps an append-only file; `None` if unknown.
     pub append_only: Option<bool>,
-    /// How often the append-only file is synced: the setting `appendfsync`.
+    /// How often the append-only file is synced: the setting `appendfsync`; `None` if unknown.
     pub append_fsync: Option<String>,
-    /// Whether the server takes snapshots.
+    /// Whether the server takes snapshots; `None` if unknown.
     pub snapshots: Option<bool>,
-    /// The server's clock minus this machine's clock, in milliseconds. The error is at most one round trip.
+    /// The server's clock minus this machine's clock, in milliseconds; `None` if unknown. The error is at most one
+    /// round trip.
     pub clock_offset_ms: Option<i64>,
     /// The rights that locks need, but the user of this client does not have.
     pub missing: Vec<MissingRight>,

@@ -152,7 +152,7 @@ impl Identity {
     }
 }
 
-/// The text that a holder adds to its note, or the request for no note at all; see
+/// The text that a holder adds to its note; `None` if the lock gets no note. See
 /// [`LockRequest::note`](crate::LockRequest::note).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoteText(Option<Arc<str>>);

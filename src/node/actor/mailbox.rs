@@ -35,8 +35,8 @@ pub(in crate::node) struct Queued {
     /// Whether this release was sent as the server's own compare-and-delete command, which the server may deny to this
     /// user.
     pub(in crate::node) compared: bool,
-    /// For a release that the master refused before: the time at which the lock key has expired. The release is not
-    /// needed after this time.
+    /// For a release that the master refused before: the time at which the lock key has expired, and after which the
+    /// release is not needed. `None` for other requests.
     pub(in crate::node) until: Option<Instant>,
 }
 

@@ -19,8 +19,9 @@ pub(in crate::node) struct Memory {
 }
 
 impl Memory {
-    /// Creates the state for a server with the run id `run`; `None` if the server does not report its run id. The
-    /// restart guard refuses such a server, and without the guard the run id does not matter.
+    /// Creates the state for a server with the run id `run`; `None` if the server does not report its run id. `lasts`
+    /// is whether the server is configured to lose nothing in a restart. The restart guard refuses a server without a
+    /// run id, and without the guard the run id does not matter.
     pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
@@ -40,12 +41,13 @@ pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
-    /// The run id that the server reported on the first connection.
+    /// The run id that the server reported on the first connection; `None` before the first connection.
     first_run: Option<String>,
-    /// The run id of the server on the last connection, and the client id that the server gave that connection.
+    /// The run id of the server on the last connection, and the client id that the server gave that connection; `None`
+    /// before the first connection.
     last: Option<(String, i64)>,
     /// The run id that was seen last, and the time until which the restart guard withholds the master's votes because
-    /// an earlier connection showed another run id.
+    /// an earlier connection showed another run id. `None` before the first connection.
     run: Option<(String, Instant)>,
 }
 

@@ -21,8 +21,8 @@ pub(in crate::node) struct Window {
     limit: Duration,
     /// The shortest time from sending a request to its answer on this connection. It estimates the round trip.
     least: Duration,
-    /// The time at which the width was last reduced. A slow answer reduces the width again only if its request was sent
-    /// after this time.
+    /// The time at which the width was last reduced; `None` if it never was. A slow answer reduces the width again only
+    /// if its request was sent after this time.
     narrowed: Option<Instant>,
 }
 

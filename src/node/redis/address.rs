@@ -223,8 +223,9 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The name of the first unknown parameter of an address; `None` if all are known. The value of a parameter is not
-/// returned, because it may be a password.
+/// The name of the first unknown parameter of an address; `None` if all are known. `socket` is whether the address is a
+/// Unix socket, because other addresses may have no parameters. The value of a parameter is not returned, because it
+/// may be a password.
 fn unknown_parameter(rest: &str, socket: bool) -> Option<&str> {
     let (_, query) = rest.split_once('?')?;
     let names = query

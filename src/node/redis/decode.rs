@@ -230,7 +230,8 @@ pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     })
 }
 
-/// Decodes the value that is stored under a lock as `NUMBER RUN BYTES`: fencing number, server run and content.
+/// Decodes the value that is stored under a lock as `NUMBER RUN BYTES`: fencing number, server run and content. `None`
+/// if no value is stored.
 fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
     let text = match found {
         [Value::Nil] => return Ok(None),
@@ -377,7 +378,8 @@ fn hold(said: &[Value<'_>]) -> Option<Hold> {
     })
 }
 
-/// Decodes one waiter in the queue: its id, and how long it keeps its place without another heartbeat.
+/// Decodes one waiter in the queue: its id, and how long it keeps its place without another heartbeat. `None` if it is
+/// malformed.
 fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
     let id = String::from_utf8_lossy(id.text()?).into_owned();
     Some(Waiter::new(

@@ -144,7 +144,7 @@ async fn within(
     }
 }
 
-/// Converts the reply to TIME into milliseconds since 1970.
+/// Converts the reply to TIME into milliseconds since 1970; `None` if it is malformed.
 fn millis(value: &Value<'_>) -> Option<i64> {
     let Value::Array(parts) = value else {
         return None;

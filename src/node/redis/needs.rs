@@ -180,7 +180,8 @@ pub(super) fn purposes(
 }
 
 /// The purposes for which an operator needs rights to replace masters. An operator copies values under locks and raises
-/// fencing counters, so it needs all rights of a client with fencing tokens.
+/// fencing counters, so it needs all rights of a client with fencing tokens. `guarded` is true if the restart guard is
+/// on, and `database` is true if the URL names a database.
 pub(super) fn purposes_of_operators(
     scope: &Scope,
     guarded: bool,

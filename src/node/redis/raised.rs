@@ -72,13 +72,14 @@ impl<'a> Raised<'a> {
     }
 }
 
-/// Parses a line number at the beginning of `rest`, and returns it with the text behind it.
+/// Parses a line number at the beginning of `rest`. Returns the number and the text behind it; `None` if there is no
+/// number.
 fn place(rest: &str) -> Option<(usize, &str)> {
     let (digits, rest) = rest.trim_start().split_once(": ")?;
     Some((digits.parse().ok()?, rest))
 }
 
-/// The name of the denied command, if the text of the error contains it.
+/// The name of the denied command; `None` if the text of the error does not contain it.
 fn command(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("to run the '")?;
     Some(rest.split_once('\'')?.0)

@@ -8,7 +8,8 @@ use crate::node::{Answer, Fault};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::Marker;
 
-/// Passes the answer to a request to its caller. Keeps a release that the master refused temporarily.
+/// Passes the answer to a request to its caller. A release that the master refused temporarily becomes pending.
+/// `noscript` is whether the master did not have the script of the request.
 pub(super) fn settle(
     shared: &Shared,
     pending_releases: &mut PendingReleases,

@@ -30,7 +30,7 @@ pub(crate) struct NodeOptions {
     pub(crate) markers: Markers,
     /// The servers to which the addresses of all masters lead. Two addresses that lead to the same server are detected.
     pub(crate) roster: Arc<Roster>,
-    /// Opens simulated streams instead of TCP connections.
+    /// Opens simulated streams; `None` to use TCP connections.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) dial: Option<Dial>,
     #[cfg(feature = "tls-rustls")]

@@ -28,7 +28,8 @@ pub(super) struct Votes {
     unmarked: Option<Instant>,
     /// Whether this connection has already noticed that the master lost its generation marker.
     missed: bool,
-    /// The time until which the master's votes do not count because it has lost its generation marker.
+    /// The time until which the master's votes do not count because it has lost its generation marker; `None` if it has
+    /// not.
     doubted_until: Option<Instant>,
 }
 

@@ -29,8 +29,8 @@ struct CachedRecord {
     stored: Vec<StoredItem>,
     /// The batch in which the record was last read or written.
     seen: u64,
-    /// Another session may have changed the record, so it must be read again. The expiry times of its cached items are
-    /// still used when the record is read.
+    /// Whether another session may have changed the record, so that it must be read again. The expiry times of its
+    /// cached items are still used when the record is read.
     doubtful: bool,
 }
 

@@ -116,8 +116,8 @@ impl Traits {
 pub struct Greeting {
     /// Identifies the run of the server process: the id changes with every restart.
     pub run: ServerRun,
-    /// The server's own name, so that one server with two addresses is detected. The name is the same through every
-    /// address and after a restart.
+    /// The server's own name, which is the same at every address and after a restart. It is used to detect two
+    /// addresses of one server. `None` if the server has no such name.
     pub server: Option<String>,
     /// How long the server has been up, if it may have forgotten grants in its last restart. Its votes do not count
     /// until every lease from before that restart has expired. `None` for a server that never loses a change after it
@@ -174,8 +174,8 @@ pub trait Session: Send + 'static {
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The date of the last change of this session to which the server has replied, in microseconds since 1970. Fencing
-    /// numbers are derived from the date.
+    /// The date of the last change of this session to which the server has replied, in microseconds since 1970; `None`
+    /// by default. Fencing numbers are derived from the date.
     ///
     /// Only stores whose clock cannot measure leases, but can date changes, need to return a date. A session that ever
     /// returns a date must return one from its beginning. If a store without such a clock returns no date, the fencing
@@ -210,7 +210,8 @@ pub struct Record {
     pub version: u64,
     /// The content of the record.
     pub state: Vec<u8>,
-    /// Why this client may not read the record, although the store works. Only requests for this record fail.
+    /// Why this client may not read the record, although the store works; `None` if it may. Only requests for this
+    /// record fail.
     pub fault: Option<Fault>,
 }
 

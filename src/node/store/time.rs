@@ -26,7 +26,8 @@ pub(super) struct StoreTime {
     looked: Option<Look>,
     /// Whether the store has no clock, so that this process's own clock is used.
     own: bool,
-    /// The last date that a store without a clock gave to a change, and when this process received it.
+    /// The last date that a store without a clock gave to a change, and the time at which this process received the
+    /// date. `None` if no date was received.
     dated: Option<(u64, Instant)>,
 }
 
