@@ -1,8 +1,7 @@
 //! Acquires a lock, does the work, and releases the lock.
 //!
-//! `cargo run -p quorate --features testing --example basic -- redis://127.0.0.1:7001 redis://127.0.0.1:7002
-//! redis://127.0.0.1:7003` uses the three masters at these addresses. Without addresses the example uses three masters
-//! in memory.
+//! `cargo run -p quorate --features testing --example basic -- redis://127.0.0.1:7001 redis://127.0.0.1:7002 redis://127.0.0.1:7003`
+//! uses the three masters at these addresses. Without addresses the example uses three masters in memory.
 
 use std::time::Duration;
 

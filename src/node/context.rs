@@ -8,8 +8,8 @@ use crate::runtime::Runtime;
 use crate::settings::RestartGuard;
 
 /// The largest number of steps in which a connection to a master is made. For Redis these are opening the connection,
-/// and the two messages of the handshake. Each step may take one connect timeout. Each step has its own time limit,
-/// because a server that has completed a step is up, even if a busy machine makes every step slow
+/// and the two messages of the handshake. Each step has a separate time limit of one connect timeout, because a server
+/// that has completed a step is up, even if a busy machine makes every step slow
 /// (`slow_handshake_that_makes_progress_is_not_given_up`).
 pub(crate) const CONNECT_STEPS: u32 = 3;
 

@@ -50,7 +50,7 @@ pub struct Page {
 pub enum Request {
     /// Take the lock of the claim if it is free (docs/protocol.md, "Majority").
     Acquire {
-        /// The claim that asks for the lock.
+        /// The claim that requests the lock.
         claim: Arc<Claim>,
         /// The TTL that the lock key gets.
         ttl: Duration,

@@ -2,8 +2,8 @@
 //! contention from an outage. Locks are released before the process ends, and `/metrics` has the metrics.
 //!
 //! `cargo run -p quorate-service --features service --example axum` starts the service, sends some requests to it, and
-//! ends. `QUORATE_MASTERS=redis://.. cargo run -p quorate-service --features service --example axum -- 127.0.0.1:8080`
-//! serves until Ctrl-C.
+//! ends.
+//! `QUORATE_MASTERS=redis://.. cargo run -p quorate-service --features service --example axum -- 127.0.0.1:8080` serves until Ctrl-C.
 
 use std::error::Error;
 use std::time::Duration;

@@ -32,8 +32,8 @@ pub(in crate::node) struct Queued {
     /// Whether the request must be sent as a separate script call, because it was sent in another form before and was
     /// not executed.
     pub(in crate::node) apart: bool,
-    /// Whether this release was sent as the server's own compare-and-delete command, which the server may deny to this
-    /// user.
+    /// Whether this release was sent as the server's own compare-and-delete command. The server can refuse this
+    /// command, and the release must then be sent as a script call.
     pub(in crate::node) compared: bool,
     /// For a release that the master refused before: the time at which the lock key has expired, and after which the
     /// release is not needed. `None` for other requests.

@@ -36,7 +36,7 @@ const BACKLOG: usize = 256 << 10;
 const STALL: Duration = Duration::from_millis(500);
 
 /// After this time (2 s) without data from the master, an idle connection sends a PING. Without the PING, a client that
-/// waits for wake-ups on this connection would not notice that a firewall has dropped it.
+/// waits for wake-ups on this connection would not notice that a firewall has dropped the connection.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {

@@ -27,7 +27,8 @@ const PARTS: [(&str, &str); 20] = [
     part!("line/purge.lua"),
     // This part contains another part, which is later in this list, so that it is inserted after this one.
     part!("line/refused.lua"),
-    // `line/ahead.lua` counts the waiters ahead of this waiter, or all waiters if this waiter is not queued.
+    // `line/ahead.lua` counts the waiters ahead of the requesting waiter, or all waiters if the requesting waiter is
+    // not queued.
     part!("line/ahead.lua"),
     part!("many/call.lua"),
     part!("many/each.lua"),

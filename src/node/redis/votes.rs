@@ -1,5 +1,6 @@
-//! Decides whether the votes that a master gives on one connection count. They do not count during a quarantine by the
-//! restart guard, or if the generation marker does not allow it.
+//! Decides whether the votes that a master gives on one connection count. They do not count while the restart guard
+//! quarantines the master, and for a while after the master has lost its generation marker. A marker that does not
+//! admit the client refuses all votes.
 
 use std::collections::VecDeque;
 use std::time::Duration;

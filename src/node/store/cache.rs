@@ -8,7 +8,7 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// The number of records that the cache remembers. If it contains more, it forgets all records that were not used in
+/// The number of records that the cache remembers. A cache with more records forgets all records that were not used in
 /// the last 64 batches. A forgotten record must be read again. At a store without a clock, this client then also waits
 /// again for the whole duration of the record's items before it considers them expired.
 const MOST: usize = 16_384;

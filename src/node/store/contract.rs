@@ -26,7 +26,7 @@ use crate::node::{Fault, NodeName, ServerRun};
 pub trait Store: Send + Sync + 'static {
     /// A connection for reads and changes.
     type Session: Session;
-    /// A connection for wake-ups.
+    /// A connection over which wake-ups arrive.
     type Listener: Listener;
 
     /// The server's name for reports: its address without credentials.

@@ -14,7 +14,7 @@ pub(super) fn of_lock(key: &[u8]) -> Name {
     keys::line_of(key).into()
 }
 
-/// The record that contains this key, for a key of any kind.
+/// The record that contains this key. The key can be a lock key, or another key that belongs to a lock.
 pub(super) fn of_key(key: &[u8]) -> Name {
     of_lock(keys::lock_of(key))
 }

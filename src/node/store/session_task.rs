@@ -97,7 +97,8 @@ struct SessionTask<S: Store> {
     batch: Vec<Queued>,
     /// The wait locks to release with the next commit.
     wait_locks: Vec<WaitLock>,
-    /// For each observed election: when to ask the store again for announcements of new leaders.
+    /// For each observed election, the time at which this process must renew its request for announcements of new
+    /// leaders.
     watched: BTreeMap<Arc<[u8]>, Instant>,
 }
 

@@ -118,7 +118,7 @@ fn when(purpose: Purpose) -> &'static str {
     }
 }
 
-/// The part of `docs/operations.md` that is generated from the table of rights.
+/// The table of rights as `docs/operations.md` must contain it.
 fn page() -> String {
     let mut page = String::from("```\nACL SETUSER quorate ");
     page += &rules("lock:", &DEFAULTS);
