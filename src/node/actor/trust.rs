@@ -63,9 +63,9 @@ impl Acquaintance {
         }))
     }
 
-    /// The time until which the restart guard withholds the votes of a master because its run id has changed; 0 if it
-    /// has not changed. The server's uptime does not matter: if the address leads to another server than before, that
-    /// server may have been up for long, but has none of the earlier grants.
+    /// The time until which the restart guard withholds the votes of a master because its run id has changed; time 0 if
+    /// it has never changed. The server's uptime does not matter: if the address leads to another server than before,
+    /// that server may have been up for long, but has none of the earlier grants.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,

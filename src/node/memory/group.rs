@@ -12,7 +12,7 @@ use crate::node::{
     Answer, Claim, Class, Extended, Group, Hold, Note, Part, QueueInfo, Ticket, Token,
 };
 
-/// The largest number of processes that one release wakes.
+/// The largest number of processes that are woken when a lock becomes available to several waiters.
 const WOKEN: usize = 64;
 
 /// The largest number of waiters that are examined to find the processes to wake.
@@ -21,8 +21,8 @@ const LOOKED_AT: usize = 256;
 /// The largest number of holds that one reply about the state of a lock lists.
 const SHOWN: usize = 100;
 
-/// Why a claim cannot be granted. `left` is how long the obstacle lasts at most; `None` if it does not expire. `holder`
-/// is the value of the lock key; `None` if the key does not exist.
+/// Why a claim cannot be granted. `left` is the remaining time of the obstacle, unless the obstacle is renewed; `None`
+/// if it does not expire. `holder` is the value of the lock key; `None` if the key does not exist.
 struct Obstacle {
     left: Option<Duration>,
     holder: Option<Vec<u8>>,
