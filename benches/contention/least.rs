@@ -17,7 +17,7 @@ use super::{HOLD, RESOURCE, Turn};
 const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] then redis.call('DEL',KEYS[1]) \
     redis.call('PUBLISH',ARGV[2],'free') return 1 end return 0";
 
-/// Counts the replies of one kind, and wakes the task that waits for a number of them.
+/// Counts messages of one kind, and wakes the task that waits until a given number of messages has arrived.
 #[derive(Default)]
 struct Tally {
     count: Cell<usize>,
@@ -115,7 +115,7 @@ impl Process {
         }
     }
 
-    /// Sends a request to all masters, and waits until a majority has replied positively.
+    /// Sends a request to all masters, and waits until a majority of the masters has replied positively.
     async fn ask(&self, request: &[u8]) {
         self.yes.count.set(0);
         for master in &self.masters {

@@ -2,7 +2,8 @@
 //! time, and the load of the masters. The arrangements are measured in turn within one run.
 //!
 //! `cargo bench -p quorate --bench contention` starts five masters and prints one table with its goals. Arguments
-//! follow `--`, for example `--rounds=10` for more rounds. Worker processes are this program again, with `--worker`.
+//! follow `--`, for example `--rounds=10` for more rounds. For each worker process, the program starts itself again
+//! with `--worker`.
 
 mod least;
 
@@ -31,7 +32,7 @@ struct Turn {
     order: u64,
 }
 
-/// The measured figures of one arrangement of processes and tasks.
+/// The measured figures of one arrangement of processes and tasks. Times are in milliseconds.
 struct Figures {
     name: &'static str,
     beyond_hold: f64,
@@ -231,8 +232,8 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
         std::io::BufRead::read_line(&mut reader, &mut line).expect("ready");
         readers.push(reader);
     }
-    // Only the minimal lock sends SET itself; the library sends only scripts and subscriptions here. So commands are
-    // counted differently for the minimal lock.
+    // The hand-written minimum sends the command SET itself. The library calls SET only inside scripts here, so for the
+    // library a SET is not counted as a sent command.
     let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child

@@ -249,7 +249,7 @@ fn guard(c: &mut Criterion) {
     drop(guard);
 }
 
-/// Runs a future without a runtime. It never waits, because every request is answered at once.
+/// Polls the future once, without a runtime. The future is then complete, because every request is answered at once.
 fn runtime_less<T>(future: impl Future<Output = T>) -> T {
     future
         .now_or_never()

@@ -1,7 +1,7 @@
 //! Runs all measurements, one after the other, and writes the results to one Markdown file.
 //!
-//! Each part runs in a process of its own, started from this program. So no part inherits connections or memory, and a
-//! part that hangs can be ended without losing the other results.
+//! For each part, the program starts itself again as a new process. So no part inherits connections or memory, and a
+//! part that hangs can be ended without losing the results of the other parts.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -125,7 +125,8 @@ pub(crate) fn run(args: &Args) {
     let limit = Duration::from_secs(60 * args.minutes);
     let parts = parts(args);
     let mut page = heading();
-    // Write the file already now, so that a path that cannot be written fails at once and not after half an hour.
+    // Write the file before the first part, so that a path that cannot be written fails at once and not after half an
+    // hour.
     std::fs::write(&args.out, &page).expect("the output file must be writable");
     for (n, part) in parts.iter().enumerate() {
         let left: u64 = parts[n..].iter().map(|part| part.seconds).sum();
@@ -185,7 +186,7 @@ fn heading() -> String {
     )
 }
 
-/// Runs one part. Returns its output, and a text that says how the part failed, if it did.
+/// Runs one part. Returns its output, and a text that says how the part failed; the text is empty if it succeeded.
 fn one(part: &Part, limit: Duration) -> (String, String) {
     if limit < Duration::from_secs(5) {
         return (

@@ -62,8 +62,8 @@ impl Name {
     }
 
     /// The prefix of the resources that the implementation locks. Each implementation has its own prefix, because a
-    /// release of the baseline returns when a majority has answered. Its remaining releases may arrive after requests
-    /// on another connection.
+    /// release of the baseline returns when a majority has answered. The other masters may still hold the key at that
+    /// time, and would refuse the next implementation.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -77,7 +77,8 @@ impl Name {
         }
     }
 
-    /// The settings of the implementation: everything besides the number of masters on which a ratio depends.
+    /// The settings of the implementation, as text for the report. The measured ratios depend on these settings and on
+    /// the number of masters.
     pub(crate) fn setup(self) -> &'static str {
         match self {
             Self::Floor => {
@@ -103,7 +104,7 @@ impl Name {
     }
 }
 
-/// The addresses of the masters for one client, which may be those of proxies.
+/// The addresses at which one client reaches the masters: those of the masters, or those of proxies in front of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     pub(crate) urls: Vec<String>,
@@ -149,7 +150,7 @@ pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
 }
 
 impl Contender {
-    /// Connects, and acquires one lock so that all connections are set up.
+    /// Connects, and acquires and releases one lock, so that all connections are set up.
     pub(crate) async fn connect(name: Name, at: &Addresses) -> Self {
         let client = match name {
             Name::Floor => Self::Floor(Floor::connect(&at.urls, Released::Majority).await),
@@ -181,7 +182,7 @@ impl Contender {
         client
     }
 
-    /// Acquires the lock; `None` if it was not granted or an error occurred.
+    /// Acquires the lock. Returns `None` if the lock was not granted or an error occurred.
     pub(crate) async fn acquire(&self, resource: &str) -> Option<Held> {
         match self {
             Self::Floor(floor) => floor.acquire(resource, TTL).await.map(Held::Token),

@@ -32,8 +32,8 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// The fault of one or two of the five masters: of the last ones, or for `Slow` of the first ones. The field is the
-/// number of these masters.
+/// A fault of one or two of the five masters. The field is the number of affected masters. One affected master is the
+/// fifth, or for `Slow` the fourth. Two affected masters are the fourth and the fifth.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),
@@ -287,7 +287,7 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     }
 }
 
-/// Kills three of the five masters, so that there is no quorum, and starts one of these three again. Returns the time
+/// Kills three of the five masters, so that no majority is left, and starts one of these three again. Returns the time
 /// from the return of this master until a waiting client has acquired the lock.
 async fn until_served(masters: &Arc<Masters>) -> Duration {
     let client = settings(Name::Default, &masters.urls())
@@ -307,7 +307,7 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
         let guard = client
             .acquire("gap")
             .await
-            .expect("the acquire must succeed, because its wait has no limit");
+            .expect("the acquire must succeed, because it waits without a time limit");
         let served = Instant::now();
         guard.release().await;
         served

@@ -21,7 +21,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, Value};
 pub(crate) const RELEASE: &str =
     "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0";
 
-/// The script that extends many lock keys at once: those that hold this client's values.
+/// The script that extends many lock keys at once. It skips keys that do not hold this client's values.
 const EXTEND: &str = "local n=0 for i=1,#KEYS do if redis.call('GET',KEYS[i])==ARGV[i+1] then \
     redis.call('PEXPIRE',KEYS[i],ARGV[1]) n=n+1 end end return n";
 
@@ -55,7 +55,7 @@ impl Floor {
     pub(crate) async fn connect(urls: &[String], released: Released) -> Self {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
-            // This buffer is larger than the load of any measurement here, so requests never wait for a place in the
+            // No measurement here has so much load that this buffer is full. So requests never wait for a place in the
             // driver's queue.
             .set_pipeline_buffer_size(8_192);
         let mut connections = Vec::new();
@@ -107,7 +107,7 @@ impl Floor {
         }
     }
 
-    /// Acquires the lock. Returns its value if a majority granted it.
+    /// Acquires the lock. Returns the value of the lock key, or `None` if no majority granted the lock.
     pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
         let token = fresh_token();
         let mut cmd = Cmd::new();
@@ -151,8 +151,8 @@ impl Floor {
     }
 }
 
-/// Counts positive answers until there are `enough`, or until all masters have answered. Also returns the futures of
-/// the answers that are still missing.
+/// Counts positive answers until there are `enough`, or until all masters have answered. Returns the count, and the
+/// futures of the answers that are still missing.
 async fn count<F: Future<Output = Option<Value>>>(
     mut answers: FuturesUnordered<F>,
     enough: usize,

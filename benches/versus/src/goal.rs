@@ -38,8 +38,8 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The largest increase in a series of costs, as a ratio to the smallest cost before the increase. So if the costs fall
-/// first and then rise, the rise is still found.
+/// The largest ratio of a cost in the series to the smallest cost before it. So if the costs fall first and then rise,
+/// the rise is found. NaN if there are fewer than two costs.
 pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
     let (mut least, mut climb) = (f64::NAN, f64::NAN);
     for cost in costs {

@@ -1,8 +1,8 @@
 //! Measures many locks that one process holds and renews: memory, processor time, commands, and remaining leases. It
 //! also shows whether the cost per lock grows with the number of locks.
 //!
-//! Each number of locks is measured in a process of its own, started from this program. Otherwise one measurement could
-//! reuse memory that the previous measurement has freed.
+//! For each number of locks, the program starts itself again as a new process. Otherwise one measurement could reuse
+//! memory that the previous measurement has freed.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -341,7 +341,8 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     println!("over");
     // Every lock was renewed by now, so the memory that renewals need is included.
     let memory = own_memory().saturating_sub(before);
-    // Reading the leases of all guards takes processor time. So it is done only after the processor time was measured.
+    // Reading the leases of all guards takes processor time. So the leases are read only after the processor time was
+    // measured.
     let looking = if args.brief { 0 } else { args.seconds };
     let margin = least_margin(&guards, Duration::from_secs(looking)).await;
     let causes = losses(&guards);
@@ -376,7 +377,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     }
 }
 
-/// Reads the remaining leases of all guards again and again for `time`. Returns the smallest one.
+/// Reads the remaining leases of all guards repeatedly for `time`. Returns the smallest remaining lease.
 async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
     let mut margin = Duration::MAX;
     let looking = Instant::now();

@@ -20,8 +20,8 @@ const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
 /// The time for which each implementation is measured per round, both with healthy masters and with a stopped one.
 const TURN: Duration = Duration::from_secs(1);
 
-/// The rates of one implementation, in cycles (an acquire and its release) per second: before a master was stopped, and
-/// from that moment on.
+/// The rates of one implementation, in cycles (an acquire and its release) per second: while all masters are healthy,
+/// and while one master is stopped.
 struct Rates {
     healthy: f64,
     hung: f64,

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     tasks: u64,
 }
 
-/// The TTL of the locks. It is longer than the run, so that a leaked key is found before it expires.
+/// The TTL of the locks. The TTL is longer than the run, so that a leaked key is found before it expires.
 const TTL: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
@@ -103,7 +103,10 @@ pub(crate) fn run(args: &Args) {
         left_in_all as f64,
         Bound::Most(0.0),
     );
-    assert_eq!(left_in_all, 0, "no client may leave keys behind");
+    assert_eq!(
+        left_in_all, 0,
+        "no keys may be left on the masters after the background releases"
+    );
 }
 
 fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
@@ -147,7 +150,7 @@ fn keys(masters: &Masters) -> usize {
     masters.iter().map(of).sum()
 }
 
-/// A small random generator: the choices need variety, not unpredictability.
+/// A small random generator. Its numbers only have to be varied, not unpredictable.
 struct Dice(u64);
 
 impl Dice {
@@ -206,8 +209,8 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
     }
 }
 
-/// Injects one fault after the other into one or two masters until the cycles are done, and then heals all faults.
-/// Returns the number of faults.
+/// Injects one fault after the other, each into one random master, until the cycles are done. Each fault is healed
+/// before the next one. Returns the number of faults.
 fn torment(masters: &Masters, proxies: &[Proxy], tally: &Tally) -> usize {
     let mut dice = Dice(0x1234_5678_9abc_def1);
     let mut faults = 0;

@@ -158,8 +158,8 @@ pub(crate) async fn burst(
     }
 }
 
-/// Lets one task acquire and release locks, one after the other, for `time`, while 64 other tasks of the client do so
-/// with other locks. The returned samples are sorted.
+/// Lets one task acquire and release one lock repeatedly for `time`. Meanwhile, 64 other tasks of the same client do
+/// this with locks of their own. The returned samples are sorted.
 async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
     let over = Arc::new(AtomicBool::new(false));
     let mut running = tokio::task::JoinSet::new();
@@ -381,8 +381,8 @@ fn print_among(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client while {AMONG} tasks run, all rounds together\n{table}");
 }
 
-/// The number of lock keys of this implementation that remain on all masters together, one second after the
-/// implementation has made its last release.
+/// The number of lock keys of this implementation that remain on all masters together. Waits up to one second until no
+/// key remains.
 fn keys_left(masters: &Masters, name: Name) -> usize {
     let pattern = format!("{}:*", name.prefix());
     let count = || -> usize {

@@ -1,4 +1,4 @@
-//! Measures masters that are far apart. An acquisition should take only as long as the answer that completes a
+//! Measures masters that are far apart. An acquisition should end as soon as the answer arrives that completes a
 //! majority.
 
 use std::sync::Arc;

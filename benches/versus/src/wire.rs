@@ -31,14 +31,15 @@ pub(crate) struct Wire {
     release: String,
 }
 
-/// The acquire and release commands that `quorate` sends with its default settings.
+/// The source text of the scripts with which `quorate` acquires and releases a lock with its default settings.
 pub(crate) struct Asked {
     acquire: String,
     release: String,
 }
 
 impl Asked {
-    /// Observes the first of these masters with MONITOR while a client connects, and records the client's commands.
+    /// Observes the first of these masters with MONITOR while a client connects, and records the scripts that the
+    /// client loads.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
         let connection = || Connection::tcp(addresses[0], PATIENCE).expect("connected");
         let mut monitor = connection();
@@ -91,7 +92,7 @@ fn plain(quoted: &str) -> String {
     text
 }
 
-/// The state that callers share with the task of one connection.
+/// The state of one connection: its queue of requests, which the callers fill and the connection's task empties.
 #[derive(Default)]
 struct Line {
     queue: Mutex<Queue>,
@@ -105,8 +106,8 @@ struct Queue {
     rounds: Vec<Arc<Round>>,
 }
 
-/// One request to all masters. The lower half of the counter counts all answers, the upper half only the positive
-/// answers.
+/// One request to all masters. The lower 16 bits of `votes` count all answers, and the upper bits count only the
+/// positive answers.
 struct Round {
     votes: AtomicUsize,
     quorum: usize,
@@ -170,7 +171,7 @@ impl Wire {
         }
     }
 
-    /// Acquires the lock. Returns its value if a majority granted it.
+    /// Acquires the lock. Returns the value of the lock key, or `None` if no majority granted the lock.
     pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
         let token = fresh_token();
         let ttl = ttl.as_millis().to_string();

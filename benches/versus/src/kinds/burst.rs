@@ -11,8 +11,8 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The operation that a task repeats. It returns how long the task held the lock, or zero if the task did not get the
-/// lock.
+/// The operation that a task repeats. Its argument is the number of the task. It returns how long the task held a lock,
+/// or zero if the operation holds no lock.
 type Once = Arc<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Duration> + Send>> + Send + Sync>;
 
 /// The measurements of many concurrent tasks.
@@ -166,8 +166,8 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // With many tasks, each task that takes a unit waits for the quota's lock, and then works while it holds the
-        // lock. `beyond` is the time of that work, in seconds.
+        // With many tasks, each task that takes a unit of the quota waits for the quota's lock, and then works while it
+        // holds the lock. `beyond` is the time of that work, in seconds.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);

@@ -15,8 +15,8 @@ use crate::goal::Bound;
 /// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// The number of further holds per turn, by an owner that already holds the lock in this client. Each such hold takes
-/// far less than a microsecond.
+/// The number of further holds per turn, by an owner that already holds the lock in this client. Such a hold sends no
+/// command, and takes far less than a microsecond.
 const LOCAL: usize = 2_000;
 
 /// The operations that are measured in turn.
@@ -59,8 +59,8 @@ struct Turns {
 struct Bench {
     redlock: Redlock,
     quota: Quota,
-    /// The handle of the owner in this client. The owner has another handle in the client that holds the lock all the
-    /// time.
+    /// The handle of the owner in the client `redlock`. The owner's other handle, `local`, belongs to the client that
+    /// holds the lock all the time.
     owner: Owner,
     local: Owner,
     held: OwnedGuard,
@@ -174,7 +174,8 @@ async fn release_all(guards: Vec<LockGuard>) {
 pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) -> Vec<Figure> {
     let bench = Bench::new(at).await;
     let mut seen: [Turns; ALL.len()] = Default::default();
-    // All scripts are loaded now, so the commands per cycle can be counted.
+    // The first turn of each operation only warms up, for example the script cache. The commands of later turns are
+    // counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work, false).await;
         // Take the minimum of several turns. In some turns, renewals of the locks that are held all the time add
