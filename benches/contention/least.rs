@@ -82,7 +82,9 @@ fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
 }
 
 async fn connected(address: &str) -> Rc<TcpStream> {
-    let stream = TcpStream::connect(address).await.expect("a master");
+    let stream = TcpStream::connect(address)
+        .await
+        .expect("the master must accept a connection");
     stream
         .set_nodelay(true)
         .expect("the socket option must be accepted");
@@ -99,7 +101,8 @@ impl Process {
                 came.iter().filter(|b| **b == b'+' || **b == b':').count()
             });
             let subscribe = words(&["SUBSCRIBE", channel]);
-            ear.try_write(&subscribe).expect("written");
+            ear.try_write(&subscribe)
+                .expect("the request must be written");
             // Each notification of a release contains the word `free` once, so count this word.
             listen(ear, told.clone(), |came| {
                 came.windows(4).filter(|four| four == b"free").count()
@@ -119,7 +122,9 @@ impl Process {
     async fn ask(&self, request: &[u8]) {
         self.yes.count.set(0);
         for master in &self.masters {
-            let len = master.try_write(request).expect("written");
+            let len = master
+                .try_write(request)
+                .expect("the request must be written");
             assert_eq!(len, request.len());
         }
         self.yes.reaches(self.quorum).await;
@@ -133,12 +138,16 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
     let load = words(&["SCRIPT", "LOAD", RELEASE]);
     // The reply to SCRIPT LOAD begins with neither `+` nor `:`, so it is not counted as a positive reply.
     for master in &process.masters {
-        master.try_write(&load).expect("written");
+        master
+            .try_write(&load)
+            .expect("the request must be written");
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
     println!("ready");
     let mut line = String::new();
-    std::io::stdin().read_line(&mut line).expect("go");
+    std::io::stdin()
+        .read_line(&mut line)
+        .expect("the start command must arrive");
     let token = format!("{:032}", std::process::id());
     let take = words(&["SET", RESOURCE, &token, "NX", "PX", "10000"]);
     let next = channel(1 - this);

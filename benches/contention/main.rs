@@ -114,8 +114,8 @@ fn main() {
             seen.push(measure(&masters, arrangement));
         }
     }
-    masters[3].stop().expect("stopped");
-    masters[4].stop().expect("stopped");
+    masters[3].stop().expect("the master must stop");
+    masters[4].stop().expect("the master must stop");
     seen.push((0..rounds).map(|_| measure(&masters, &STOPPED)).collect());
     // Take the round with the median cost, because other processes on the machine disturb single rounds.
     let middle = |mut rounds: Vec<Figures>| {
@@ -211,7 +211,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     let &(name, processes, tasks, mode, pause) = arrangement;
     let turns = (processes * tasks).max(200);
     let urls = masters.urls().join(",");
-    let program = std::env::current_exe().expect("this program");
+    let program = std::env::current_exe().expect("the path of this program must be known");
     let mut children: Vec<_> = (0..processes)
         .map(|process| {
             let share = (turns / processes).to_string();
@@ -221,15 +221,16 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
-                .expect("a worker")
+                .expect("the worker must start")
         })
         .collect();
     // All workers connect first, and then begin together.
     let mut readers = Vec::new();
     for child in &mut children {
-        let mut reader = std::io::BufReader::new(child.stdout.take().expect("piped"));
+        let mut reader = std::io::BufReader::new(child.stdout.take().expect("the pipe must exist"));
         let mut line = String::new();
-        std::io::BufRead::read_line(&mut reader, &mut line).expect("ready");
+        std::io::BufRead::read_line(&mut reader, &mut line)
+            .expect("the worker must print that it is ready");
         readers.push(reader);
     }
     // The hand-written minimum sends the command SET itself. The library calls SET only inside scripts here, so for the
@@ -239,19 +240,25 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
         child
             .stdin
             .take()
-            .expect("piped")
+            .expect("the pipe must exist")
             .write_all(b"go\n")
-            .expect("begins");
+            .expect("the worker must read the start command");
     }
     let mut seen: Vec<Turn> = Vec::new();
     for (process, reader) in readers.into_iter().enumerate() {
         for line in std::io::BufRead::lines(reader) {
-            let line = line.expect("text");
-            let mut fields = line
-                .split(' ')
-                .map(|field| field.parse::<u64>().expect("a number"));
-            let mut next = || fields.next().expect("five fields");
-            let task = process * tasks + usize::try_from(next()).expect("small");
+            let line = line.expect("the worker must print text");
+            let mut fields = line.split(' ').map(|field| {
+                field
+                    .parse::<u64>()
+                    .expect("each field and argument must be a number")
+            });
+            let mut next = || {
+                fields
+                    .next()
+                    .expect("each line of a worker must have five fields")
+            };
+            let task = process * tasks + usize::try_from(next()).expect("the task number must fit");
             seen.push(Turn {
                 task,
                 granted_in: next(),
@@ -262,7 +269,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
         }
     }
     for child in &mut children {
-        assert!(child.wait().expect("ends").success());
+        assert!(child.wait().expect("the worker must end").success());
     }
     let counts = Counts::read(masters, mode == "least").since(before);
     figures(name, seen, (processes, tasks), counts)
@@ -322,19 +329,29 @@ fn worker(args: &[String]) {
     let [urls, tasks, turns, mode, process, pause] = args else {
         panic!("the arguments must be --worker URLS TASKS TURNS MODE PROCESS PAUSE")
     };
-    let pause = Duration::from_millis(pause.parse().expect("a number"));
-    let tasks: usize = tasks.parse().expect("a number");
-    let turns: usize = turns.parse().expect("a number");
+    let pause = Duration::from_millis(
+        pause
+            .parse()
+            .expect("each field and argument must be a number"),
+    );
+    let tasks: usize = tasks
+        .parse()
+        .expect("each field and argument must be a number");
+    let turns: usize = turns
+        .parse()
+        .expect("each field and argument must be a number");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a runtime");
+        .expect("the async runtime must start");
     if mode == "least" {
         let addresses: Vec<&str> = urls
             .split(',')
             .map(|url| url.trim_start_matches("redis://"))
             .collect();
-        let this = process.parse().expect("a number");
+        let this = process
+            .parse()
+            .expect("each field and argument must be a number");
         let work = least::work(&addresses, this, turns);
         return print_turns(tokio::task::LocalSet::new().block_on(&runtime, work));
     }
@@ -348,16 +365,18 @@ fn worker(args: &[String]) {
         } else {
             builder
         };
-        let redlock = builder.build().expect("good settings");
+        let redlock = builder.build().expect("the settings must be valid");
         redlock
             .acquire("warm-up")
             .await
-            .expect("a quorum")
+            .expect("a majority must grant the lock")
             .release()
             .await;
         println!("ready");
         let mut line = String::new();
-        std::io::stdin().read_line(&mut line).expect("go");
+        std::io::stdin()
+            .read_line(&mut line)
+            .expect("the start command must arrive");
         let left = Arc::new(AtomicIsize::new(turns as isize));
         let mut running = tokio::task::JoinSet::new();
         for task in 0..tasks {
@@ -381,7 +400,10 @@ async fn take_turns(
 ) -> Vec<Turn> {
     let mut taken = Vec::new();
     while left.fetch_sub(1, Ordering::Relaxed) > 0 {
-        let guard = redlock.acquire(RESOURCE).await.expect("its turn");
+        let guard = redlock
+            .acquire(RESOURCE)
+            .await
+            .expect("the lock must be granted in time");
         let obtained = Instant::now().as_nanos();
         let granted_in = granted_in(&guard);
         tokio::time::sleep(HOLD).await;
@@ -423,6 +445,6 @@ fn print_turns(taken: Vec<Turn>) {
             "{} {} {} {} {}",
             turn.task, turn.granted_in, turn.obtained, turn.releasing, turn.order
         )
-        .expect("written");
+        .expect("the turn must be printed");
     }
 }

@@ -236,7 +236,9 @@ mod tests {
     fn only_kills_and_stops_are_injected_between_steps_close_and_open() {
         let sets: [&[usize]; 1] = [&[0, 1, 2]];
         let mut hazards = hazards();
-        let fault = hazards.on_masters(Moment::Closed, &sets).expect("one");
+        let fault = hazards
+            .on_masters(Moment::Closed, &sets)
+            .expect("a fault must be drawn");
         assert!(BETWEEN.contains(&fault.kind.name()), "{fault:?}");
         assert!(
             hazards.on_masters(Moment::Closed, &sets).is_none(),
@@ -252,7 +254,10 @@ mod tests {
             "clock-back",
             "amnesia",
         ] {
-            assert!(check(&[name.parse().expect("a fault")]).is_err(), "{name}");
+            assert!(
+                check(&[name.parse().expect("the name must be that of a fault")]).is_err(),
+                "{name}"
+            );
         }
     }
 }

@@ -387,7 +387,7 @@ mod tests {
         summary.obtained = named.collect();
         Cell {
             workloads: workloads.to_vec(),
-            kind: "kill".parse().expect("a fault"),
+            kind: "kill".parse().expect("the name must be that of a fault"),
             nodes: vec![NodeKind::Redis; 3],
             order: Order::Fair,
             summary,
@@ -421,7 +421,7 @@ mod tests {
         assert!(text.contains("| kinds | kill | 3 | fair | holds | 0 | 23 | 0 | 0 | unknown |"));
         let (_, only) = text
             .split_once("the scenario allowed violations:")
-            .expect("that list");
+            .expect("the report must have the list of runs");
         assert!(!only.contains("| lock |"), "{text}");
     }
 }

@@ -222,7 +222,7 @@ mod tests {
             ..Scenario::default().over(&mix)
         };
         let plan = schedule(&scenario);
-        let last = plan.last().expect("some").at;
+        let last = plan.last().expect("the schedule must not be empty").at;
         assert!(
             last > Duration::from_secs(100),
             "the schedule must last longer, but ends at {last:?}"

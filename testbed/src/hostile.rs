@@ -609,7 +609,9 @@ mod tests {
             );
         }
         let two = [&whole[..], b"*1\r\n$4\r\nPING\r\n"].concat();
-        let (command, len) = parse(&two).unwrap().expect("a command");
+        let (command, len) = parse(&two)
+            .unwrap()
+            .expect("the first command must be complete");
         assert_eq!(command, [b"ECHO".to_vec(), b"a\r\n".to_vec()]);
         assert_eq!(len, whole.len());
         assert!(parse(b"PING\r\n").is_err());

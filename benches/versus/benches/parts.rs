@@ -78,7 +78,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a runtime")
+        .expect("the async runtime must start")
 }
 
 /// Runs `times` cycles of acquire and release on one lock.
@@ -86,7 +86,10 @@ fn cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
     runtime.block_on(async {
         let started = Instant::now();
         for _ in 0..times {
-            let guard = redlock.acquire("bench").await.expect("granted");
+            let guard = redlock
+                .acquire("bench")
+                .await
+                .expect("the lock must be granted");
             black_box(guard.release().await);
         }
         started.elapsed()
@@ -107,7 +110,7 @@ fn core(c: &mut Criterion) {
             ("default", yes(masters, true)),
         ];
         for (setting, builder) in settings {
-            let redlock = builder.build().expect("good settings");
+            let redlock = builder.build().expect("the settings must be valid");
             group.bench_function(BenchmarkId::new(setting, masters), |b| {
                 b.iter_custom(|times| cycles(&runtime, &redlock, times));
             });
@@ -170,7 +173,9 @@ struct Tally {
 
 impl ReplySink for Tally {
     fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
-        black_box(&answer).as_ref().expect("an answer");
+        black_box(&answer)
+            .as_ref()
+            .expect("the request must not fail");
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.done.notify_one();
         }
@@ -192,7 +197,7 @@ fn actor(c: &mut Criterion) {
                 })
             });
             let settings = Redlock::builder().dial(dial);
-            let node = connect("redis://pipe", &settings).expect("good settings");
+            let node = connect("redis://pipe", &settings).expect("the settings must be valid");
             let tally = Arc::new(Tally::default());
             let mut n: u128 = 0;
             group.throughput(Throughput::Elements(burst));
@@ -225,8 +230,13 @@ fn actor(c: &mut Criterion) {
 fn guard(c: &mut Criterion) {
     let mut group = c.benchmark_group("guard");
     let runtime = runtime();
-    let redlock = yes(5, true).build().expect("good settings");
-    let guard = runtime.block_on(async { redlock.acquire("bench").await.expect("granted") });
+    let redlock = yes(5, true).build().expect("the settings must be valid");
+    let guard = runtime.block_on(async {
+        redlock
+            .acquire("bench")
+            .await
+            .expect("the lock must be granted")
+    });
     let _inside = runtime.enter();
     group.bench_function("is_valid", |b| b.iter(|| black_box(guard.is_valid())));
     group.bench_function("valid_until", |b| b.iter(|| black_box(guard.valid_until())));
@@ -239,7 +249,10 @@ fn guard(c: &mut Criterion) {
             runtime_less(async {
                 let started = Instant::now();
                 for _ in 0..times {
-                    guard.extend(Duration::from_secs(10)).await.expect("kept");
+                    guard
+                        .extend(Duration::from_secs(10))
+                        .await
+                        .expect("the extension must succeed");
                 }
                 started.elapsed()
             })
@@ -260,11 +273,16 @@ fn wheel(c: &mut Criterion) {
     let mut group = c.benchmark_group("renewal task: acquire and release one more lock");
     let runtime = runtime();
     for held in [0, 1_000, 10_000, 100_000] {
-        let redlock = yes(5, true).build().expect("good settings");
+        let redlock = yes(5, true).build().expect("the settings must be valid");
         let guards: Vec<LockGuard> = runtime.block_on(async {
             let mut guards = Vec::with_capacity(held);
             for n in 0..held {
-                guards.push(redlock.acquire(format!("held:{n}")).await.expect("granted"));
+                guards.push(
+                    redlock
+                        .acquire(format!("held:{n}"))
+                        .await
+                        .expect("the lock must be granted"),
+                );
             }
             guards
         });

@@ -195,12 +195,13 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
         );
     }
     let started = Instant::now();
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(&part.args)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the process of the part must start");
-    let mut out = child.stdout.take().expect("piped");
+    let mut child =
+        Command::new(std::env::current_exe().expect("the path of this program must be known"))
+            .args(&part.args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the process of the part must start");
+    let mut out = child.stdout.take().expect("the pipe must exist");
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = out.read_to_end(&mut bytes);

@@ -159,11 +159,11 @@ impl Contender {
             Name::WireDefault => {
                 let asked = Asked::by(&at.sockets, async {
                     let redlock = settings(Name::Default, &at.urls).build();
-                    let redlock = redlock.expect("good settings");
+                    let redlock = redlock.expect("the settings must be valid");
                     redlock
                         .acquire("wire-default:look")
                         .await
-                        .expect("free")
+                        .expect("the lock must be free")
                         .release()
                         .await;
                     redlock
@@ -171,7 +171,11 @@ impl Contender {
                 Self::Wire(Wire::connect(&at.sockets, Some(&asked.await)).await)
             }
             Name::Rslock => Self::Rslock(rslock::LockManager::new(at.urls.clone())),
-            _ => Self::Quorate(settings(name, &at.urls).build().expect("good settings")),
+            _ => Self::Quorate(
+                settings(name, &at.urls)
+                    .build()
+                    .expect("the settings must be valid"),
+            ),
         };
         let resource = format!("{}:warm-up", name.prefix());
         let warm = client

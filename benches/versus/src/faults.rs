@@ -64,12 +64,12 @@ impl Trouble {
         match self {
             Self::Stopped(n) => {
                 for master in masters.iter().skip(MASTERS - n) {
-                    master.stop().expect("stopped");
+                    master.stop().expect("the master must stop");
                 }
             }
             Self::Dead(n) => {
                 for master in masters.iter().skip(MASTERS - n) {
-                    master.kill().expect("killed");
+                    master.kill().expect("the master must die");
                 }
             }
             Self::Slow(n) => {
@@ -87,13 +87,13 @@ impl Trouble {
         match self {
             Self::Stopped(n) => {
                 for master in masters.iter().skip(MASTERS - n) {
-                    master.cont().expect("goes on");
+                    master.cont().expect("the master must resume");
                 }
             }
             Self::Dead(n) => {
                 for master in masters.iter().skip(MASTERS - n) {
-                    master.restart().expect("restarted");
-                    master.wait_ready().expect("ready");
+                    master.restart().expect("the master must restart");
+                    master.wait_ready().expect("the master must become ready");
                 }
             }
             Self::Slow(_) => {}
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) {
     let proxies: Vec<Proxy> = masters
         .iter()
         .skip(3)
-        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .map(|master| Proxy::start(master.addr()).expect("the proxy must start"))
         .collect();
     let runtime = runtime(false);
     let names: Vec<Name> = [Name::Classic, Name::Fenced, Name::Default, Name::Rslock]
@@ -238,25 +238,37 @@ type Event = fn(&Masters);
 /// The changes of the masters, which are made one after the other.
 const EVENTS: [(&str, Event); 7] = [
     ("nothing happens", |_| {}),
-    ("one of five dies", |m| m[4].kill().expect("killed")),
-    ("a second dies", |m| m[3].kill().expect("killed")),
-    ("one returns", |m| m[4].restart().expect("started")),
-    ("the other returns", |m| m[3].restart().expect("started")),
-    ("one is stopped", |m| m[4].stop().expect("stopped")),
-    ("it goes on", |m| m[4].cont().expect("goes on")),
+    ("one of five dies", |m| {
+        m[4].kill().expect("the master must die")
+    }),
+    ("a second dies", |m| {
+        m[3].kill().expect("the master must die")
+    }),
+    ("one returns", |m| {
+        m[4].restart().expect("the master must restart")
+    }),
+    ("the other returns", |m| {
+        m[3].restart().expect("the master must restart")
+    }),
+    ("one is stopped", |m| {
+        m[4].stop().expect("the master must stop")
+    }),
+    ("it goes on", |m| {
+        m[4].cont().expect("the master must resume")
+    }),
 ];
 
 /// Measures the longest time without a grant for a client that tries to acquire locks without a pause, while masters
 /// die and return.
 fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
-    let masters = Arc::new(Masters::start(MASTERS).expect("masters"));
+    let masters = Arc::new(Masters::start(MASTERS).expect("the masters must start"));
     let mut seen = vec![Vec::new(); EVENTS.len()];
     let mut back = Vec::new();
     runtime.block_on(async {
         for _ in 0..rounds {
             let client = settings(Name::Default, &masters.urls())
                 .build()
-                .expect("good settings");
+                .expect("the settings must be valid");
             for ((_, event), seen) in EVENTS.iter().zip(&mut seen) {
                 let pause = longest_pause(&client, &masters, *event).await;
                 seen.push(pause.as_secs_f64() * 1e3);
@@ -293,15 +305,15 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
     let client = settings(Name::Default, &masters.urls())
         .wait(Wait::Forever)
         .build()
-        .expect("good settings");
+        .expect("the settings must be valid");
     client
         .acquire("gap")
         .await
-        .expect("healthy")
+        .expect("healthy masters must grant the lock")
         .release()
         .await;
     for master in masters.iter().skip(2) {
-        master.kill().expect("killed");
+        master.kill().expect("the master must die");
     }
     let waiting = tokio::spawn(async move {
         let guard = client
@@ -316,16 +328,18 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
     let returned = tokio::task::spawn_blocking({
         let masters = masters.clone();
         move || {
-            masters[2].restart().expect("started");
-            masters[2].wait_ready().expect("ready");
+            masters[2].restart().expect("the master must restart");
+            masters[2]
+                .wait_ready()
+                .expect("the master must become ready");
             Instant::now()
         }
     });
-    let returned = returned.await.expect("no panic");
-    let served = waiting.await.expect("no panic");
+    let returned = returned.await.expect("the task must not panic");
+    let served = waiting.await.expect("the task must not panic");
     for master in masters.iter().skip(3) {
-        master.restart().expect("started");
-        master.wait_ready().expect("ready");
+        master.restart().expect("the master must restart");
+        master.wait_ready().expect("the master must become ready");
     }
     served.saturating_duration_since(returned)
 }
@@ -356,8 +370,8 @@ async fn longest_pause(
     let masters = masters.clone();
     tokio::task::spawn_blocking(move || event(&masters))
         .await
-        .expect("no panic");
+        .expect("the task must not panic");
     tokio::time::sleep(Duration::from_millis(900)).await;
     done.store(true, Ordering::Relaxed);
-    worker.await.expect("no panic")
+    worker.await.expect("the task must not panic")
 }

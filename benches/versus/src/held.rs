@@ -230,7 +230,8 @@ pub(crate) struct Hold {
 
 impl Hold {
     fn command(&self, masters: &Masters) -> Command {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        let mut command =
+            Command::new(std::env::current_exe().expect("the path of this program must be known"));
         command.args(["holder", "--urls", &masters.urls().join(",")]);
         if let Some(ms) = self.node_timeout_ms {
             command.args(["--node-timeout-ms", &ms.to_string()]);
@@ -253,12 +254,13 @@ impl Hold {
         let mut child = command
             .stdout(std::process::Stdio::piped())
             .spawn()
-            .expect("a holder");
-        let mut out = std::io::BufReader::new(child.stdout.take().expect("piped"));
+            .expect("the holder process must start");
+        let mut out = std::io::BufReader::new(child.stdout.take().expect("the pipe must exist"));
         let mut line = String::new();
         let mut next = || {
             line.clear();
-            std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+            std::io::BufRead::read_line(&mut out, &mut line)
+                .expect("the holder process must print a line");
             line.clone()
         };
         assert_eq!(next().trim(), "steady");
@@ -272,7 +274,7 @@ impl Hold {
         let full = master_memory(masters);
         let seen: Seen =
             serde_json::from_str(&next()).expect("the process must print its measurements as JSON");
-        child.wait().expect("ends");
+        child.wait().expect("the holder process must end");
         assert_eq!(
             seen.acquired, self.count,
             "{:?} must acquire all locks",
@@ -312,7 +314,10 @@ pub(crate) fn holder(args: &HolderArgs) {
             renewing(&urls, args).await
         }
     });
-    println!("{}", serde_json::to_string(&seen).expect("plain numbers"));
+    println!(
+        "{}",
+        serde_json::to_string(&seen).expect("the measurements must be written as JSON")
+    );
 }
 
 async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
@@ -323,7 +328,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     if args.without_notes {
         builder = builder.note(None);
     }
-    let redlock = builder.build().expect("good settings");
+    let redlock = builder.build().expect("the settings must be valid");
     // Acquire some locks first, so that buffers and script caches are allocated before memory is measured.
     drop(take(&redlock, "warm", 256).await);
     redlock.flush().await;
@@ -408,7 +413,12 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
         .map(|n| {
             let redlock = redlock.clone();
             let resource = format!("{what}:{n}");
-            async move { redlock.acquire(resource).await.expect("free") }
+            async move {
+                redlock
+                    .acquire(resource)
+                    .await
+                    .expect("the lock must be free")
+            }
         })
         .buffer_unordered(64)
         .collect()
@@ -435,7 +445,10 @@ async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
     let mut held: Vec<(String, String)> = Vec::with_capacity(args.count);
     for n in 0..args.count {
         let resource = format!("held:{n}");
-        let token = floor.acquire(&resource, TTL * 6).await.expect("free");
+        let token = floor
+            .acquire(&resource, TTL * 6)
+            .await
+            .expect("the lock must be free");
         held.push((resource, token));
     }
     let taken = own_memory().saturating_sub(before);

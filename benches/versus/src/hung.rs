@@ -67,9 +67,9 @@ pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
 
 async fn turn(client: &Arc<Contender>, name: Name, masters: &Masters) -> Rates {
     let (healthy, before) = rush(client, name, TASKS, TURN).await;
-    masters[4].stop().expect("stopped");
+    masters[4].stop().expect("the master must stop");
     let (hung, after) = rush(client, name, TASKS, TURN).await;
-    masters[4].cont().expect("goes on");
+    masters[4].cont().expect("the master must resume");
     let rate = |cycles: u64| cycles as f64 / TURN.as_secs_f64();
     Rates {
         healthy: rate(healthy),

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) {
             Masters::start(5).expect("the masters must start (is redis-server installed?)");
         let proxies: Vec<Proxy> = masters
             .iter()
-            .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+            .map(|master| Proxy::start(master.addr()).expect("the proxy must start"))
             .collect();
         let tally = Arc::new(Tally::default());
         let runtime = runtime(false);
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) {
                 running.join_all().await;
             });
             tally.over.store(true, Ordering::Relaxed);
-            chaos.join().expect("no panic")
+            chaos.join().expect("the task must not panic")
         });
         let took = started.elapsed();
         let at_once = keys(&masters);
@@ -119,7 +119,7 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
         .heartbeat(Duration::from_millis(500))
         .wait(Wait::For(Duration::from_secs(2)))
         .build()
-        .expect("good settings")
+        .expect("the settings must be valid")
 }
 
 /// Waits for all background releases, and returns the number of keys that are left.
@@ -219,9 +219,9 @@ fn torment(masters: &Masters, proxies: &[Proxy], tally: &Tally) -> usize {
         let brief = Duration::from_millis(20 + dice.roll(150));
         match dice.roll(5) {
             0 => {
-                masters[victim].stop().expect("stopped");
+                masters[victim].stop().expect("the master must stop");
                 std::thread::sleep(brief);
-                masters[victim].cont().expect("goes on");
+                masters[victim].cont().expect("the master must resume");
             }
             1 => proxies[victim].reset_all(),
             2 => {

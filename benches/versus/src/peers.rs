@@ -111,17 +111,23 @@ impl Round {
 
 impl Peer {
     fn start(spec: &str, urls: &str) -> Option<Self> {
-        let (name, command) = spec.split_once('=').expect("NAME=COMMAND");
+        let (name, command) = spec
+            .split_once('=')
+            .expect("--peer must have the form NAME=COMMAND");
         let mut words = command.split_whitespace();
-        let mut child = Command::new(words.next().expect("a command"))
-            .args(words)
-            .arg(urls)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the peer must start");
-        let say = child.stdin.take().expect("piped");
-        let hear = BufReader::new(child.stdout.take().expect("piped"));
+        let mut child = Command::new(
+            words
+                .next()
+                .expect("the command of --peer must not be empty"),
+        )
+        .args(words)
+        .arg(urls)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the peer must start");
+        let say = child.stdin.take().expect("the pipe must exist");
+        let hear = BufReader::new(child.stdout.take().expect("the pipe must exist"));
         let mut peer = Self {
             name: name.to_owned(),
             child,
@@ -175,10 +181,10 @@ impl Party {
             }
             Self::Elsewhere(peer) => {
                 let seen = peer.ask::<SeenAlone>(&format!("alone {}", args.cycles));
-                round.alone(&seen.expect("an answer").samples());
+                round.alone(&seen.expect("the peer must answer").samples());
                 for &tasks in &args.tasks {
                     let ask = format!("burst {tasks} {}", time.as_millis());
-                    let seen: SeenCrowd = peer.ask(&ask).expect("an answer");
+                    let seen: SeenCrowd = peer.ask(&ask).expect("the peer must answer");
                     round.rates.push(seen.cycles as f64 / seen.seconds);
                     round.cpu.push(1e6 * seen.cpu / seen.cycles as f64);
                     round.failed += seen.failed;

@@ -49,7 +49,10 @@ pub(crate) fn runtime(current_thread: bool) -> Runtime {
         builder.worker_threads(2);
         builder
     };
-    builder.enable_all().build().expect("a runtime")
+    builder
+        .enable_all()
+        .build()
+        .expect("the async runtime must start")
 }
 
 /// The figures of many concurrent tasks in one round.
@@ -92,7 +95,7 @@ pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) ->
         seen
     };
     // Run on a worker of the runtime, not on the thread that drives `block_on`.
-    tokio::spawn(work).await.expect("no panic")
+    tokio::spawn(work).await.expect("the task must not panic")
 }
 
 /// Lets `tasks` tasks acquire and release locks for `time`, each task a lock of its own. Returns the number of cycles
@@ -187,7 +190,7 @@ async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
         seen.sort();
         seen
     };
-    let seen = tokio::spawn(work).await.expect("no panic");
+    let seen = tokio::spawn(work).await.expect("the task must not panic");
     over.store(true, Ordering::Relaxed);
     running.join_all().await;
     seen

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) {
         Masters::start(args.ms.len()).expect("the masters must start (is redis-server installed?)");
     let proxies: Vec<Proxy> = masters
         .iter()
-        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .map(|master| Proxy::start(master.addr()).expect("the proxy must start"))
         .collect();
     let at = Addresses {
         urls: masters
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) {
                         .node_timeout(Duration::from_millis(2 * slowest + 50))
                         .connect_timeout(Duration::from_millis(10 * slowest + 500))
                         .build()
-                        .expect("good settings"),
+                        .expect("the settings must be valid"),
                 ),
                 _ => Contender::connect(name, &at).await,
             };

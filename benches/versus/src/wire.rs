@@ -41,16 +41,25 @@ impl Asked {
     /// Observes the first of these masters with MONITOR while a client connects, and records the scripts that the
     /// client loads.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
-        let connection = || Connection::tcp(addresses[0], PATIENCE).expect("connected");
+        let connection =
+            || Connection::tcp(addresses[0], PATIENCE).expect("the connection must be made");
         let mut monitor = connection();
-        assert!(monitor.command(&["MONITOR"]).expect("an answer").is_ok());
+        assert!(
+            monitor
+                .command(&["MONITOR"])
+                .expect("the master must answer")
+                .is_ok()
+        );
         connect.await;
         let seen = connection().command(&["ECHO", "seen"]);
-        assert_eq!(seen.expect("an answer"), "seen".into());
+        assert_eq!(seen.expect("the master must answer"), "seen".into());
         let (mut acquire, mut release) = (None, None);
         loop {
-            let line = monitor.receive().expect("a line");
-            let line = line.text().expect("text").into_owned();
+            let line = monitor.receive().expect("MONITOR must print a line");
+            let line = line
+                .text()
+                .expect("the line of MONITOR must be text")
+                .into_owned();
             if line.contains("\"ECHO\" \"seen\"") {
                 break;
             }
@@ -146,7 +155,9 @@ impl Wire {
         let (mut acquire, mut release) = (None, String::new());
         let source = asked.map_or(RELEASE, |asked| &asked.release);
         for address in addresses {
-            let stream = TcpStream::connect(address).await.expect("connected");
+            let stream = TcpStream::connect(address)
+                .await
+                .expect("the connection must be made");
             stream
                 .set_nodelay(true)
                 .expect("the socket option must be accepted");

@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(events("began 10 77"), Some((10, 1)));
         assert_eq!(events("alive 12"), Some((12, 0)));
         assert_eq!(events("what is this"), None);
-        let (t, last) = heard(3, "wrote 20 5 18").expect("understood");
+        let (t, last) = heard(3, "wrote 20 5 18").expect("the line must be understood");
         assert_eq!(t, 20);
         assert_eq!(last.last(), Some(&Event::Release { op: 3, until: None }));
     }

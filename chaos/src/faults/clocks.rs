@@ -146,11 +146,13 @@ mod tests {
             ensure!(looks > 3, "off by only {looks} ms");
             Ok("off by 20 ms".to_owned())
         });
-        assert_eq!(late.expect("seen"), "off by 20 ms");
+        assert_eq!(late.expect("the drift must be observed"), "off by 20 ms");
         let never = in_time(Duration::from_millis(30), || {
             anyhow::bail!("off by only 0 ms")
         });
-        let why = never.expect_err("not seen").to_string();
+        let why = never
+            .expect_err("drift that is not observed must be an error")
+            .to_string();
         assert_eq!(why, "off by only 0 ms");
     }
 }

@@ -125,7 +125,7 @@ mod tests {
                 format!("the {redis} faults for Redis"),
             ),
         ] {
-            let text = std::fs::read_to_string(root.join(page)).expect("a page");
+            let text = std::fs::read_to_string(root.join(page)).expect("the page must be readable");
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(text.contains(&words), "{page} must contain {words:?}");
         }

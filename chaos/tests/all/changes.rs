@@ -150,7 +150,8 @@ fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
     for step in STEPS {
         assert!(told.contains(step), "{step}:\n{told}");
     }
-    let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
+    let page =
+        std::fs::read_to_string(run.out.join("timeline.html")).expect("the page must be readable");
     assert!(
         page.contains("\"name\":\"open\""),
         "the page must show the steps"
@@ -229,7 +230,11 @@ fn operator_that_skips_a_step_of_a_change_is_caught_by_a_checker() {
             ),
         );
         for checker in ["exclusion", "effects"] {
-            let finding = run.summary.findings.by(checker).expect("that checker");
+            let finding = run
+                .summary
+                .findings
+                .by(checker)
+                .expect("the checker must have run");
             assert_eq!(
                 finding.verdict,
                 Verdict::Invalid,

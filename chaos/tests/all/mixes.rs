@@ -93,14 +93,14 @@ impl Lottery {
         let timeout = Duration::from_millis(250);
         let url = |master: &Master| {
             let store = master.url(&master.addrs(), login, timeout);
-            store.unwrap_or_else(|| master.redis().expect("a Redis").url())
+            store.unwrap_or_else(|| master.redis().expect("the master must be a Redis").url())
         };
         let urls = masters.iter().map(url).collect();
         Self { masters, urls }
     }
 
     fn player(&self) -> Redlock {
-        let builder = locking::over(&self.urls).expect("URLs");
+        let builder = locking::over(&self.urls).expect("the URLs must be valid");
         let builder = builder.ttl(Duration::from_secs(1));
         let builder = builder.max_ttl(Duration::from_secs(1));
         let builder = builder.wait(Wait::For(Duration::from_secs(30)));
@@ -182,7 +182,9 @@ async fn quota_of_ten_on_two_redis_masters_and_a_database_gives_ten_prizes_despi
         return;
     }
     let runs = std::env::var("QUORATE_PRIZE_RUNS");
-    let runs: usize = runs.map_or(3, |runs| runs.parse().expect("a number"));
+    let runs: usize = runs.map_or(3, |runs| {
+        runs.parse().expect("QUORATE_PRIZE_RUNS must be a number")
+    });
     let lottery = tokio::task::block_in_place(|| Lottery::of(&nodes));
     let players: Vec<Redlock> = (0..4).map(|_| lottery.player()).collect();
     let (mut taken, mut unknown, mut while_dying) = (0, 0, 0);

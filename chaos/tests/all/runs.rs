@@ -17,7 +17,8 @@ fn mixed_faults_for_forty_seconds_break_no_promise() {
     for kind in Kind::mixed(&[NodeKind::Redis]) {
         assert!(run.landed(kind) > 0, "the fault {kind} must be injected");
     }
-    let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
+    let page =
+        std::fs::read_to_string(run.out.join("timeline.html")).expect("the page must be readable");
     assert!(
         page.contains("\"verdict\":\"valid\""),
         "the page must contain its data"
@@ -163,7 +164,11 @@ fn masters_that_lose_data_without_the_restart_guard_break_all_locks_but_no_balan
     run.must_be_valid();
     assert!(run.summary.excused > 0, "{}", text(&run.output));
     for checker in ["fencing", "ledger", "prizes", "leaders"] {
-        let finding = run.summary.findings.by(checker).expect("that checker");
+        let finding = run
+            .summary
+            .findings
+            .by(checker)
+            .expect("the checker must have run");
         assert!(finding.violations.is_empty(), "{}", text(&run.output));
     }
 }
@@ -256,7 +261,11 @@ fn masters_that_lose_data_without_the_restart_guard_break_exclusion_but_not_fenc
 #[ignore = "nightly"]
 fn waiters_are_served_in_order_and_leave_no_keys() {
     let looked = |run: &Run| {
-        let order = run.summary.findings.by("order").expect("that checker");
+        let order = run
+            .summary
+            .findings
+            .by("order")
+            .expect("the checker must have run");
         !order.looked_at.starts_with("0 times")
     };
     let run = Run::until(
@@ -279,7 +288,7 @@ fn known_bad_clients_of_plain_locks_are_caught() {
     ] {
         let verdict = |run: &Run| {
             let finding = run.summary.findings.by(checker);
-            finding.expect("that checker").verdict
+            finding.expect("the checker must have run").verdict
         };
         let run = Run::until(
             locker,
@@ -308,7 +317,11 @@ fn known_bad_clients_of_plain_locks_are_caught() {
 /// numbers of seconds. Each checker of `seen` must report a violation with the given words, and the run must fail.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
-        let finding = run.summary.findings.by(checker).expect("that checker");
+        let finding = run
+            .summary
+            .findings
+            .by(checker)
+            .expect("the checker must have run");
         let mut seen = finding.violations.iter();
         finding.verdict == Verdict::Invalid && seen.any(|one| one.what.contains(words))
     };

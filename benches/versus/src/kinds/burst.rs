@@ -74,7 +74,10 @@ fn holding(
     Arc::new(move |task| {
         let (redlock, ask) = (redlock.clone(), ask.clone());
         Box::pin(async move {
-            let guard: LockGuard = ask(&redlock, task).acquire().await.expect("in time");
+            let guard: LockGuard = ask(&redlock, task)
+                .acquire()
+                .await
+                .expect("the lock must be granted in time");
             let held = Instant::now();
             if !hold.is_zero() {
                 tokio::time::sleep(hold).await;
@@ -91,7 +94,10 @@ fn taking(redlock: &Redlock) -> Once {
     Arc::new(move |_| {
         let quota = quota.clone();
         Box::pin(async move {
-            let _ = quota.take(1).await.expect("in time");
+            let _ = quota
+                .take(1)
+                .await
+                .expect("the lock must be granted in time");
             Duration::ZERO
         })
     })
@@ -117,9 +123,12 @@ struct Bursts {
 impl Bursts {
     async fn new(at: &Addresses) -> Self {
         let settings = settings(Name::Default, &at.urls).wait(Wait::For(Duration::from_secs(60)));
-        let redlock = settings.build().expect("good settings");
+        let redlock = settings.build().expect("the settings must be valid");
         let quota = redlock.quota("burst:quota");
-        quota.create(u64::MAX).await.expect("new masters");
+        quota
+            .create(u64::MAX)
+            .await
+            .expect("the quota must be created");
         let (ms, five_ms) = (Duration::from_millis(1), Duration::from_millis(5));
         Self {
             readers: holding(&redlock, ms, |redlock, _| {

@@ -70,13 +70,19 @@ impl Bench {
     async fn new(at: &Addresses) -> Self {
         let client = || settings(Name::Default, &at.urls).build();
         let (redlock, other) = (
-            client().expect("good settings"),
-            client().expect("good settings"),
+            client().expect("the settings must be valid"),
+            client().expect("the settings must be valid"),
         );
         let quota = redlock.quota("kinds:quota");
-        quota.create(u64::MAX).await.expect("new masters");
+        quota
+            .create(u64::MAX)
+            .await
+            .expect("the quota must be created");
         let local = other.owner("order").expect("the id must be valid");
-        let held = local.acquire("kinds:order").await.expect("free");
+        let held = local
+            .acquire("kinds:order")
+            .await
+            .expect("the lock must be free");
         Self {
             quota,
             owner: redlock.owner("order").expect("the id must be valid"),
@@ -158,7 +164,7 @@ impl Bench {
         let started = Instant::now();
         for _ in 0..LOCAL {
             let hold = self.local.acquire("kinds:order").await;
-            drop(black_box(hold).expect("held"));
+            drop(black_box(hold).expect("the owner must get a further hold"));
         }
         started.elapsed().as_secs_f64() * 1e6 / LOCAL as f64
     }

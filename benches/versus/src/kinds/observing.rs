@@ -23,7 +23,7 @@ fn client(at: &Addresses, wakes: bool) -> Redlock {
     } else {
         settings.order(quorate::Order::Unordered)
     };
-    settings.build().expect("good settings")
+    settings.build().expect("the settings must be valid")
 }
 
 /// Two candidates that lead in turn.
@@ -47,7 +47,10 @@ impl Candidates {
         let election = self.elections[self.turn % 2].clone();
         self.turn += 1;
         let campaign = tokio::spawn(async move {
-            let leads = election.campaign("bench").await.expect("in time");
+            let leads = election
+                .campaign("bench")
+                .await
+                .expect("the candidate must be elected in time");
             (leads, Instant::now())
         });
         if let Some(leads) = self.leads.take() {
@@ -55,7 +58,7 @@ impl Candidates {
             tokio::time::sleep(Duration::from_millis(3)).await;
             leads.resign().await;
         }
-        let (leads, since) = campaign.await.expect("no panic");
+        let (leads, since) = campaign.await.expect("the task must not panic");
         let term = leads.term();
         self.leads = Some(leads);
         (term, since)

@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("the file to lock must be created");
-    flock(&file, FlockOperation::LockExclusive).expect("a turn");
+    flock(&file, FlockOperation::LockExclusive).expect("the lock on the file must be obtained");
     file
 }
 
@@ -34,7 +34,8 @@ impl Run {
         let summary = std::fs::read(out.join("summary.json")).unwrap_or_else(|error| {
             panic!("{name} must leave a summary ({error}):\n{}", text(&output));
         });
-        let summary = serde_json::from_slice(&summary).expect("a summary");
+        let summary =
+            serde_json::from_slice(&summary).expect("summary.json must contain a summary");
         Self {
             output,
             out,
