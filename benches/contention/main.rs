@@ -104,9 +104,7 @@ fn main() {
     let masters = Masters::start(5).expect("five masters must start (is redis-server installed?)");
     let rounds = args.iter().find_map(|arg| arg.strip_prefix("--rounds="));
     let rounds: usize = rounds.map_or(3, |rounds| {
-        rounds
-            .parse()
-            .expect("the number of rounds must be a number")
+        rounds.parse().expect("--rounds must be a number")
     });
     let mut seen: Vec<Vec<Figures>> = ARRANGEMENTS.map(|_| Vec::new()).into();
     for _ in 0..rounds {
@@ -248,11 +246,9 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     for (process, reader) in readers.into_iter().enumerate() {
         for line in std::io::BufRead::lines(reader) {
             let line = line.expect("the worker must print text");
-            let mut fields = line.split(' ').map(|field| {
-                field
-                    .parse::<u64>()
-                    .expect("each field and argument must be a number")
-            });
+            let mut fields = line
+                .split(' ')
+                .map(|field| field.parse::<u64>().expect("each field must be a number"));
             let mut next = || {
                 fields
                     .next()
@@ -329,17 +325,9 @@ fn worker(args: &[String]) {
     let [urls, tasks, turns, mode, process, pause] = args else {
         panic!("the arguments must be --worker URLS TASKS TURNS MODE PROCESS PAUSE")
     };
-    let pause = Duration::from_millis(
-        pause
-            .parse()
-            .expect("each field and argument must be a number"),
-    );
-    let tasks: usize = tasks
-        .parse()
-        .expect("each field and argument must be a number");
-    let turns: usize = turns
-        .parse()
-        .expect("each field and argument must be a number");
+    let pause = Duration::from_millis(pause.parse().expect("PAUSE must be a number"));
+    let tasks: usize = tasks.parse().expect("TASKS must be a number");
+    let turns: usize = turns.parse().expect("TURNS must be a number");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -349,9 +337,7 @@ fn worker(args: &[String]) {
             .split(',')
             .map(|url| url.trim_start_matches("redis://"))
             .collect();
-        let this = process
-            .parse()
-            .expect("each field and argument must be a number");
+        let this = process.parse().expect("PROCESS must be a number");
         let work = least::work(&addresses, this, turns);
         return print_turns(tokio::task::LocalSet::new().block_on(&runtime, work));
     }

@@ -271,7 +271,7 @@ fn replaced(text: &str) -> Result<Replaced, String> {
         text => text
             .parse()
             .map(Replaced::Some)
-            .map_err(|_| "a number, or all".into()),
+            .map_err(|_| "expected a number or all".into()),
     }
 }
 
@@ -300,7 +300,7 @@ impl Command {
 }
 
 impl RunArgs {
-    /// The changes of masters that the command line asks for, or `None` if masters are not changed.
+    /// The changes of masters that the command line requests, or `None` if masters are not changed.
     fn changes(&self) -> Option<Changes> {
         let masters = self.masters;
         let changes = match (self.replace_masters, self.grow) {

@@ -47,7 +47,7 @@ impl FromStr for Operator {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let named = Self::ALL.into_iter().find(|one| one.name() == name);
-        named.ok_or_else(|| format!("one of {}", Self::ALL.map(Self::name).join(", ")))
+        named.ok_or_else(|| format!("expected one of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 

@@ -78,10 +78,11 @@ pub enum Event {
         /// Further resources that are locked together with the first one.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         also: Vec<String>,
-        /// Whether the attempt locks exclusively, or with which holds it may share.
+        /// The mode of the attempt: exclusive, or shared with certain other holds.
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
-        /// The attempt whose hold this attempt continues in another mode. For example, a writer continues as a reader.
+        /// The number of the attempt whose hold this attempt continues in another mode, e.g. a writer that continues as
+        /// a reader. `None` if the attempt continues no hold.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         goes_on: Option<u64>,
     },
@@ -89,12 +90,12 @@ pub enum Event {
     Obtained {
         /// The number of the attempt within its client process.
         op: u64,
-        /// The fencing token.
+        /// The fencing token; `None` if the lock implementation gives none.
         token: Option<u64>,
         /// The end of the lock's validity. `None` if the client ignores losses, and so believes in the lock without
-        /// end.
+        /// end, or if the holder is a child process under `quorate run`.
         until: Option<u64>,
-        /// The slot of the semaphore, if the lock is a permit.
+        /// The slot of the semaphore; `None` if the lock is not a permit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         slot: Option<usize>,
     },
@@ -116,7 +117,7 @@ pub enum Event {
     Released {
         /// The number of the attempt within its client process.
         op: u64,
-        /// The number of masters that deleted the key.
+        /// The number of masters that deleted the lock key.
         on: usize,
         /// The number of masters whose release failed or whose reply was still outstanding.
         open: usize,
@@ -163,7 +164,8 @@ pub enum Event {
         expected: String,
         /// The content that the holder found.
         found: String,
-        /// The client and attempt that wrote the content, if the content is not the expected one.
+        /// The client and attempt that wrote the found content, or the expected content if that is newer. Empty if
+        /// neither content names its writer.
         writer: String,
     },
     /// A client's request for a prize was answered.
@@ -172,7 +174,7 @@ pub enum Event {
         op: u64,
         /// The answer: `taken`, `sold_out`, `lost` or `missing`.
         answer: String,
-        /// The number of units left after the answer.
+        /// The number of units left after the answer; `None` if the answer is `lost` or `missing`.
         left: Option<u64>,
     },
     /// The operator created a quota.
@@ -186,7 +188,7 @@ pub enum Event {
     Followed {
         /// The leader's term; `None` if no leader is known.
         term: Option<u64>,
-        /// The leader's name: its client and attempt.
+        /// The leader's name: its client and attempt. `None` if no leader is known.
         leader: Option<String>,
     },
     /// The bank has moved money. Recorded by the bank itself.
@@ -218,8 +220,8 @@ pub enum Event {
         /// The largest token that the register has seen.
         highest: u64,
     },
-    /// A client did not run normally for a while: it blocked its runtime, dropped futures, or was stalled by the
-    /// machine.
+    /// A client was disturbed: it blocked its runtime, dropped futures, or was stalled by the machine. The event is
+    /// recorded at the end of the disturbance.
     Suffered {
         /// The kind of disturbance, e.g. [`STALLED`].
         what: String,
@@ -228,7 +230,7 @@ pub enum Event {
     },
     /// Threads of a client waited for a CPU, by the kernel's count.
     Starved {
-        /// The start of the interval in which threads waited. It ends at the time of this history line.
+        /// The start of the interval in which threads waited. The interval ends at the time of this history line.
         since: u64,
         /// The sum of the waiting times of all threads, in nanoseconds.
         waited: u64,
@@ -300,11 +302,12 @@ pub enum Event {
     Calm,
     /// Clients were asked to finish.
     Finish,
-    /// A client ended as it was asked to; every request that it had sent was answered.
+    /// A client has finished its work and ends, as the driver asked it to do.
     Bye,
     /// The keys on a master after the clients have ended.
     Keys {
-        /// When the keys were read: `at-once`, `after-ttl`, or `after-notes`.
+        /// When the keys were read after the clients had ended: `at-once`, `after-ttl` (one TTL later), or
+        /// `after-notes` (when every holder's note must have expired).
         when: String,
         /// The keys of locks and queues that are left.
         left: Vec<String>,

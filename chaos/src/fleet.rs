@@ -199,7 +199,7 @@ impl Fleet {
     /// If the client does not start.
     pub fn send(&mut self, index: usize, change: impl FnOnce(&mut Settings)) -> anyhow::Result<()> {
         let member = self.member(index)?;
-        ensure!(!member.running, "it still runs");
+        ensure!(!member.running, "the client still runs");
         let (mut settings, life) = (member.settings.clone(), member.life + 1);
         if settings.guarding == Guarding::AfterFirstContact {
             settings.guarding = Guarding::On;
@@ -390,7 +390,7 @@ fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// The resident memory in bytes and the number of open file descriptors of a process.
+/// The resident memory in bytes and the number of open file descriptors of a process. `None` if the process has ended.
 pub fn usage(pid: u32) -> Option<(u64, u64)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let resident = status

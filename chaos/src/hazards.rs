@@ -41,7 +41,7 @@ pub fn usual() -> Vec<Kind> {
 ///
 /// # Errors
 ///
-/// If one of these faults cannot.
+/// If one of these faults cannot be injected: its name.
 pub fn check(faults: &[Kind]) -> anyhow::Result<()> {
     for kind in faults {
         let ways = matches!(kind.needs, Needs::Nothing | Needs::Proxies);
@@ -121,7 +121,8 @@ impl Hazards {
         None
     }
 
-    /// Draws the next fault for one of these idle clients. Returns `None` until that fault is due.
+    /// Draws the next fault for one of these idle clients. Returns `None` if that fault is not due yet, or if an
+    /// earlier fault affects all of these clients.
     pub fn on_clients(&mut self, idle: &[usize]) -> Option<Injection> {
         let now = Instant::now();
         let free: Vec<usize> = idle
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_during_a_change_leave_a_majority_of_old_and_of_next_masters() {
+    fn faults_during_a_change_leave_a_majority_of_old_and_of_next_masters_unaffected() {
         let sets: [&[usize]; 2] = [&[0, 1, 2, 3, 4], &[1, 2, 3, 4, 5]];
         let mut hazards = hazards();
         let mut hit: Vec<usize> = Vec::new();
@@ -247,7 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn fault_that_hits_one_client_or_a_majority_is_refused_while_masters_are_replaced() {
+    fn fault_of_a_majority_a_clock_or_the_network_of_one_client_is_refused_while_masters_are_replaced()
+     {
         for name in [
             "partition-client",
             "partition-majority",

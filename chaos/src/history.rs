@@ -161,30 +161,32 @@ pub struct Attempt {
     pub resource: String,
     /// Further resources that the attempt locks together with the first one.
     pub also: Vec<String>,
-    /// Whether the attempt locks exclusively, or with which holds it may share.
+    /// The mode of the attempt: exclusive, or shared with certain other holds.
     pub claim: Claim,
     /// The number of the attempt whose hold this attempt continues in another mode, e.g. a writer that becomes a
-    /// reader.
+    /// reader. `None` if the attempt continues no hold.
     pub goes_on: Option<u64>,
     /// The time at which the attempt began.
     pub began: u64,
-    /// The time at which the lock was obtained.
+    /// The time at which the lock was obtained; `None` if it was not.
     pub obtained: Option<u64>,
-    /// The fencing token of the lock, if the attempt obtained one.
+    /// The fencing token of the lock; `None` if the attempt obtained no lock, or a lock without a token.
     pub token: Option<u64>,
-    /// The slot of the semaphore, if the hold is a permit.
+    /// The slot of the semaphore; `None` if the hold is not a permit.
     pub slot: Option<usize>,
-    /// For a request for a prize: the time of the reply, the reply, and how many prizes were left.
+    /// For a request for a prize: the time of the reply, the reply, and the number of prizes left, if the reply states
+    /// it. `None` for other attempts, and without a reply.
     pub answered: Option<(u64, String, Option<u64>)>,
-    /// The latest observed end of the lock's validity; `None` if the client believed in it without end.
+    /// The latest observed end of the lock's validity. `None` if the client ignored losses and so believed in the lock
+    /// without end, or if no end was recorded.
     pub until: Option<u64>,
-    /// The time at which the release was sent.
+    /// The time at which the release was sent; `None` if none was sent.
     pub release: Option<u64>,
-    /// The loss notification: its time and the cause of the loss.
+    /// The loss notification: its time and the cause of the loss. `None` if there was no notification.
     pub notified: Option<(u64, String)>,
-    /// The time at which the attempt ended without the lock.
+    /// The time at which the attempt ended without the lock; `None` if it did not.
     pub missed: Option<u64>,
-    /// The time at which the client process ended, if it did.
+    /// The time at which the client process ended; `None` if no end was recorded.
     pub gone: Option<u64>,
 }
 
@@ -255,12 +257,14 @@ impl Attempt {
         std::iter::once(self.resource.as_str()).chain(also)
     }
 
-    /// The parts that only one holder at a time may have: each resource, or for a permit the slot of the resource.
+    /// The units for which exclusion and fencing are checked: each resource with `None`, or for a permit the resource
+    /// with the slot.
     pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         self.resources().map(|resource| (resource, self.slot))
     }
 
-    /// The time at which the attempt succeeded: it obtained the lock, or the request for a prize was answered.
+    /// The time at which the attempt succeeded: it obtained the lock, or the request for a prize was answered. `None`
+    /// if it did not succeed.
     pub fn served(&self) -> Option<u64> {
         let answered = self.answered.as_ref().map(|(t, ..)| *t);
         self.obtained.or(answered)
@@ -268,10 +272,10 @@ impl Attempt {
 
     /// The interval in which the client certainly believed that it held the lock. It ends when the client sent the
     /// release, the validity ended, the client was notified of the loss, or the client died. It ends at `end` if none
-    /// of these was observed.
+    /// of these events was recorded. `None` if the attempt never obtained the lock.
     ///
-    /// A killed client may not have recorded its last renewals. So its belief ends at the latest recorded end of the
-    /// validity.
+    /// If a client is killed, its last renewals are possibly not recorded. So its belief ends at the latest recorded
+    /// end of the validity.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
         let from = self.obtained?;
         let told = self.notified.as_ref().map(|(t, _)| *t);
@@ -297,13 +301,14 @@ pub struct FaultSpan {
     pub targets: Vec<String>,
     /// The time at which the fault was injected.
     pub from: u64,
-    /// The time at which the effect was observed.
+    /// The time at which the effect was observed; `None` if it was not.
     pub landed: Option<u64>,
-    /// The time at which the end of the fault was observed.
+    /// The time at which the end of the fault was observed; `None` if it was not.
     pub healed: Option<u64>,
-    /// The reason why the fault could not be injected or ended, if it could not.
+    /// The reason why the fault could not be injected or ended; `None` if both succeeded.
     pub failed: Option<String>,
-    /// The time at which the fault ended: it was healed, or injecting or healing it failed.
+    /// The time at which the fault ended: it was healed, or injecting or healing it failed. `None` if neither was
+    /// recorded.
     pub over: Option<u64>,
 }
 

@@ -8,20 +8,21 @@
 //! - [`faults`]: the kinds of faults; injecting and healing are both verified
 //! - [`world`]: masters and network; [`fleet`]: client processes
 //! - [`node`], [`master`], [`road`], [`probe`], [`observer`]: the kinds of masters, the network path to them, and
-//!   inspecting them; [`locking`]: the library over any of them
-//! - [`changes`]: changes of masters during a run; [`walk`], [`walker`]: the operator's steps, and taking them;
-//!   [`hazards`]: faults during the steps
+//!   inspecting them; [`locking`]: builds a lock of the library over any kinds of masters
+//! - [`changes`]: changes of masters during a run; [`walk`]: the operator's steps of a change; [`walker`]: takes the
+//!   steps; [`hazards`]: faults during the steps
 //! - [`register`], [`bank`]: services protected by fencing tokens
 //! - [`client`]: the code of a client process
-//! - [`event`], [`claim`], [`recorder`], [`history`]: the recorded events; [`pace`]: how many locks are obtained per
-//!   second, and when none is
+//! - [`event`], [`claim`], [`recorder`], [`history`]: the recorded events; [`pace`]: the number of locks obtained per
+//!   second, and the times in which no lock was obtained
 //! - [`checks`]: the verdict; [`report`]: the files that a run writes
 //! - [`run`]: the phases of one run; [`matrix`]: many short runs; [`soak`]: one long run
 //!
 //! # Non-goals
 //!
 //! The crate is not an API: the program is the interface, and the library exists for the tests. A run cannot be
-//! repeated event by event: the same seed gives the same schedule, but real processes do the rest.
+//! repeated event by event: the same seed gives the same schedule of faults, but the timing of real processes differs
+//! from run to run.
 
 pub mod bank;
 pub mod changes;

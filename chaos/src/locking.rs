@@ -7,8 +7,8 @@ use quorate::{Redlock, RedlockBuilder};
 ///
 /// # Errors
 ///
-/// If a URL of a MySQL or ZooKeeper master is not valid. URLs of Redis masters are checked later, when the lock is
-/// built.
+/// If a URL of a MySQL or ZooKeeper master is not valid. URLs of Redis masters are checked only when the returned
+/// builder builds the lock.
 pub fn over(urls: &[String]) -> anyhow::Result<RedlockBuilder> {
     let mut builder = Redlock::builder();
     for url in urls {

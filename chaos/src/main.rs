@@ -26,7 +26,7 @@ static STOP: AtomicBool = AtomicBool::new(false);
 fn main() -> ExitCode {
     let command = Args::parse().command;
     if command.has_links() {
-        // If this process cannot be isolated in a network namespace, the faults that need one are reported as
+        // If this process cannot be isolated in a network namespace, the faults that need a namespace are reported as
         // unavailable.
         let _ = quorate_testbed::isolate();
     }
@@ -162,7 +162,7 @@ fn list_faults() {
     }
 }
 
-/// Looks up a host name: prints a line when the lookup was sent, and then prints its result.
+/// Looks up a host name: prints a line just before the lookup, and then prints its result.
 fn look_up(name: &str) {
     println!("asking");
     match (name, 0).to_socket_addrs() {

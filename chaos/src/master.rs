@@ -17,8 +17,8 @@ use crate::probe::Probe;
 pub const DATABASE: &str = "locks";
 /// The path under which a ZooKeeper stores the locks.
 const CHROOT: &str = "/chaos";
-/// The minimum session timeout of a ZooKeeper client. So a client that is stopped for longer than one TTL has lost its
-/// session.
+/// The minimum session timeout of a ZooKeeper client. It is short, so that a client that is stopped for longer than one
+/// TTL loses its session.
 const SESSION: Duration = Duration::from_secs(1);
 
 /// One master.
@@ -178,7 +178,7 @@ impl Master {
         }
     }
 
-    /// Freezes all servers of this master with SIGSTOP.
+    /// Stops all servers of this master with SIGSTOP.
     ///
     /// # Errors
     ///

@@ -64,13 +64,14 @@ impl NodeKind {
         }
     }
 
-    /// Whether the master's own clock expires leases, so that every client sees the expiry at once. On a ZooKeeper, a
-    /// lease has expired for a client once that client has seen it unchanged for the length of the lease.
+    /// Whether the master's own clock expires leases, so that every client sees the expiry at once. A ZooKeeper has no
+    /// such clock: there, a lease has expired for a client once that client has seen the lease unchanged for the length
+    /// of the lease.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }
 
-    /// The shortest name of a set of masters: their number if all are Redis, otherwise their kinds.
+    /// The shortest name of a set of masters: their number if all are Redis, otherwise their kinds, e.g. `redis+mysql`.
     pub fn name_of(some: &[Self]) -> String {
         if some.iter().all(|one| *one == Self::Redis) {
             return some.len().to_string();
@@ -96,7 +97,7 @@ impl FromStr for NodeKind {
             "zk" => Some(Self::Zookeeper),
             _ => Self::ALL.into_iter().find(|one| one.name() == name),
         };
-        named.ok_or_else(|| format!("one of {}", Self::ALL.map(Self::name).join(", ")))
+        named.ok_or_else(|| format!("expected one of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_fault_name_is_refused_with_the_list_of_names() {
+    fn unknown_kind_of_master_is_refused_with_the_list_of_known_kinds() {
         for kind in NodeKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
             let json = serde_json::to_string(&kind).expect("the kind must be written as JSON");

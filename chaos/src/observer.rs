@@ -53,7 +53,7 @@ impl Observer {
         if let Some((name, fault)) = listing.faults.first() {
             anyhow::bail!("{name}: {fault}");
         }
-        ensure!(listing.complete, "not everything was listed");
+        ensure!(listing.complete, "the list of locks is incomplete");
         let held = listing.locks.iter();
         let held = held.filter(|lock| lock.status.verdict() != StatusVerdict::Free);
         let key = |resource: &[u8], slot: Option<usize>| {

@@ -1,5 +1,5 @@
-//! The progress of a run: how many locks the clients obtained, and for how long no client obtained a lock. Also how
-//! long a lock was free while a client waited for it, and which masters each client used.
+//! The progress of a run: how many locks the clients obtained, and for how long no client obtained a lock. It also
+//! finds the times in which a lock was free while a client waited for it, and the masters that each client used.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub struct Idle {
     pub from: u64,
     /// The end of the interval, in nanoseconds since the run began.
     pub to: u64,
-    /// The client that obtained the lock next.
+    /// The attempt that obtained the lock at the end of the interval, e.g. `c1#7`.
     pub who: String,
 }
 
@@ -91,8 +91,8 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// The times at which locks were obtained, sorted. Locks that only one client uses (the workload `many`) are not
-/// counted.
+/// The times at which locks were obtained, in nanoseconds since the run began, sorted. Locks that only one client uses
+/// (the workload `many`) are left out.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()
@@ -102,7 +102,7 @@ pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     had
 }
 
-/// The number of locks obtained in each second.
+/// The number of locks obtained in each second of the run up to `end`, which is in nanoseconds since the run began.
 pub fn per_second(had: &[u64], end: u64) -> Vec<usize> {
     let mut seconds = vec![0; usize::try_from(end / SECOND).unwrap_or(0) + 1];
     for t in had {
@@ -116,7 +116,8 @@ pub fn per_second(had: &[u64], end: u64) -> Vec<usize> {
     seconds
 }
 
-/// The longest time between two acquisitions, among the gaps that ended between `from` and `to`.
+/// The longest time between two successive acquisitions, in nanoseconds, among the gaps that ended between `from` and
+/// `to`. `None` if no gap ended in that time.
 pub fn longest_gap(had: &[u64], from: u64, to: u64) -> Option<u64> {
     let pairs = had.windows(2).filter(|pair| (from..to).contains(&pair[1]));
     pairs.map(|pair| pair[1] - pair[0]).max()
@@ -140,7 +141,7 @@ fn idle_of(resource: &str, attempts: &[Attempt], end: u64) -> Vec<Idle> {
         .filter_map(|one| Some((one.obtained?, *one)))
         .collect();
     won.sort_by_key(|(at, _)| *at);
-    // The waiting attempts, sorted by their start, because `attempts` is.
+    // The attempts that wait. They are sorted by their start, because `attempts` is sorted so.
     let mut coming = all.iter().peekable();
     let mut waiting: Vec<&Attempt> = Vec::new();
     let over = |one: &Attempt| {
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_at_the_same_change_step_are_merged_and_each_client_process_keeps_its_masters() {
+    fn repeated_tries_of_a_step_form_one_step_and_each_client_process_has_one_configuration() {
         let step = |step: &str, since, done| Event::Step {
             change: 0,
             step: step.into(),

@@ -1,4 +1,4 @@
-//! A probe, which shows the effect of a fault. It sends one request to a server of any kind and reads the answer,
+//! A probe shows whether a fault has an effect. It sends one request to a server of any kind and reads the answer,
 //! without a client library.
 
 use std::io::{self, Read, Write};
@@ -94,7 +94,7 @@ fn packet(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Turns `WouldBlock`, which Linux reports for a timeout, into `TimedOut`.
+/// Changes the error `WouldBlock`, which Linux reports when a read times out, into `TimedOut`.
 fn silence(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),

@@ -42,7 +42,7 @@ impl Progress {
         self.last = None;
     }
 
-    /// Displays how far the current phase of the run is.
+    /// Sets the displayed text about the present point of the run, e.g. the step of a change of masters.
     pub fn place(&mut self, place: &str) {
         if self.phase != place {
             place.clone_into(&mut self.phase);
@@ -57,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// Updates the displayed totals if the last update is old enough.
+    /// Updates the displayed totals: on a terminal at most every 200 ms, otherwise at most every 10 s.
     pub fn tick(&mut self, totals: Totals, left: Duration) {
         let every = Duration::from_millis(if self.rewrites { 200 } else { 10_000 });
         if !self.shown || self.last.is_some_and(|last| last.elapsed() < every) {

@@ -1,4 +1,4 @@
-//! Collects the history during the run, and answers questions of the driver about it.
+//! Collects the history during the run, and answers the driver's questions about the history.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,18 +80,19 @@ impl Recorder {
         self.state().totals
     }
 
-    /// The number of disturbances that the client with this index has reported as ended. A disturbance is an order of a
-    /// fault to a client, for example to drop futures.
+    /// The number of disturbances that the client with this index has reported as ended. A fault causes a disturbance
+    /// by a command to the client, for example to drop futures.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }
 
-    /// The process id of the client process with this name, once it is ready.
+    /// The process id of the client process with this name; `None` until the process is ready.
     pub fn ready(&self, who: &str) -> Option<u32> {
         self.state().ready.get(who).copied()
     }
 
-    /// The time at which the client with this index last obtained a lock or an answer in this workload.
+    /// The time at which the client with this index last obtained a lock or an answer in this workload, in nanoseconds
+    /// since the run began. `None` if it never did.
     pub fn last_served(&self, client: usize, workload: &str) -> Option<u64> {
         self.state()
             .last

@@ -90,8 +90,8 @@ struct Driver<'a> {
     world: World,
     plan: Vec<Planned>,
     gauged: Option<Instant>,
-    /// The folder of the files that the clients share. As the last field, the folder is removed after the clients have
-    /// ended.
+    /// The folder of the files that the clients share. This is the last field, so the folder is removed only after the
+    /// clients have ended.
     dir: tempfile::TempDir,
 }
 
@@ -189,8 +189,8 @@ impl<'a> Driver<'a> {
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             active = self.heal_due(active);
-            // Injecting a fault takes time, so the schedule may be late, and an earlier fault may still affect a
-            // target.
+            // Injecting a fault takes time, so the schedule may be late, and an earlier fault may still affect a target
+            // of the next one.
             let free =
                 |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
             let ready = |planned: &Planned| began + planned.at <= now && free(planned);
@@ -299,8 +299,8 @@ impl<'a> Driver<'a> {
         self.recorder.note("chaos", Event::Failed { fault, why });
     }
 
-    /// Waits until every client has made progress in all of its workloads, and until no fault can explain a leftover
-    /// key any more. After that, the key of a released lock must disappear long before one TTL has passed.
+    /// Waits until every client has made progress in all of its workloads, and until faults can no longer explain a
+    /// leftover key. From then on, the key of a released lock must disappear long before one TTL has passed.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -339,8 +339,8 @@ impl<'a> Driver<'a> {
         wanted
     }
 
-    /// Records the keys that remain on the masters: at once, after the TTL, and after the longest life of a holder's
-    /// note.
+    /// Records the keys that remain on the masters after the clients have ended: at once, after the TTL, and after the
+    /// longest life of a holder's note.
     fn leftovers(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
         self.keys("at-once")?;
@@ -448,7 +448,7 @@ fn unavailable(kind: &str, why: String) -> Event {
     Event::Unavailable { kind, why }
 }
 
-/// The settings of all clients, one per client. Each client has its own network path to the masters.
+/// The settings that all clients have in common. The name and the masters of each client are filled in elsewhere.
 fn settings(
     scenario: &Scenario,
     clock: Clock,
@@ -474,8 +474,8 @@ fn settings(
         ttl: scenario.ttl,
         max_ttl: scenario.max_ttl,
         pause: scenario.pause,
-        // If a fault must break exclusion, a larger share of the holds is long. Reason: a client can lose a lock only
-        // while it holds one.
+        // If a fault must break exclusion, a larger share of the holds is long. The reason is that a client can lose a
+        // lock only while it holds the lock.
         long: if must_break { 0.3 } else { 0.06 },
         renewed: !must_break,
         many: scenario.many,

@@ -43,8 +43,8 @@ pub struct Scenario {
     pub guarded: bool,
     /// The TTL of a lock.
     pub ttl: Duration,
-    /// The longest TTL. It must exceed two seconds; otherwise fencing tokens may not rise when all masters lose their
-    /// data.
+    /// The longest TTL. It must exceed two seconds. Otherwise, after all masters have lost their data, the next fencing
+    /// token could be smaller than an earlier one.
     pub max_ttl: Duration,
     /// The longest pause of a client between two attempts.
     pub pause: Duration,
@@ -127,7 +127,7 @@ impl Scenario {
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // In other workloads clients rarely compete, so even broken exclusion may not lead to two holds that overlap.
+        // In other workloads clients rarely compete, so even if exclusion is broken, possibly no two holds overlap.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -139,8 +139,8 @@ impl Scenario {
     }
 
     /// The time after the last fault during which a leftover key is excused. A request that the fault delayed may
-    /// arrive after the client has released the lock. A key that remains longer was not released. `None` if a fault
-    /// changes clocks, because then the age of a key shows nothing.
+    /// arrive after the client has released the lock. If a key remains for longer than this time, the client did not
+    /// release it. `None` if a fault changes clocks, because then the age of a key shows nothing.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -245,8 +245,8 @@ impl Scenario {
         }
     }
 
-    /// The persistence of the master with this index, if it is a Redis. The masters differ, so that every kind of
-    /// restart finds a suitable one.
+    /// The persistence of the master with this index, if it is a Redis. The masters have different kinds of
+    /// persistence, so that every kind of restart finds a suitable master.
     pub fn persistence(&self, index: usize) -> Persistence {
         let mut wanted: Vec<Persistence> = Vec::new();
         for kind in &self.faults {

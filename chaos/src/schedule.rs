@@ -67,8 +67,8 @@ impl<'a> Scheduler<'a> {
                 round.clone_from(&kinds);
                 round.shuffle(&mut self.rng);
             }
-            // Take the next kind of fault whose targets are free. A kind that has to wait is tried again later in the
-            // series.
+            // Take the next kind of fault whose targets are free. A kind whose targets are not free is tried again
+            // later in the series.
             let ready = (0..round.len()).rev().find_map(|place| {
                 let fault = self.draw(round[place], at)?;
                 Some((place, fault))
@@ -85,8 +85,8 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether at least one master is suitable for this kind of fault. Otherwise the kind would wait for ever and block
-    /// all other kinds.
+    /// Whether at least one master is suitable for this kind of fault. Otherwise this kind would never be injected, and
+    /// no new series of faults would begin.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
@@ -180,7 +180,8 @@ pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // The effect of the fault lasts for one TTL after its end. The next fault should meet recovered clients.
+    // The effect of the fault lasts for one TTL after its end, and the next fault should begin only when the clients
+    // have recovered.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }

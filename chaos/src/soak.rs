@@ -1,8 +1,8 @@
 //! A soak: a long chaos run that checks whether any process uses more and more resources.
 //!
-//! It is slower and longer than an ordinary run, with many held locks: 1,000, or 200 if a master writes to disk. At the
-//! end, the memory and the file descriptors of every process are compared with their values after the first tenth of
-//! the run.
+//! A soak is slower and longer than an ordinary run, and holds many locks: 1,000, or 200 if a master writes to disk. At
+//! the end, the memory and the file descriptors of every process are compared with their values after the first tenth
+//! of the run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,6 +1,6 @@
-//! Carries out the tasks of a [walk]. Each call does only what is possible without waiting, so that the run continues
-//! in the meantime. The walker takes the steps with the real `quorate masters`, restarts clients with other masters,
-//! and stops servers for good.
+//! Carries out the tasks of a [walk]. Each call of [`Walker::go_on`] does only what is possible without waiting, so
+//! that the run continues in the meantime. The walker takes the steps with the real `quorate masters`, restarts clients
+//! with other masters, and stops servers for good.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -55,8 +55,8 @@ pub struct Walker {
     /// The time at which the current task was begun: in nanoseconds since the run began, and as an instant.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
-    /// The stored values that a step has reported as lost, or as only partly created or removed. Each entry is the
-    /// command that drops the value.
+    /// The commands that drop the stored values which a step has reported as lost, or as only partly created or
+    /// removed. Each entry is the list of arguments of one command.
     lost: VecDeque<Vec<String>>,
     /// Whether a command that drops such a stored value is running now.
     is_dropping: bool,
@@ -157,7 +157,7 @@ impl Walker {
         let (done, said) = match ended {
             Some(Ok(said)) => (true, said),
             Some(Err(why)) => (false, why),
-            None if is_late => (false, "it takes too long".to_owned()),
+            None if is_late => (false, "the step was not completed in time".to_owned()),
             None => return Ok(Now::Goes),
         };
         let (change, step) = (self.change, task.name().to_owned());
@@ -182,7 +182,7 @@ impl Walker {
         Ok(Now::Goes)
     }
 
-    /// Records that the fault which the walker has requested was injected.
+    /// Notifies the walker that the fault which it has requested was injected.
     pub fn went_wrong(&mut self) {
         self.tasks.pop_front();
     }
@@ -197,8 +197,8 @@ impl Walker {
         Now::Goes
     }
 
-    /// Takes a step with `quorate masters`, and returns its output once it has succeeded. If the step fails, it is
-    /// tried again.
+    /// Takes a step with `quorate masters`. Returns `None` while the command runs, and its output once it has ended:
+    /// `Ok` if the step succeeded, `Err` if it failed and must be tried again.
     fn take(
         &mut self,
         step: &str,
@@ -260,7 +260,8 @@ impl Walker {
         command
     }
 
-    /// Ends clients a few at a time, and starts each of them again with these masters.
+    /// Ends these clients, a few at a time, and starts each of them again with the masters that `given` names. Returns
+    /// the names of the clients when all of them are ready again.
     fn tell(
         &mut self,
         some: &[usize],
@@ -323,7 +324,7 @@ impl Walker {
         })
     }
 
-    /// Stops the servers that are no longer used, once no fault affects them any more.
+    /// Stops the servers that are no longer masters, once no fault affects them. Returns `None` while it has to wait.
     fn retire(
         &self,
         world: &World,

@@ -16,7 +16,7 @@ pub enum Workload {
     Handover,
     /// Hold many locks for a long time.
     Many,
-    /// Work in a child process under `quorate run`.
+    /// Work in a child process under `quorate run`: detects lost updates of a file.
     Run,
     /// Move money between two accounts, both locked at once: a lost transfer changes the sum.
     Transfer,
@@ -96,7 +96,7 @@ impl Workload {
         }
     }
 
-    /// The workloads that this name on the command line stands for: one, or several.
+    /// The workloads that this name on the command line stands for; `None` if the name is unknown.
     pub fn named(name: &str) -> Option<Vec<Self>> {
         let group = GROUPS.iter().find(|(group, _)| *group == name);
         if let Some((_, all)) = group {
@@ -122,7 +122,7 @@ impl Workload {
         self != Self::Many
     }
 
-    /// Whether broken exclusion certainly shows in this workload, because clients often acquire the same plain
+    /// Whether this workload certainly shows when exclusion is broken, because its clients often acquire the same plain
     /// exclusive lock.
     pub fn shows_breaks(self) -> bool {
         matches!(
@@ -237,7 +237,7 @@ impl std::str::FromStr for Locker {
         let named = all.iter().find(|locker| locker.name() == name);
         named.copied().ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|locker| locker.name()).collect();
-            format!("one of {}", names.join(", "))
+            format!("expected one of {}", names.join(", "))
         })
     }
 }
@@ -269,7 +269,7 @@ impl std::str::FromStr for Order {
         match name {
             "fair" => Ok(Self::Fair),
             "unordered" => Ok(Self::Unordered),
-            _ => Err("fair or unordered".into()),
+            _ => Err("expected fair or unordered".into()),
         }
     }
 }

@@ -155,8 +155,8 @@ impl World {
             }
             roads.push(row);
         }
-        // Without another fault that needs proxies, clients connect to network links directly. A proxy would accept the
-        // connection in place of an unreachable master.
+        // If no other fault needs proxies, clients connect directly to masters behind network links. A proxy would
+        // accept the connection in place of an unreachable master.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -276,7 +276,8 @@ impl World {
     }
 
     /// The resources of a master: the memory in bytes that it reports, the number of its open file descriptors, and the
-    /// number of its client connections. The connection of this function itself is not counted.
+    /// number of its client connections. `None` if the master does not answer. The connection of this function itself
+    /// is not counted.
     pub fn gauge(&self, master: usize) -> Option<(u64, u64, u64)> {
         let Ok(server) = self.redis(master) else {
             return gauge_store(&self.masters[master]);
@@ -299,8 +300,8 @@ impl World {
     }
 }
 
-/// The resources of a master other than Redis, as its server reports them. The memory is not judged, because such a
-/// server fills its caches over time.
+/// The resources of a master other than Redis, as its server reports them. The memory is given as 0, so that its growth
+/// is not judged, because such a server fills its caches over time.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;
@@ -379,7 +380,7 @@ fn server_options(layout: &Layout, disk: Persistence) -> ServerOptions {
     }
     if layout.has(Needs::SlowLoading) && disk == Persistence::Rdb {
         // Delay the loading of each key, so that clients meet a server that answers `-LOADING`. The delay is short,
-        // because a soak has thousands of further keys.
+        // because in a soak the server loads thousands of keys.
         options = options
             .arg("--key-load-delay")
             .arg("250")

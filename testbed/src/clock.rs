@@ -116,7 +116,7 @@ impl OffsetFile {
         self.file.write_all_at(&nanos.to_ne_bytes(), 0)
     }
 
-    /// Sets the clocks that read this file to the true time. This is a clock jump, too.
+    /// Sets the clocks that read this file to the true time. This change is a clock jump as well.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //! Injecting a fault returns a guard, and dropping the guard heals the fault. Several faults can be injected at the
 //! same time: latencies add up, the slowest rate applies, and a fault that drops bytes overrides one that holds them.
 //!
-//! This file does no I/O. It makes the rules, and `lane.rs` and `pipe.rs` follow them.
+//! This file does no I/O. It combines the faults into rules, which `lane.rs` and `pipe.rs` apply.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -47,8 +47,8 @@ pub enum Fault {
     /// MiB are held for its connection and direction.
     Hold(Way),
     /// A partition that never delivers. Bytes and closes are lost, those in transit included. If a connection continues
-    /// after the fault is healed, its bytes have a gap, which no real TCP connection has. Unless a test needs the gap,
-    /// it should call [`Proxy::reset_all`](crate::Proxy::reset_all).
+    /// after the fault is healed, its bytes have a gap, which no real TCP connection has. A test that does not need the
+    /// gap should call [`Proxy::reset_all`](crate::Proxy::reset_all).
     Drop(Way),
     /// A slow link.
     Rate {
@@ -57,9 +57,9 @@ pub enum Fault {
         /// Bytes per second for each connection; 0 means 1.
         bytes_per_second: u64,
     },
-    /// Each connection is reset when this many more bytes have reached its client. If that is in the middle of a reply,
-    /// the client gets a part of the reply. With 0, the client gets a reset instead of the first byte. If several such
-    /// faults are injected, only the last one applies.
+    /// Each connection is reset when this number of further bytes has reached its client. If the number ends in the
+    /// middle of a reply, the client gets only a part of the reply. With 0, the client gets a reset instead of the
+    /// first byte. If several such faults are injected, only the last one applies.
     ResetAfter(u64),
     /// New connections are accepted and closed at once. Existing connections continue.
     Refuse,
@@ -140,8 +140,9 @@ pub(crate) struct Rules {
     pub(crate) closed: bool,
 }
 
-/// The number of events of each kind so far that ended or held all present connections of the proxy. Each connection
-/// records the era in which it was made, so that an event affects only older connections.
+/// An era of the proxy. Some events end or hold all connections that exist at that time; for each kind of such an
+/// event, an era counts the events so far. Each connection records the era in which it was made, so that an event
+/// affects only older connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -150,7 +151,7 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether a connection that was made in the era `born` still exists in this era: since then, no event has ended
+    /// Whether a connection that was made in the era `born` still exists in this era: no event since `born` has ended
     /// all connections.
     pub(crate) fn spares(self, born: Self) -> bool {
         self.severed == born.severed && self.reset == born.reset

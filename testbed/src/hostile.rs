@@ -39,8 +39,8 @@ pub enum Script {
     Say(Words),
     /// Refuses every command with an error that quotes the whole command, as servers do for unknown commands.
     Quote,
-    /// Answers the handshake like a Redis 7 server that has run for a long time. The field says how it behaves after
-    /// that.
+    /// Answers the handshake like a Redis 7 server that has run for a long time. The field determines the behaviour
+    /// after the handshake.
     Greet(Then),
 }
 
@@ -81,7 +81,8 @@ pub enum Then {
     },
     /// Sends these bytes in reply to every command.
     Say(Words),
-    /// Sends `first` without being asked, and then `rest` again and again without an end, at up to 16 MB per second.
+    /// Sends `first` after the handshake, without waiting for a command, and then repeats `rest` without end, at up to
+    /// 16 MB per second.
     Flood {
         /// The bytes that are sent once.
         first: Vec<u8>,
@@ -156,7 +157,7 @@ impl Hostile {
         let thread = std::thread::Builder::new()
             .name(format!("hostile-{}", address.port()))
             .spawn(move || {
-                // The tasks of all connections run in this `LocalSet`. When it is dropped, they end.
+                // The tasks of all connections run in this `LocalSet`, and end when it is dropped.
                 LocalSet::new().block_on(&runtime, door);
             })?;
         Ok(Self {
@@ -177,8 +178,8 @@ impl Hostile {
         format!("redis://{}", self.address)
     }
 
-    /// Changes the script for existing and new connections. If an answer is being sent at that moment, the rest of it
-    /// may not be sent.
+    /// Changes the script for existing and new connections. If an answer is being sent at that moment, it may be cut
+    /// off.
     pub fn play(&self, script: Script) {
         self.script.send_replace(Some(script));
     }
@@ -222,7 +223,7 @@ async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>
     let mut talks = view.clone();
     let admit = async {
         loop {
-            // If this fails, most likely no file handle is available at present. Try again later.
+            // If the accept fails, most likely no file handle is available. Try again later.
             let Ok((client, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -262,14 +263,14 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
             return;
         };
         tokio::select! {
-            biased; // what is said after a change is answered by the new script
+            biased; // the new script answers the commands that arrive after the change
             change = view.changed() => if change.is_err() { return },
             _ = talk.play(&script) => return,
         }
     }
 }
 
-/// The handshake is taken to have ended if no command has arrived for this time.
+/// If no command arrives for this time, the handshake has ended.
 const QUIET: Duration = Duration::from_millis(2);
 
 /// The number of bytes that a flood sends in one write. A pause follows, so that the flood does not occupy a whole
@@ -285,7 +286,8 @@ type Command = Vec<Vec<u8>>;
 /// One connection of the hostile server.
 struct Talk {
     client: TcpStream,
-    /// The port of this server, which distinguishes it from other hostile servers of the same process.
+    /// The port of this server. It is part of the run id, so that hostile servers of one process have different run
+    /// ids.
     port: u16,
     number: u64,
     /// Received bytes that do not form a whole command yet.
@@ -485,7 +487,8 @@ impl Talk {
         }
     }
 
-    /// Removes the first complete command from the buffer, and returns the command and its bytes.
+    /// Removes the first complete command from the buffer. Returns the command and its bytes, or `None` if no command
+    /// is complete.
     fn understood(&mut self) -> io::Result<Option<(Command, Vec<u8>)>> {
         let Some((command, len)) = parse(&self.heard)? else {
             return Ok(None);
@@ -573,7 +576,7 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// A number that differs for different scripts, from which a name like a SHA-1 name of a Lua script is made (FNV-1a).
+/// A hash (FNV-1a) of a Lua script. The server makes from it a name that looks like the SHA-1 name of the script.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

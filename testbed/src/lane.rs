@@ -1,8 +1,8 @@
 //! One direction of a proxied connection (a lane): a queue between a reader and a writer.
 //!
 //! Every event on the sender's side (data, close, reset) becomes an item of the queue, with its time of arrival. The
-//! writer at the other end looks at the current rules to decide when the first item is due. Because nothing is decided
-//! earlier, injecting or healing a fault also affects items that are in transit.
+//! writer at the other end looks at the current rules to decide when the first item is due. Because the rules are
+//! applied only then, injecting or healing a fault also affects items that are in transit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -145,8 +145,8 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // After its close, the sender may still reset the connection: if it has closed its socket completely, its
-        // kernel answers any data with a reset. Wait for such a reset.
+        // After its close, the sender can reset the connection: if it has closed its socket completely, its kernel
+        // answers any data with a reset. Wait for such a reset.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
@@ -168,14 +168,15 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let step = {
-                // Keep the rules locked during the write. So when `inject` returns, a new fault applies to all bytes.
+                // Keep the rules locked during the write. So a new fault applies to all bytes that are written after
+                // `inject` has returned.
                 let rules = view.borrow_and_update();
                 if rules.era.spares(born) {
                     let shape = rules.shape(self.way, born);
                     countdown.follow(rules.reset_after.filter(|_| self.way == Way::ToClient));
                     self.step(shape, to.as_ref(), last_write, &mut countdown)
                 } else {
-                    Step::Wait(None) // `serve` is about to end this
+                    Step::Wait(None) // `serve` is about to end this connection
                 }
             };
             match step {
@@ -231,8 +232,8 @@ impl<'a> Lane<'a> {
             Deed::HangUp => return Step::HangUp,
             Deed::Bytes(_) if countdown.is_over() => return Step::Reset,
             Deed::Bytes(bytes) => {
-                // Send at most the bytes that the rate allows in a fiftieth of a second. That makes a steady flow
-                // instead of bursts.
+                // Send at most the bytes that the rate allows in a fiftieth of a second, so that they flow steadily and
+                // not in bursts.
                 let slice = shape
                     .rate
                     .map_or(usize::MAX, |rate| (rate / 50).max(1) as usize);

@@ -61,8 +61,8 @@ impl Life {
         matches!(running.try_wait(), Ok(None)).then(|| running.id())
     }
 
-    /// Waits until `probe` returns `None`, which means that the server is ready. Fails if the server ends or `patience`
-    /// has elapsed.
+    /// Waits until the server is ready: until `probe` returns `None` instead of the reason why the server is not ready.
+    /// Fails if the server ends or `patience` has elapsed. Sleeps for `pause` between two probes.
     pub(crate) fn wait_ready(
         &self,
         patience: Duration,

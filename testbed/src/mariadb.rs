@@ -1,7 +1,7 @@
 //! One temporary MariaDB server: a real process on loopback with its data in a temporary directory.
 //!
-//! A new data directory takes half a second to create, and a tenth of a second to copy. So one is created per user and
-//! server version, as a template, and is copied for each server.
+//! A new data directory takes half a second to create, and a tenth of a second to copy. So one data directory is
+//! created per user and server version, as a template, and is copied for each server.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -52,7 +52,7 @@ impl Default for MariaDbOptions {
 }
 
 impl MariaDbOptions {
-    /// Options of a server that syncs each commit, writes no binary log, and accepts everybody as `root` without a
+    /// Options of a server that syncs each commit, writes no binary log, and accepts every client as `root` without a
     /// password.
     pub fn new() -> Self {
         Self::default()
@@ -298,8 +298,8 @@ impl MariaDb {
         }
     }
 
-    /// Opens an administrator's session that stays open. Use it for locks on rows and tables, which end with their
-    /// session.
+    /// Opens an administrator's session that stays open. Use the session for locks on rows and tables, which end with
+    /// their session.
     ///
     /// # Errors
     ///

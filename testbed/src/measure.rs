@@ -24,7 +24,7 @@ pub struct Samples {
 
 impl Samples {
     /// Runs one more cycle and records its times. `acquire` returns the value that is passed to `release`, or `None` if
-    /// it failed.
+    /// the acquisition failed.
     pub async fn cycle<H, R: Future>(
         &mut self,
         acquire: impl Future<Output = Option<H>>,
@@ -168,7 +168,7 @@ fn cpu_of(pid: u32) -> Duration {
     cpu_in_ticks(pid)
 }
 
-/// The processor time of a process in ticks of 10 ms, with the time of threads that have ended.
+/// The processor time of a process in ticks of 10 ms, including the time of threads that have ended.
 pub fn cpu_in_ticks(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -193,8 +193,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Reads the current counters. `sends_set` says whether clients send `SET` themselves. If not, every `SET` is
-    /// counted as executed inside a script.
+    /// Reads the current counters. `sends_set` states whether clients send `SET` themselves. If it is false, no `SET`
+    /// counts as sent, because scripts executed it.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {

@@ -2,8 +2,8 @@
 //! address.
 //!
 //! A small C library, which is compiled when it is needed and preloaded into the program, answers `getaddrinfo` for the
-//! listed names. The system answers for all other names. So for one program the name server can seem to be silent,
-//! without root and without an effect on other programs.
+//! listed names. The system answers for all other names. So a test can make the name server appear silent to one
+//! program. This needs no root, and does not affect other programs.
 //!
 //! Linux only, and only for dynamically linked programs; needs a C compiler.
 
@@ -59,7 +59,7 @@ impl Names {
     }
 
     /// Changes the answer to lookups of the host name `name`. A lookup that waits for the silent name server gets the
-    /// new answer, too.
+    /// new answer as well.
     ///
     /// # Errors
     ///

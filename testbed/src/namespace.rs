@@ -1,4 +1,4 @@
-//! Network namespaces: each puts one server behind a link of its own, which can be cut without a trace.
+//! Network namespaces: each puts one server behind a link of its own, which a test can take down.
 //!
 //! Through a [`Proxy`](crate::Proxy), a connect always gets an answer, because the kernel accepts it. Through a link
 //! that is down, a connect gets no answer at all, as if a cable had been pulled. Such links need root, or a kernel that
@@ -123,13 +123,12 @@ impl Namespace {
     ///
     /// If the system refuses.
     pub fn sever(&self) -> io::Result<()> {
-        // Take down the server's end of the link, not this end. Through an interface that is down the kernel would
-        // refuse to send.
+        // Take down the server's end of the link, not this end. If this end were down, the kernel would refuse to send.
         self.inside(&["ip", "link", "set", "dev", THEIRS, "down"])
             .map(drop)
     }
 
-    /// Brings the link up again. Packets of old connections that are sent again then arrive as well.
+    /// Brings the link up again. Then packets of old connections arrive as well, when they are sent again.
     ///
     /// # Errors
     ///
@@ -171,7 +170,7 @@ fn is_isolated() -> bool {
 ///
 /// # Errors
 ///
-/// The reason why it would not work.
+/// The reason why [`isolate`] would not work.
 pub fn isolable() -> Result<(), String> {
     if is_isolated() {
         let one = Namespace::create().map_err(|error| error.to_string())?;

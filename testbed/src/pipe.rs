@@ -122,8 +122,8 @@ async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> E
     }
 }
 
-/// Waits until the rules satisfy `so`. If the proxy has been dropped, never returns, because the proxy's tasks are then
-/// dropped soon.
+/// Waits until the rules satisfy `so`. Never returns if the proxy has been dropped, because the runtime then drops this
+/// task soon.
 async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
     if view.wait_for(so).await.is_err() {
         pending::<()>().await;

@@ -6,8 +6,8 @@
 //! cannot bind its port again. Therefore ports are drawn from below the ephemeral range. The kernel chooses the port
 //! only if there are too few ports below it.
 //!
-//! Ports are not locked against other processes. If another process takes the port first, the server is started again
-//! on another port.
+//! Ports are not locked against other processes. If another process takes a port before the server binds it, the server
+//! is started again on another port.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,8 +1,8 @@
 //! A TCP proxy on loopback that misbehaves on request.
 //!
-//! It needs no root, because it works in user space. The drawback is that the kernel accepts a connection before the
-//! proxy sees it. So a SYN is never lost or delayed. If the server is down, the client sees a connection that opens and
-//! is then reset.
+//! The proxy needs no root, because it works in user space. The drawback is that the kernel accepts a connection before
+//! the proxy sees the connection. So a SYN is never lost or delayed. If the server is down, the client sees a
+//! connection that opens and is then reset.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -126,7 +126,7 @@ impl Proxy {
         self.change(|rules| rules.era.reset += 1);
     }
 
-    /// The current counters. A count may be slightly older than the bytes that it counts.
+    /// The current counters. The counters may lag slightly behind the bytes that were carried.
     pub fn counters(&self) -> Counters {
         self.stats.read()
     }
@@ -165,7 +165,8 @@ impl SeenEra {
 
     fn wait_for(&self, wanted: Era) {
         let era = self.era.lock().unwrap_or_else(PoisonError::into_inner);
-        // The accepting side needs only microseconds. The time limit is for the case that its thread has died.
+        // The accepting side needs only microseconds to use the new era. The time limit is for the case that its thread
+        // has died.
         let _ = self
             .changed
             .wait_timeout_while(era, Duration::from_secs(5), |era| !era.reaches(wanted));
@@ -223,8 +224,8 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // First accept the connections that are queued now, under the old era. They were made before
-                    // `reset_all` or the half-open fault, so it must affect them.
+                    // First accept the connections that are queued now, under the old era. They were made before the
+                    // event that began the new era, such as `reset_all`, so the event must affect them.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {
@@ -236,7 +237,7 @@ impl Door {
                 }
                 knock = waiting.accept() => match knock {
                     Ok((client, _)) => self.admit(client, era),
-                    // Most likely no file handle is available at present. Try again later.
+                    // The accept failed, most likely because no file handle is available. Try again later.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
             }

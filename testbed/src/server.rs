@@ -1,7 +1,7 @@
 //! One temporary server: a real Redis or Valkey process on loopback. All its files are in one temporary directory.
 //!
-//! Every method that changes the process returns only when the change is visible, not already when the signal was sent.
-//! All these methods block, usually for a few milliseconds; async callers can use `spawn_blocking`.
+//! Every method that changes the process returns only when the change is visible, and not as soon as the signal was
+//! sent. All these methods block, usually for a few milliseconds; async callers can use `spawn_blocking`.
 //!
 //! Clusters, replicas and sentinels are not supported, because the masters of a quorate lock do not know one another.
 
@@ -198,7 +198,7 @@ impl Server {
         self.launch()
     }
 
-    /// Waits until the server answers PING, which it does not do while it loads its data.
+    /// Waits until the server answers PING. While the server loads its data, it does not answer PING.
     ///
     /// # Errors
     ///

@@ -40,7 +40,7 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
             format!("{} failed: {why}", fault.kind)
         } else if fault.landed.is_none() || fault.healed.is_none() {
             format!(
-                "{} failed: nobody observed that it took effect and ended",
+                "{} failed: its effect or its end was not observed",
                 fault.kind
             )
         } else {

@@ -3,7 +3,8 @@
 //! - The operator took every step.
 //! - A fault hit a master between the closing of the old masters and the opening of the new ones.
 //! - No client was refused while it used the valid set of masters.
-//! - No lock stayed free while a client waited for it, except for the time that dead clients explain.
+//! - No lock stayed free for too long while a client waited for it. The allowed time covers the expiry of the lease of
+//!   a dead holder and of the ticket of a dead waiter.
 
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
 }
 
 /// Adds a violation for each attempt that was refused although its client used the valid set of masters. Returns the
-/// number of all refused attempts, with those that were rightly refused.
+/// number of all refused attempts, including those that were rightly refused.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
     // A client that uses one set of masters may be refused as soon as the step `close` begins. A client that uses both
@@ -157,8 +158,8 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
 /// time in nanoseconds.
 fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
     let ttl = case.scenario.ttl;
-    // Before the waiter gets the lock, two times may have to pass: until the lease of a dead holder expires, and until
-    // the ticket of a dead waiter expires.
+    // Before the waiter gets the lock, the lease of a dead holder may have to expire, and after that the ticket of a
+    // dead waiter.
     let allowed = (ttl + ttl / 2 + SLACK).as_nanos() as u64;
     let calm = case.history.calm().unwrap_or(case.end);
     let mut longest = 0;

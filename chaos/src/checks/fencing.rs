@@ -1,6 +1,6 @@
 //! Checks fencing tokens. No token is used twice, except by holds that share a lock. A hold that began after another
 //! hold was obtained has the larger token. The register never accepts a write with a token smaller than one it has
-//! seen. All of this must be true even when exclusion is broken.
+//! seen. These rules apply even when exclusion is broken.
 
 use std::collections::HashMap;
 
@@ -60,8 +60,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold whose token other holds of the same owner may share. The two times are the end of the client's belief in the
-/// hold, and the start of the acquisition that drew the token.
+/// A hold whose token other holds of the same owner may share; then the end of the client's belief in the hold, and the
+/// start of the acquisition that drew the token. Both times are in nanoseconds since the run began.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {

@@ -1,5 +1,5 @@
 //! Checks the leaders that followers see: terms never fall, each term has one leader, and each leader is shown with its
-//! own term. Two leaders at the same time are a matter for the exclusion checker.
+//! own term. The exclusion checker finds two leaders at the same time.
 
 use std::collections::BTreeMap;
 

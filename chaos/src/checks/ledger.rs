@@ -1,6 +1,6 @@
-//! Checks the accounts of the bank. The sum of all balances never changes, even when locks are lost: a lost transfer or
-//! a transfer computed from outdated balances would change it. No transfer is booked after a transfer with a larger
-//! token.
+//! Checks the accounts of the bank. The sum of all balances never changes, even when locks are lost. A lost transfer,
+//! or a transfer computed from outdated balances, would change the sum. No transfer is booked after a transfer with a
+//! larger token.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
-//! Checks which keys remain on the masters. Right after the last client has released everything, no key of a living
-//! client may remain. One TTL later, only notes of dead clients may remain. When those notes have expired, no key may
-//! remain. Every key must have an expiry. On a master without a clock (ZooKeeper) the first of these checks is skipped.
+//! Checks which keys remain on the masters. Right after all clients have released their locks, only keys of clients
+//! that were killed are allowed. One TTL later, only their notes are allowed. When those notes have expired, no key is
+//! allowed. Every key must have an expiry. On a master without a clock (ZooKeeper) the first of these checks is
+//! skipped.
 
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             // A killed client could not release its locks, so its keys may remain until they expire.
             let left: Vec<String> = left
                 .iter()
-                // A ticket counter is kept for a moment longer than its queue, so that ticket numbers never fall. The
-                // key `quorate:lines`, which shows that there are queues, is kept longer as well.
+                // A ticket counter expires slightly later than its queue, so that ticket numbers never fall. The key
+                // `quorate:lines`, which shows that there are queues, expires later as well.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()

@@ -66,7 +66,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let _ = write!(looked_at, "; the first after {}", seconds(first - calm));
     }
     // A known-bad client that does not undo its grants blocks the lock until they expire. The checker of leftover keys
-    // reports such a client, so no progress at all is a violation only for the library.
+    // reports such a client. So a run in which no client gets a lock is invalid here only if the clients use the
+    // library.
     let finding = Finding::of("liveness", looked_at, violations);
     if first.is_none() && case.scenario.locker == Locker::Quorate {
         return finding.at_least(Verdict::Invalid);

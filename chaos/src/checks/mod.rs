@@ -35,7 +35,7 @@ const LONGEST_WAIT: u64 = 5_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The checker has tested its promise, and the promise was kept.
+    /// The checker had enough events to test its promise, and the promise was kept.
     Valid,
     /// The history does not contain enough to decide whether the promise was kept.
     Unknown,
@@ -53,7 +53,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// An event that breaks a promise of the lock. The scenario may excuse it.
+/// An event that breaks a promise of the lock. Some scenarios excuse such an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
     /// The checker that found the violation.
@@ -154,9 +154,11 @@ pub(crate) struct Case<'a> {
     history: &'a History,
     attempts: Vec<Attempt>,
     faults: Vec<FaultSpan>,
-    /// For each client: the intervals (start, end) in which it was not scheduled, because the machine was busy.
+    /// For each client: the intervals in which it was not scheduled, because the machine was busy. They are given as
+    /// (start, end), in nanoseconds since the run began.
     stalls: HashMap<&'a str, Vec<(u64, u64)>>,
-    /// For each client: the intervals in which its threads waited for a CPU, as (start, end, total time waited).
+    /// For each client: the intervals in which its threads waited for a CPU. They are given as (start, end, sum of the
+    /// waiting times), in nanoseconds.
     starved: HashMap<&'a str, Vec<(u64, u64, u64)>>,
     end: u64,
 }
@@ -230,8 +232,8 @@ impl Case<'_> {
                 continue;
             }
             let (since, until) = ((*since).max(from), (*until).min(to));
-            // Only the total wait of an interval is known, not when in the interval it happened. All of it may lie
-            // within `from..to`.
+            // Only the total waiting time of an interval is known, not when in the interval the threads waited. Assume
+            // that they waited within `from..to`.
             let waited = (*waited).min(until.saturating_sub(since));
             sum += waited.saturating_sub(self.paused(who, since, until));
         }

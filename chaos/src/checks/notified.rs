@@ -37,7 +37,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 who: vec![attempt.who.clone()],
                 resource: Some(attempt.resource.clone()),
                 what: format!(
-                    "{} continued to work on {:?} for {} after its lock had ended, and was {}",
+                    "{} continued to work on {:?} for {} after its lease had ended, and was {}",
                     attempt.name(),
                     attempt.resource,
                     seconds(late),

@@ -1,6 +1,6 @@
 //! Checks the fair order (first come, first served): a client that is certainly queued gets the lock before every
-//! client that came later. This is checked only with the fair order. It is not checked while a fault has an effect,
-//! because a waiter that cannot reach a majority has no ticket.
+//! client that came later. The checker runs only in scenarios with the fair order. It skips times in which a fault has
+//! an effect, because a waiter that cannot reach a majority has no ticket.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::scenario::{Locker, Order, Workload};
 use crate::workload::family;
 
 /// If one client starts to wait this much later than another client, in nanoseconds, the earlier client is certainly
-/// ahead in the queue. Even on a busy machine, the earlier client has made its first attempt by then.
+/// ahead in the queue. Even on a busy machine, its first attempt has reached the masters by then.
 const LATER: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -28,8 +28,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let mut by_resource: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
     for attempt in &case.attempts {
-        // An attempt that continues a writer's hold as a reader never waits in the queue, because it already has the
-        // lock.
+        // An attempt that continues a writer's hold as a reader never waits in the queue, because its client already
+        // has the lock.
         if attempt.goes_on.is_some() || !is_in_line(family(&attempt.resource)) {
             continue;
         }
@@ -72,7 +72,7 @@ fn at_once(one: &Attempt, other: &Attempt) -> bool {
     one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
 }
 
-/// The violations found so far, and the number of comparisons of attempts.
+/// The violations found so far, and the number of acquisitions that were compared with an earlier waiter.
 #[derive(Default)]
 struct Seen {
     violations: Vec<Violation>,

@@ -1,5 +1,5 @@
-//! Checks quotas. A quota never hands out more prizes than it was created with, and never hands out a prize twice. Each
-//! prize leaves fewer prizes than the prize before it, if the two requests did not overlap. After the last prize, no
+//! Checks quotas. A quota never hands out more prizes than it was created with, and never hands out a prize twice. If
+//! two requests for a prize did not overlap, the later one leaves fewer prizes in the quota. After the last prize, no
 //! prize is handed out. No fault excuses a violation. If masters are changed and no fault is injected, no quota may be
 //! lost either.
 
@@ -70,9 +70,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether no quota may be lost in this scenario: no faults are injected, and in every change most of the new masters
-/// were masters before. Then clients of both sets of masters find the quotas that clients of the old set have just
-/// created.
+/// Whether every quota must survive in this scenario: no faults are injected, and in every change most of the new
+/// masters were masters before. In such a change, clients of both sets of masters find the quotas that clients of the
+/// old set have just created.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));

@@ -1,7 +1,7 @@
 //! The command under `quorate run`: a child process that works until it is killed.
 //!
-//! The child prints a line every few milliseconds. Its last line counts as the end of its work, because another client
-//! may have acquired the lock as soon as the child was dead.
+//! The child prints a line every few milliseconds. The time of its last line counts as the end of its work, because
+//! another client can acquire the lock as soon as the child is dead.
 
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -67,7 +67,8 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // Each child contacts the masters for the first time, and a master may just have been restarted.
+        // Each `quorate run` is a new process, and a master may have restarted just before its first contact. So the
+        // guard must apply from the first contact.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {
@@ -153,7 +154,7 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
 ///
 /// # Errors
 ///
-/// If the child process cannot print a line, because nothing reads its output any more.
+/// If the child process cannot print a line, because no process reads its output any more.
 pub fn main(origin: u64, works: Duration, state: &Path) -> anyhow::Result<()> {
     let clock = Clock::at(origin);
     let mut out = io::stdout();

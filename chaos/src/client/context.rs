@@ -12,8 +12,8 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// A task that runs more than this many nanoseconds late counts as delayed by the machine, or by the driver, which
-/// reads the client's output.
+/// If a step of a client takes more than this number of nanoseconds too long, the client counts as delayed by the
+/// machine, or by the driver, which reads the client's output.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.
@@ -70,7 +70,7 @@ impl Shared {
         format!("{}#{op}", self.settings.name)
     }
 
-    /// A random pause without work, up to the configured maximum.
+    /// Sleeps for a random time, up to the maximum in the settings.
     pub(super) async fn pause(&self) {
         let most = self.settings.pause.as_micros() as u64 + 1;
         let pause = rand::rng().random_range(0..most);

@@ -28,7 +28,8 @@ pub(super) fn write(
     }
 }
 
-/// Writes a mark with this holder's name into the file, unless the lock has been lost.
+/// Writes `text`, padded to 32 bytes, to the start of the file, unless the lock has been lost. Returns whether the text
+/// was written.
 pub(super) fn mark(ctx: &Ctx, file: &File, hold: &Hold, text: &str) -> bool {
     hold.is_valid(ctx)
         && file

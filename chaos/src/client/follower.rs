@@ -17,8 +17,8 @@ pub(super) async fn repeat(ctx: Ctx) {
         return;
     };
     while !ctx.is_finishing() {
-        // Dropping the future at the end of a step loses only the survey (one reading of the election) in progress. But
-        // if a step is shorter than a slow survey, the follower never sees a leader.
+        // The future is dropped at the end of each step, which loses only the survey (one reading of the election) in
+        // progress. A step must not be shorter than a slow survey; otherwise the follower would never see a leader.
         let step = ctx.settings.ttl;
         let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
             continue;

@@ -28,7 +28,7 @@ pub(super) enum Hold {
     KnownBad(KnownBadHold),
 }
 
-/// The outcome of an attempt to acquire a lock.
+/// The outcome of an attempt to acquire a lock: the hold, or the reason of the failure as one word.
 pub(super) enum Taken {
     Yes(Hold),
     No(&'static str),
@@ -69,7 +69,7 @@ impl Hold {
         })
     }
 
-    /// The library's guard, unless the holder ignores loss notifications.
+    /// The library's guard. `None` for a holder that ignores loss notifications, and for a known-bad implementation.
     pub(super) fn guard(&self) -> Option<&LockGuard> {
         match self {
             Self::Guard(guard) => Some(guard),
@@ -96,7 +96,7 @@ impl Hold {
     }
 
     /// The time until which the holder believes that it holds the lock, in nanoseconds since the start of the run.
-    /// `None` for a holder that ignores losses, because it believes so without end.
+    /// `None` for a holder that ignores losses, because such a holder believes in its lock without end.
     pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
         match self {
             Self::KnownBad(hold) => Some(hold.until),
@@ -111,7 +111,7 @@ impl Hold {
         }
     }
 
-    /// Resolves with the cause when the lock is lost.
+    /// Resolves with the cause when the lock is lost. Never resolves for a holder that ignores losses.
     pub(super) fn lost(&self, ctx: &Ctx) -> Pin<Box<dyn Future<Output = String> + Send>> {
         match (self, self.guard()) {
             (_, Some(guard)) => {

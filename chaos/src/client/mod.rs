@@ -77,7 +77,8 @@ pub fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has the kernel kill this client when its parent dies. A stopped client would not notice that its input was closed.
+/// Makes the kernel kill this client when its parent dies. Without this, a stopped client would remain, because it
+/// cannot notice that its input was closed.
 fn die_with_parent() {
     #[cfg(target_os = "linux")]
     {
@@ -92,7 +93,8 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
         .masters_generation(settings.generation)
         .ttl(settings.ttl)
         .max_ttl(settings.max_ttl)
-        // Twice the default timeout, because masters, proxies and clients share the machine.
+        // With a TTL of one second, this is twice the default timeout, because masters, proxies and clients share the
+        // machine.
         .node_timeout(settings.ttl / 10)
         .wait(Wait::For(PATIENCE))
         .restart_guard(match settings.guarding {
@@ -114,7 +116,7 @@ async fn live(ctx: Ctx) {
     let pid = std::process::id();
     ctx.note(Event::Ready { pid });
     work_all(&ctx).await;
-    // Every release has been sent. Do not wait for the replies without end, because a master may be gone for good.
+    // Every release has been sent. Wait for the replies only for a limited time, because a master may be gone for good.
     let _ = tokio::time::timeout(Duration::from_secs(2), ctx.redlock.flush()).await;
     ctx.note(Event::Bye);
     std::process::exit(0);
@@ -126,8 +128,8 @@ async fn work_all(ctx: &Ctx) {
     for workload in ctx.settings.workloads.clone() {
         match workload {
             Workload::Many => {
-                // After a restart, a client uses the same names of locks again, because each name leaves a fencing
-                // counter on the masters for a day.
+                // A restarted client reuses the names of its locks, because each new name would leave a fencing counter
+                // on the masters for a day.
                 let name = ctx.settings.name.split('.').next().unwrap_or_default();
                 for number in 0..ctx.settings.many {
                     let resource = format!("many-{name}-{number}");

@@ -1,5 +1,6 @@
-//! The workload of lock owners: each owner is an order, and the steps of an order are nested holds in several processes
-//! at once. While the steps of one order hold the lock, no step of another order may work.
+//! The workload of lock owners. Each owner represents an order, and each hold of the owner is a step of this order.
+//! Steps are nested, and run in several processes at once. While steps of one order hold the lock, no step of another
+//! order may work.
 
 use super::context::Ctx;
 use super::files;
@@ -11,7 +12,8 @@ use crate::event::Event;
 /// The file that names the order whose steps work now. Its content is `order writer`.
 const MARK: &str = "owners";
 
-/// Writes the mark of the attempt's order, unless the lock has been lost.
+/// Writes the mark of the attempt's order to the shared file, unless the lock has been lost. Returns whether the mark
+/// was written.
 pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bool {
     let (Claim::Owner(id), Ok((file, _))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return false;

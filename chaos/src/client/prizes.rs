@@ -19,7 +19,7 @@ use crate::workload::{Locker, Workload};
 
 /// The number of prizes in each quota.
 const PRIZES: u64 = 10;
-/// One quota in this many is the record of a job that runs once. The other quotas hand out prizes.
+/// Every third quota is the record of a job that runs once. The other quotas hand out prizes.
 const RECORDS: usize = 3;
 /// The period of a job that runs once per period. No chaos run lasts until the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -90,7 +90,8 @@ fn pieces(number: usize) -> u64 {
     }
 }
 
-/// The numbers of the quotas in this state. For each quota in a state there is a file that all clients see.
+/// The numbers of the quotas in the state `open` (units are left) or `over` (exhausted). Clients share the states
+/// through files: each quota has a file whose extension is its state.
 fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     let Ok(files) = fs::read_dir(&ctx.settings.dir) else {
         return Vec::new();
@@ -152,7 +153,8 @@ async fn take(ctx: &Ctx, number: usize) {
     }
 }
 
-/// Asks for a prize. Returns the reply and how many prizes are left, or the reason why there is no reply.
+/// Asks for a prize. Returns the reply and the number of prizes left (`None` if the reply does not state it), or the
+/// reason why there is no reply.
 async fn ask(ctx: &Ctx, number: usize) -> Result<(&'static str, Option<u64>), &'static str> {
     let name = name(number);
     if ctx.settings.locker == Locker::CountsDown {

@@ -80,7 +80,7 @@ fn edition_of(text: &str) -> u64 {
     edition.parse().unwrap_or(0)
 }
 
-/// Decides at random whether this writer keeps its lock as a reader when it has written.
+/// Decides at random whether a writer that has written continues to hold its lock as a reader.
 pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
     wanted.workload == Workload::Readers
         && wanted.claim == Claim::Alone
@@ -89,7 +89,8 @@ pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
         && rand::rng().random_bool(0.4)
 }
 
-/// The edition that this writer has left in the files, which it must find again as a reader.
+/// The content that this writer has left in the first file. If the writer continues as a reader, it must find this
+/// content again. `None` if the file cannot be read.
 pub(super) fn left(ctx: &Ctx) -> Option<String> {
     files::read(ctx, HALVES[0]).ok().map(|(_, text)| text)
 }

@@ -20,7 +20,7 @@ pub enum Guarding {
     /// The guard applies only after the first contact. Used for the first clients of a run, whose masters have just
     /// been started empty.
     AfterFirstContact,
-    /// There is no guard. Used in scenarios that are meant to break exclusion.
+    /// There is no guard. Used in scenarios without the restart guard, e.g. those that are meant to break exclusion.
     Off,
 }
 
@@ -55,7 +55,7 @@ pub struct Settings {
     pub pause: Duration,
     /// The share of holds, from 0 to 1, whose work takes about one TTL: 0.7 to 1.4 TTLs.
     pub long: f64,
-    /// Whether holds are renewed. They are not renewed in a run that is meant to break exclusion. Reason: a renewal
+    /// Whether holds are renewed. They are not renewed in a run that is meant to break exclusion, because a renewal
     /// restores a key that a master has lost, often before another client asks for the lock.
     pub renewed: bool,
     /// The number of locks that the client holds at once in the workload `many`.
@@ -66,7 +66,7 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The socket of the fenced register.
     pub register: PathBuf,
-    /// The path of the `quorate` program; `None` if there is none.
+    /// The path of the `quorate` program; `None` if it was not found.
     pub quorate: Option<PathBuf>,
 }
 

@@ -1,9 +1,9 @@
 //! Measures how much of a client's delay was caused by the machine.
 //!
-//! There are two measures, because neither sees everything. The first is the kernel's count of the time in which
-//! threads were ready but had no CPU. The second is a thread that only sleeps and measures how late it wakes. This
-//! thread also notices when the whole machine or its control group is halted, which the kernel does not count. Neither
-//! measure contains delays that the library causes itself by blocking or occupying its threads.
+//! There are two measures, because neither of them notices every delay. The first is the kernel's count of the time in
+//! which threads were ready but had no CPU. The second is a thread that only sleeps and measures how late it wakes.
+//! This thread also notices when the whole machine or its control group is halted, which the kernel does not count.
+//! Neither measure contains delays that the library causes itself by blocking or occupying its threads.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,8 @@ use crate::event::{Event, STALLED};
 const NAP: Duration = Duration::from_millis(10);
 /// The interval between two readings of the kernel's count, in nanoseconds.
 const LOOK: u64 = 50_000_000;
-/// If threads waited for a CPU for less than this within one interval, in nanoseconds, nothing is recorded.
+/// If the threads together waited for a CPU for at most this time within one interval, in nanoseconds, nothing is
+/// recorded.
 const LITTLE: u64 = 3_000_000;
 
 /// Records both measures for as long as the process lives.
@@ -43,8 +44,9 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Compares two readings of the kernel's count. Returns since when threads have waited, and for how long in total. The
-/// kernel counts a wait when it ends, so a wait longer than the interval began before the interval.
+/// Compares two readings of the kernel's count, `counted` at `looked` and `fresh` at `now`. Returns the time since
+/// which threads have waited, and the sum of their waiting times, both in nanoseconds. `None` if the sum is small. The
+/// kernel counts a wait when it ends, so a wait that is longer than the interval began before the interval.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,

@@ -69,7 +69,8 @@ impl Wanted {
         }
     }
 
-    /// The attempt with which the writer `op` continues as a reader.
+    /// The attempt by which the writer of attempt `op` continues as a reader. `left` is the content that the writer has
+    /// left in the first file.
     pub(super) fn reader(&self, op: u64, left: String) -> Self {
         Self {
             claim: Claim::Reader,

@@ -91,7 +91,8 @@ pub(super) fn holding<'a>(
             let work = work(ctx, wanted, op, hold);
             tokio::select! {
                 // The work is polled before the loss notification. So a holder that is resumed after a pause takes its
-                // next step before it sees the loss. The fenced register must withstand such a late write.
+                // next step before it sees the loss. The fenced register must refuse such a late write if another
+                // client has written since.
                 biased;
                 () = work => None,
                 () = watch(ctx, wanted.workload, op, hold) => None,
@@ -248,7 +249,7 @@ async fn change_file(
 }
 
 /// Writes to the register twice, with the work in between. It does not check the lock, because the register checks the
-/// token.
+/// fencing token.
 async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Duration) {
     let Some(token) = hold.token() else {
         return tokio::time::sleep(time).await;

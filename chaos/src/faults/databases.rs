@@ -48,8 +48,8 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::Moment),
 ];
 
-/// Kills the MariaDB server. A commit from just before the kill must still be there after the restart. Otherwise
-/// clients would need the restart guard for databases as well.
+/// Kills the MariaDB server. After the restart, the server must still have a commit from just before the kill.
+/// Otherwise clients would need the restart guard for databases as well.
 fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.masters[index].database()?;
     let marker = fault.draw;

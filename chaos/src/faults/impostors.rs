@@ -50,7 +50,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     impostor(
         "foreign-replies",
-        "a master answers requests with the replies of others: one extra reply shifts all later replies, or always",
+        "a master sends replies that belong to other requests: once, which shifts all later replies, or always",
         |fault, index, world| {
             let words = || Words::from(*fault.one_of(OF_OTHERS));
             let script = if (fault.draw >> 8).is_multiple_of(2) {
@@ -73,8 +73,8 @@ const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
 }
 
-/// Leads clients to another master. A healthy one is preferred, because a master with a fault of its own may not be
-/// recognizable.
+/// Leads clients to another master. A healthy master is preferred, because the probe may be unable to recognize a
+/// master that has a fault of its own.
 fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let masters = world.masters.len();
     let drawn = fault.pick(1, masters as u64) as usize;
@@ -111,7 +111,8 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// Well-formed replies to commands that clients of a lock never send. No lock request gets such a reply.
+/// Well-formed replies to commands that clients of a lock never send. A real master never sends these replies to a lock
+/// request.
 const OF_OTHERS: &[&str] = &[
     "+PONG!\r\n",
     "$5\r\nhello\r\n",
@@ -147,7 +148,7 @@ fn lead_to(
     }
     let come = within(PATIENCE, || hostile.accepted() > probes);
     let look = |_: &World| {
-        ensure!(come, "no client has connected");
+        ensure!(come, "no client has connected to the impostor");
         Ok(seen)
     };
     Landed::once_seen(world, look, move |world| {
@@ -166,7 +167,10 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
     let info = probe.command(&["INFO", "server"])?;
     let info = info.text().unwrap_or_default().into_owned();
-    ensure!(info.contains("run_id:"), "no introduction: {info:?}");
+    ensure!(
+        info.contains("run_id:"),
+        "the reply to INFO must contain a run_id, but is {info:?}"
+    );
     for question in 1..last {
         let heard = probe.command(&["PING"]);
         ensure!(

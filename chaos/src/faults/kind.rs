@@ -29,9 +29,9 @@ pub struct Row {
     pub reach: Reach,
     /// The kinds of masters that the fault can be injected into.
     pub on: Which,
-    /// The equipment that the run must set up for this kind of fault, e.g. proxies.
+    /// The equipment that the run must set up so that this kind of fault can be injected, e.g. proxies.
     pub needs: Needs,
-    /// The minimum number of masters. The fault is skipped in runs with fewer masters.
+    /// The minimum number of masters in a run. The fault is not available in runs with fewer masters.
     pub fewest_masters: usize,
     /// How long the fault lasts.
     pub lasts: Lasts,
@@ -202,7 +202,7 @@ impl Kind {
         }
     }
 
-    /// Whether a master may have lost data when this fault ends.
+    /// Whether a master may have lost data by the time when this fault ends.
     pub fn forgets(self) -> bool {
         self.restarts || self.breaks == Breaks::Forgets
     }
@@ -262,7 +262,7 @@ impl Kind {
         }
         let alone = matches!(self.needs, Needs::Clocks | Needs::Links | Needs::Names);
         let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
-        (alone && is_mixed).then(|| "it needs Redis masters only".to_owned())
+        (alone && is_mixed).then(|| "it needs a run whose masters are all Redis".to_owned())
     }
 
     /// The reason why the fault is not available on this machine, or `None` if it is.
@@ -369,7 +369,7 @@ impl Injection {
         self.clients_in(world).into_iter().flat_map(of).collect()
     }
 
-    /// Whether two faults have a target in common.
+    /// Whether this fault and `other` have a target in common.
     pub fn meets(&self, other: &Self) -> bool {
         let meet = |ours: &[usize], theirs: &[usize]| theirs.iter().any(|one| ours.contains(one));
         meet(&self.masters, &other.masters) || meet(&self.clients, &other.clients)
@@ -413,7 +413,7 @@ mod tests {
 
     static HEALED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-    /// A test fault that affects all masters except the third, and whose effect cannot be observed on the second.
+    /// A fault for this test. It affects all masters except the third, and its effect cannot be observed on the second.
     static PICKY: Row = Row::each("picky", "for the test", |_, index, world| {
         if index == 2 {
             bail!("not to that one");

@@ -42,7 +42,10 @@ fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lande
         let back = within(Duration::from_secs(5), || {
             TcpStream::connect_timeout(&server.addr(), SILENCE).is_ok()
         });
-        ensure!(back, "still out of reach");
+        ensure!(
+            back,
+            "the master cannot be reached through the link that was brought up"
+        );
         Ok(())
     })
 }
@@ -56,7 +59,7 @@ fn link(server: &Server) -> anyhow::Result<&Namespace> {
 fn look(server: &Server) -> anyhow::Result<()> {
     match TcpStream::connect_timeout(&server.addr(), SILENCE) {
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Ok(()),
-        Err(error) => bail!("expected silence, heard {error}"),
+        Err(error) => bail!("the connect must time out, but failed with: {error}"),
         Ok(_) => bail!("the connect must time out, but was accepted"),
     }
 }

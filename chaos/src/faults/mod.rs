@@ -41,8 +41,9 @@ impl Kind {
         files.into_iter().flatten().map(Self).collect()
     }
 
-    /// The faults that the name `mixed` stands for on these masters. With the restart guard they break no promise, and
-    /// they need neither clock offsets, network links nor host names. So they can be combined on any machine.
+    /// The faults that the name `mixed` stands for on these masters. With the restart guard these faults break no
+    /// promise, and they need neither clock offsets, network links nor host names. So they can be combined in one run
+    /// on any machine.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {
             nodes.iter().any(|node| kind.on.has(*node))
@@ -85,7 +86,7 @@ mod tests {
     use crate::workload::Locker;
 
     #[test]
-    fn every_kind_of_master_is_found_by_its_unique_name() {
+    fn every_kind_of_fault_is_found_by_its_unique_name() {
         let all = Kind::all();
         for kind in &all {
             assert_eq!(kind.name().parse(), Ok(*kind));

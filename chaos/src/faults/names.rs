@@ -79,7 +79,7 @@ fn names(world: &World) -> anyhow::Result<&Names> {
     world
         .names
         .as_ref()
-        .context("the masters of this run have no names")
+        .context("the masters of this run have no host names")
 }
 
 /// A process that looks up one host name, with the same environment as the clients.
@@ -89,7 +89,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Starts the process. When this function returns, the process has sent its lookup of the name.
+    /// Starts the process. When this function returns, the process is about to look up the name.
     fn of(names: &Names, name: &str) -> anyhow::Result<Self> {
         let mut process = Command::new(fleet::program()?)
             .args(["lookup", name])

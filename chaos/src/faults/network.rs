@@ -124,7 +124,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
     let pairs = fault.pairs(world);
     // Before the fault, open one probe per master through the proxy of the first client.
     let Some(&(first, _)) = pairs.first() else {
-        bail!("the fault must name a client to cut off")
+        bail!("the fault affects no client")
     };
     let probed = pairs.iter().filter(|(client, _)| *client == first);
     let probes: Vec<_> = probed
@@ -147,7 +147,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
         let felt = look(net, kind, road, probe)?;
         seen.push(format!("m{}: {felt}", master + 1));
     }
-    // A connection whose bytes have a gap must not be used again.
+    // Dropped bytes leave a gap in a connection, so reset such connections after the fault.
     let leaves_gaps = matches!(net, Fault::Drop(_));
     Ok(Landed::new(seen.join("; "), move |world| {
         drop(guards);
@@ -171,11 +171,11 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
     if heard.contains("max number of clients") {
         return Ok("in effect: the master is full and reports it without a request".into());
     }
-    bail!("expected silence, heard {heard:?}")
+    bail!("the probe must get no reply, but got {heard:?}")
 }
 
 /// Checks that the fault has an effect. Without a probe, the master was already down for another reason, and no effect
-/// can be observed. Then it is enough that the proxy has accepted the fault.
+/// can be observed. In that case it is enough that the proxy has accepted the fault.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("in effect: the master does not answer".into());
@@ -190,8 +190,7 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // Another fault ends new connections as well. At least no answer arrived, as the partition should
-                    // cause.
+                    // Another fault ends new connections as well. No answer arrived, as expected during a partition.
                     Err(error) => Ok(format!(
                         "in effect: new connections of the probe end with: {}",
                         error.kind()

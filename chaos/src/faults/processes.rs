@@ -49,7 +49,7 @@ pub(super) const ROWS: &[Row] = &[
     .breaks(Breaks::Unguarded),
     Row::all(
         "restart-majority",
-        "SIGKILL to a majority of masters, which restart at once and have lost all that their disk need not keep: \
+        "SIGKILL to a majority of masters, which restart at once, Redis masters without any data: \
          the case for which the restart guard exists",
         restart_together,
     )
@@ -115,7 +115,10 @@ fn kill(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     Ok(Landed::new(DEAD, move |world| {
         let server = world.redis(index)?;
         server.restart_empty()?;
-        ensure!(run_id(server)? != old, "the same life as before");
+        ensure!(
+            run_id(server)? != old,
+            "the server must have a new run_id after the restart"
+        );
         Ok(())
     }))
 }
@@ -163,14 +166,15 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
         let found = server.command(&["EXISTS", MARKER])?.int() == Some(1);
         ensure!(
             found == kept,
-            "back {} its last write",
+            "the server restarted {} its last write",
             if found { "with" } else { "without" }
         );
         Ok(())
     })
 }
 
-/// Restarts a server with so much data that loading takes time. While it loads, the server refuses requests.
+/// Restarts a server with so much data that the server needs some time to load it. While it loads, the server refuses
+/// requests.
 fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     /// The number of keys to load, at about a third of a millisecond each.
     const KEYS: u32 = 900;
@@ -181,7 +185,8 @@ fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
     server.command(&["EVAL", &fill, "0"])?;
     ensure_ok(&server, &["CONFIG", "SET", "save", ""])?;
     save(&server)?;
-    // The delay per key is set at every start of these servers, see `World`. It has no effect without keys.
+    // The delay per key is set at every start of these servers, see `World`. The delay has no effect on a start without
+    // keys.
     let restarting = {
         let server = server.clone();
         thread::spawn(move || server.restart())

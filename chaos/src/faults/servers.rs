@@ -96,7 +96,8 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
 ];
 
-/// Takes a right from the clients' user. Depending on the draw, clients notice it on existing or on new connections.
+/// Takes a right from the clients' user. Depending on the draw, clients notice the missing right on existing or on new
+/// connections.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];
@@ -137,8 +138,8 @@ impl Change {
         }
     }
 
-    /// Sends the command. The fault counts as injected when `look` sees the refusal, and as healed when `look` does not
-    /// see it any more.
+    /// Sends the command. The fault counts as injected when `look` sees the refusal, and as healed when `look` no
+    /// longer sees a refusal.
     fn make(
         self,
         index: usize,
@@ -165,7 +166,10 @@ impl Change {
                 outcome.is_ok()
             });
             outcome?;
-            ensure!(within(PATIENCE, || look(server).is_err()), "still refused");
+            ensure!(
+                within(PATIENCE, || look(server).is_err()),
+                "the master still refuses requests"
+            );
             Ok(())
         })
     }
@@ -176,7 +180,7 @@ fn flush_all(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<L
     ok(&mut admin, &["SET", "chaos:marker", "1", "PX", "60000"])?;
     ok(&mut admin, &["FLUSHALL"])?;
     let gone = admin.command(&["EXISTS", "chaos:marker"])?.int() == Some(0);
-    ensure!(gone, "FLUSHALL flushed nothing");
+    ensure!(gone, "a key still exists after FLUSHALL");
     Ok(Landed::momentary("all keys gone"))
 }
 
@@ -198,7 +202,7 @@ fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::R
         killed = kill_clients(&mut admin).unwrap_or(0);
         killed > 0
     });
-    ensure!(killed > 0, "CLIENT KILL killed nobody");
+    ensure!(killed > 0, "CLIENT KILL ended no connection");
     Ok(Landed::momentary(format!("{killed} connections killed")))
 }
 
@@ -220,13 +224,13 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
         let idle = within(PATIENCE, || {
             server.command(&["PING"]).is_ok_and(|reply| !said(&reply))
         });
-        ensure!(idle, "still busy");
+        ensure!(idle, "the master is still busy");
         drop(admin);
         Ok(())
     }))
 }
 
-/// Makes snapshots fail, so that the master refuses writes: a folder with the name of the snapshot file is in the way.
+/// Makes snapshots fail, so that the master refuses writes: a folder has the name that the snapshot file must get.
 fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
@@ -242,7 +246,7 @@ fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
             admin.command(&["SAVE"]).is_ok_and(|reply| reply.is_ok())
         });
         ok(&mut admin, &["CONFIG", "SET", "save", ""])?;
-        ensure!(saved, "it still cannot save");
+        ensure!(saved, "the master still cannot save its data");
         Ok(())
     };
     if !landed {

@@ -82,7 +82,7 @@ fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<
         before = sessions(ensemble).unwrap_or_default();
         !before.is_empty()
     });
-    ensure!(!before.is_empty(), "nobody has a session");
+    ensure!(!before.is_empty(), "no client has a session");
     let clients = fault.clients_in(world);
     let held: Vec<Injected> = clients
         .iter()
@@ -99,7 +99,10 @@ fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<
             sessions(ensemble).is_ok_and(|now| before.difference(&now).next().is_some())
         });
         drop(held);
-        ensure!(closed, "no session was closed");
+        ensure!(
+            closed,
+            "the ensemble closed no session, although it received nothing from clients"
+        );
         Ok(())
     }))
 }

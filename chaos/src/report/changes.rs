@@ -88,8 +88,8 @@ impl Contents {
             seconds(step.to - step.from),
             step.tries
         );
-        // A fault between two steps of a change is counted for the later step. So faults are counted from the end of
-        // the step before.
+        // A fault between two steps of a change is counted for the later step. So the faults of a step are counted from
+        // the end of the previous step.
         let before = self.steps.iter().map(|one| one.to);
         let before = before.filter(|to| *to <= step.from).max().unwrap_or(0);
         let faults = self
@@ -193,7 +193,8 @@ impl Contents {
                 .filter(|step| step.from < to && step.to >= from)
                 .map(|step| letter(&step.name)),
         );
-        // If there are several steps, show one with a capital letter, because these steps disturb clients most.
+        // If several steps are taken in this second, show one with a capital letter, because the steps with capital
+        // letters disturb clients most.
         letters
             .min_by_key(|letter| !letter.is_ascii_uppercase())
             .unwrap_or(' ')

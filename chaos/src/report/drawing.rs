@@ -12,7 +12,7 @@ use crate::history::{Attempt, History};
 use crate::recorder::FOLLOWING;
 use crate::workload::{Workload, family};
 
-/// The largest number of marks in the drawing. A browser still draws this many quickly.
+/// The largest number of marks in the drawing. A browser draws this number of marks quickly.
 const MARKS: usize = 60_000;
 /// The largest number of rows for marks that overlap in time. Further marks are drawn over the last of these rows.
 const DEEP: usize = 6;
@@ -43,8 +43,8 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Draws all marks. If there are too many marks, it keeps the latest marks, and the marks near violations and
-    /// faults.
+    /// Draws all marks. If there are too many marks, it keeps only the latest marks and the marks for which `near`
+    /// returns true.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],

@@ -69,7 +69,7 @@ pub fn write(
     Ok(())
 }
 
-/// The text about the cost of the changes of masters, if the scenario has any.
+/// The text about the cost of the changes of masters; `None` if the scenario has no such changes.
 pub fn changes(scenario: &Scenario, history: &History) -> Option<String> {
     let changes = scenario.changes.as_ref()?;
     Some(changes::text(changes, history, &history.attempts()))

@@ -71,10 +71,10 @@ pub struct Gauged {
     pub handles_last: u64,
     /// The largest number of open file descriptors of all readings.
     pub handles_most: u64,
-    /// For a master, the number of connections at the first reading.
+    /// For a master, the number of connections at the first reading; `None` for a client.
     #[serde(default)]
     pub connections_first: Option<u64>,
-    /// For a master, the number of connections at the last reading.
+    /// For a master, the number of connections at the last reading; `None` for a client.
     #[serde(default)]
     pub connections_last: Option<u64>,
 }

@@ -188,7 +188,9 @@ fn facts(summary: &Summary, left_out: usize) -> String {
         scenario.locker.name(),
     );
     if left_out > 0 {
-        facts.push_str(" \u{b7} too long to draw completely: only holds near violations are shown");
+        facts.push_str(
+            " \u{b7} too long to draw: only the latest holds and those near violations are shown",
+        );
     }
     facts
 }

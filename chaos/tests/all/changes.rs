@@ -13,8 +13,8 @@ use quorate_chaos::scenario::{Scenario, Workload};
 use quorate_chaos::walk::STEPS;
 
 impl Tale {
-    /// Adds every step of a change except `but`, each one second long. The old masters are closed at three seconds, and
-    /// the new ones are opened at four.
+    /// Adds every step of a change except the step `but`, each one second long. The step `close` ends at three seconds,
+    /// and the step `open` at four.
     fn walked(self, but: &str) -> Self {
         let steps = STEPS.iter().enumerate().filter(|(_, step)| **step != but);
         steps.fold(self, |tale, (place, step)| {
@@ -63,7 +63,8 @@ impl Tale {
 }
 
 #[test]
-fn change_of_masters_without_a_step_or_without_a_fault_while_closed_is_reported() {
+fn change_that_skips_a_step_is_invalid_and_change_without_a_fault_between_close_and_open_is_unknown()
+ {
     let tale = Tale::default;
     assert_eq!(
         tale().walked("").hit(3_500).verdict_of_change(),
@@ -78,7 +79,7 @@ fn change_of_masters_without_a_step_or_without_a_fault_while_closed_is_reported(
 }
 
 #[test]
-fn refusal_of_a_client_before_its_masters_are_closed_is_reported() {
+fn refusal_of_a_client_whose_masters_are_not_outdated_is_reported() {
     let tale = |refused: &dyn Fn(Tale) -> Tale| {
         let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
         let tale = Tale::default().walked("").hit(3_500);
@@ -119,11 +120,12 @@ fn lock_that_stays_free_too_long_while_a_client_waits_is_reported() {
     assert_eq!(
         tale(3_900),
         (Verdict::Valid, 0),
-        "the verdict must be unknown if no client wanted the lock before that time"
+        "a lock that was free only while no client wanted it must not be reported"
     );
 }
 
-/// Whether the `quorate` program, which takes the steps of a change, was built.
+/// Whether the `quorate` program, which takes the steps of a change, was built. If not, reports that the test did not
+/// run.
 fn is_built() -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
     let is_there = std::env::var_os("QUORATE_CLI").is_some() || beside.is_file();
@@ -154,11 +156,11 @@ fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
         std::fs::read_to_string(run.out.join("timeline.html")).expect("the page must be readable");
     assert!(
         page.contains("\"name\":\"open\""),
-        "the page must show the steps"
+        "timeline.html must contain the step open"
     );
 }
 
-/// `quorate masters` carries stored values along to the new masters, so no operator has to create them again.
+/// `quorate masters` copies the stored values to the new masters, so no operator has to create the values again.
 #[test]
 #[ignore = "nightly"]
 fn replacing_a_master_under_load_loses_no_quota_and_no_once_record() {

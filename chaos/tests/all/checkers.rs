@@ -166,7 +166,7 @@ fn two_changes_from_the_same_content_are_reported_as_a_lost_update() {
 }
 
 #[test]
-fn late_loss_notification_is_reported_unless_the_client_was_paused() {
+fn hold_that_outlasts_its_lease_is_reported_unless_the_client_was_paused() {
     let tale = || Tale::default().hold("c1", 1, 10, 2_000, 1);
     assert_eq!(tale().verdict("notified", &[]), (Verdict::Invalid, 1));
     let stalled = Event::Suffered {
@@ -178,8 +178,8 @@ fn late_loss_notification_is_reported_unless_the_client_was_paused() {
 }
 
 #[test]
-fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
-    // The holder is notified at 1,910 ms, 900 ms after its deadline.
+fn hold_that_outlasts_its_lease_is_reported_unless_the_machine_was_busy() {
+    // The lease ends at 1,010 ms, but the holder releases the lock only at 1,910 ms, 900 ms too late.
     let starved = |from: u64, to: u64, waited: u64| {
         let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
         let (since, waited) = (from * MS, waited * MS);
@@ -190,19 +190,19 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
     assert_eq!(
         starved(1_850, 2_400, 700),
         (Verdict::Invalid, 1),
-        "the loss must be reported, because the machine was busy mainly after the notification"
+        "the late release must be reported if the machine was busy mainly after it"
     );
     assert_eq!(
         starved(100, 1_000, 800),
         (Verdict::Invalid, 1),
-        "the loss must be reported, because the machine was busy before the deadline"
+        "the late release must be reported if the machine was busy only before the end of the lease"
     );
     assert_eq!(
         starved(1_000, 1_900, 300),
         (Verdict::Invalid, 1),
-        "the loss must be reported, because the machine was busy for too short a time"
+        "the late release must be reported if the machine was busy for too short a time"
     );
-    // The entry about the earlier wait is recorded last.
+    // Two waits for a CPU, of which the one that began first is recorded last.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,
@@ -212,7 +212,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
         .at(1_920, "c1", line(1_915, 5))
         .at(1_930, "c1", line(1_100, 830));
     assert_eq!(counted_late.verdict("notified", &[]), (Verdict::Valid, 0));
-    // The wait for a CPU and the stall measure the same delay, which counts only once.
+    // A wait for a CPU and a stall measure the same delay here, so the delay counts only once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
         since: 1_100 * MS,
@@ -223,7 +223,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
         .at(1_500, "c1", stalled)
         .at(1_500, "c1", Event::Starved { since, waited });
     assert_eq!(twice.verdict("notified", &[]), (Verdict::Invalid, 1));
-    // A delay of one client does not excuse a late notification of another client.
+    // A delay of one client does not excuse a late release of another client.
     let (since, waited) = (1_000 * MS, 900 * MS);
     let other = Tale::default().hold("c1", 1, 10, 1_910, 1).at(
         1_900,
@@ -234,7 +234,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
 }
 
 #[test]
-fn client_without_a_lock_after_healing_is_reported() {
+fn client_that_gets_no_lock_after_all_faults_have_ended_is_reported() {
     let tale = || {
         Tale::default()
             .hold("c1", 1, 10, 20, 1)
@@ -295,7 +295,7 @@ fn leftover_keys_are_reported() {
     assert_eq!(
         tale(&[], &[note], &[]),
         Verdict::Valid,
-        "the note of a dead client may still exist"
+        "the note of a dead client may remain after the TTL"
     );
     assert_eq!(all(&[], &[note], &[note], &[]), Verdict::Invalid);
     assert_eq!(tale(&["file"], &[], &[]), Verdict::Invalid);
@@ -303,12 +303,12 @@ fn leftover_keys_are_reported() {
     assert_eq!(
         tale(&[], &[], &["quorate:fence:file"]),
         Verdict::Invalid,
-        "the leftovers must be reported, because fencing counters must expire, too"
+        "a fencing counter without an expiry must be reported"
     );
     assert_eq!(
         Tale::default().verdict("leftovers", &[]).0,
         Verdict::Unknown,
-        "the result must be unknown if the keys were never listed"
+        "the verdict must be unknown if the keys were never listed"
     );
 }
 
@@ -349,8 +349,8 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
             .verdict("leftovers", &[kind])
             .0
     };
-    // The TTL is one second. A leftover key is excused for that second and one more, because a fault may have delayed a
-    // request until then.
+    // The TTL is one second. A leftover key is excused until two seconds after the end of a fault, because the fault
+    // may have delayed a request until then.
     assert_eq!(
         left("file", 97_900, kind("late-requests")),
         Verdict::Invalid

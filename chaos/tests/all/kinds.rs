@@ -1,5 +1,5 @@
-//! Tests the checkers of kinds of locks other than plain ones, with histories made by hand. Each checker must find the
-//! violations of its own rule, and nothing else.
+//! Tests the checkers of the kinds of locks other than plain locks, with histories made by hand. Each checker must find
+//! the violations of its own rule, and nothing else.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use quorate_chaos::claim::Claim;
 use quorate_chaos::event::Event;
 use quorate_chaos::scenario::{Scenario, Workload};
 
-/// A hold in the history: client, attempt, resources, mode, start, end, token.
+/// A hold in the history: client, attempt, resources, mode, start and end in milliseconds, token.
 struct Hold<'a>(&'a str, u64, &'a [&'a str], Claim, u64, u64, u64);
 
 impl Tale {
@@ -129,7 +129,7 @@ fn readers_may_overlap_each_other_but_not_a_writer() {
     assert_eq!(
         fencing(tale(Claim::Reader, 4)),
         (Invalid, 1),
-        "a smaller token must be reported if the attempt began after the earlier hold"
+        "a smaller token must be reported if its attempt began after the other hold was obtained"
     );
     assert_eq!(fencing(tale(Claim::Alone, 5)), (Invalid, 1));
 }
@@ -155,7 +155,7 @@ fn wrote(op: u64, key: &str) -> Event {
 
 #[test]
 fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupted() {
-    // `until` decides whether the writer's hold had ended before the reader came.
+    // `until` is the end of the writer's hold. The reader obtains the lock at 20 ms, before or after `until`.
     let tale = |until: u64| {
         Tale::default()
             .hold_as(Hold("c1", 1, &["readers"], Claim::Alone, 10, until, 5))
@@ -168,7 +168,7 @@ fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupt
     assert_eq!(views(tale(30).at(30, "c2", whole)), (Valid, 0));
     assert_eq!(views(tale(30).at(30, "c2", half.clone())), (Invalid, 1));
     assert_eq!(views(tale(15).at(30, "c2", half.clone())), (Valid, 0));
-    // The writer claims to have written both files, but the reader did not find the second one.
+    // The history says that the writer has written both files, but the reader found the old content in the second file.
     let finished = tale(15).at(14, "c1", wrote(1, "readers-2"));
     assert_eq!(views(finished.at(30, "c2", half)), (Invalid, 1));
     // A client that continues as a reader must find the content that it wrote as the writer.
@@ -209,7 +209,7 @@ fn permit_beyond_the_limit_and_slot_with_two_holders_are_reported() {
     assert_eq!(permits(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (0, 15)]), (Invalid, 1));
-    // The semaphore has two permits, so a third holder is one too many, whatever the number of its slot.
+    // The semaphore has two permits, so a third holder at the same time is reported, whatever its slot.
     assert_eq!(permits(&[(0, 10), (1, 15), (2, 20)]), (Invalid, 2));
     assert_eq!(permits(&[(0, 10), (1, 15), (1, 20)]), (Invalid, 1));
     assert_eq!(permits(&[]), (Unknown, 0));
@@ -257,7 +257,7 @@ fn different_tokens_of_one_owner_and_overlapping_owners_are_reported() {
     assert_eq!(
         owners(tale("order-2", 6)),
         (Unknown, 0),
-        "the result must be unknown if no client joined another hold"
+        "the verdict must be unknown if no client joined another hold"
     );
     // While two owners wrongly hold the lock at once, a hold that joins one of them gets the token of that owner's
     // lock. Once that lock has ended, its token is outdated.
@@ -332,7 +332,7 @@ fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
     assert_eq!(
         prizes(&[second, (14, 15, "taken", 1)]),
         (Invalid, 1),
-        "a number of units left that rises must be reported"
+        "a rise of the number of units left must be reported"
     );
     let over = (11, 12, "sold_out", 0);
     assert_eq!(
@@ -343,9 +343,10 @@ fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
     assert_eq!(
         prizes(&[first, (14, 15, "sold_out", 1)]),
         (Invalid, 1),
-        "sold out although a unit is left must be reported"
+        "a quota that is sold out although a unit is left must be reported"
     );
-    assert_eq!(prizes(&[over]), (Unknown, 0), "without a prize: unknown");
+    // If no prize was taken, the verdict must be unknown.
+    assert_eq!(prizes(&[over]), (Unknown, 0));
 }
 
 #[test]
@@ -364,7 +365,7 @@ fn falling_term_and_term_with_two_leaders_are_reported() {
     };
     let leaders = |tale: Tale| tale.verdict_for(Workload::Leader, "leaders");
     assert_eq!(leaders(tale()), (Valid, 0));
-    // The leader died before it could record that it led.
+    // The history does not contain this leader's grant, because the leader died before it could record the grant.
     assert_eq!(
         leaders(tale().at(50, "c1", followed(8, "c3#9"))),
         (Valid, 0)
@@ -382,17 +383,17 @@ fn falling_term_and_term_with_two_leaders_are_reported() {
     assert_eq!(
         leaders(tale().at(50, "c2", followed(8, "c2#1"))),
         (Invalid, 1),
-        "an observed term that is not the leader's must be reported"
+        "a leader that is shown with a term that is not its own must be reported"
     );
     assert_eq!(
         leaders(Tale::default()),
         (Unknown, 0),
-        "the result must be unknown if no observer followed the election"
+        "the verdict must be unknown if no client followed the election"
     );
 }
 
 #[test]
-fn client_that_gets_no_lock_or_sees_no_leader_after_healing_is_reported() {
+fn client_that_gets_no_lock_or_sees_no_leader_after_all_faults_have_ended_is_reported() {
     let finish = |tale: Tale| tale.at(900, "chaos", Event::Finish);
     let followed = Event::Followed {
         term: Some(7),

@@ -136,11 +136,11 @@ async fn take_all(player: Redlock, name: String) -> Drawn {
             other => panic!("{other:?}"),
         }
     }
-    panic!("all units must be taken after all attempts: {drawn:?}");
+    panic!("all units must be taken within 60 s, but only these were: {drawn:?}");
 }
 
-/// Creates a quota of ten units. It may have to wait, because a master that has just restarted answers only when its
-/// restart guard allows it.
+/// Creates a quota of ten units. Tries repeatedly, because a client accepts a master that has just restarted only when
+/// the restart guard allows it.
 async fn open(operator: &Redlock, run: usize) -> String {
     for attempt in 0..1_000 {
         let name = format!("prizes-{run}-{attempt}");
@@ -149,7 +149,7 @@ async fn open(operator: &Redlock, run: usize) -> String {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("a quota must be created in time");
+    panic!("a quota must be created within 1,000 attempts");
 }
 
 /// Creates a quota of ten units, lets four clients take units from it, and kills a master in the meantime.
@@ -172,7 +172,7 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     all
 }
 
-/// Runs the test as often as the variable `QUORATE_PRIZE_RUNS` states, e.g. `QUORATE_PRIZE_RUNS=100`.
+/// The variable `QUORATE_PRIZE_RUNS` sets the number of quotas, e.g. `QUORATE_PRIZE_RUNS=100`. The default is 3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "nightly"]
 async fn quota_of_ten_on_two_redis_masters_and_a_database_gives_ten_prizes_despite_kills() {
@@ -192,20 +192,20 @@ async fn quota_of_ten_on_two_redis_masters_and_a_database_gives_ten_prizes_despi
         let mut drawn = draw(&lottery, &players, run).await;
         assert_eq!(
             drawn.lost, 0,
-            "the quota must not be lost, but was in run {run}: {drawn:?}"
+            "the quota must not be lost, but was lost in run {run}: {drawn:?}"
         );
         drawn.left.sort_unstable();
         let twice = drawn.left.windows(2).any(|pair| pair[0] == pair[1]);
         assert!(
             !twice,
-            "no prize may be given twice, but one was in run {run}: {drawn:?}"
+            "each prize must be given once, but one was given twice in run {run}: {drawn:?}"
         );
         assert!(drawn.left.iter().all(|left| *left < 10), "{drawn:?}");
         // Only the requests whose result is unknown can have taken the missing units.
         let missing = 10 - drawn.left.len();
         assert!(
             missing <= drawn.unknown,
-            "each missing unit must belong to a request with an unknown result, but not in run {run}: {drawn:?}"
+            "run {run}: each missing unit must belong to a request with an unknown result: {drawn:?}"
         );
         taken += drawn.left.len();
         unknown += drawn.unknown;

@@ -21,11 +21,11 @@ fn mixed_faults_for_forty_seconds_break_no_promise() {
         std::fs::read_to_string(run.out.join("timeline.html")).expect("the page must be readable");
     assert!(
         page.contains("\"verdict\":\"valid\""),
-        "the page must contain its data"
+        "timeline.html must contain the verdict"
     );
     assert!(
         !page.contains("http"),
-        "the report must not load anything from the network"
+        "timeline.html must not load anything from the network"
     );
     look_at(&run.out.join("timeline.html"), 500);
     let again = chaos(&format!("recheck {}", run.out.display()));
@@ -53,17 +53,17 @@ fn look_at(page: &Path, least: usize) {
     let dom = String::from_utf8_lossy(&seen.stdout);
     assert!(
         !dom.contains("data-error="),
-        "the page's script must not fail"
+        "the script of the timeline page must not fail"
     );
     let drawn = dom.split("data-drawn=\"").nth(1);
     let drawn = drawn.and_then(|rest| rest.split('"').next()?.parse::<usize>().ok());
     assert!(
         drawn > Some(least),
-        "the page must show more marks: {drawn:?}"
+        "the timeline page must draw more than {least} elements, but drew {drawn:?}"
     );
     assert!(
         dom.contains("0 violations</h2>"),
-        "the list must have its title"
+        "the page must have the title of the list of violations"
     );
 }
 
@@ -92,8 +92,8 @@ fn survived(seed: u32, faults: &str) {
     }
 }
 
-/// Makes a short run of a kind of lock under the faults that endanger it most. Every checker must have enough to check,
-/// and no promise may be broken. `scripts/chaos --all` runs all kinds of locks under all faults.
+/// Makes a short run of a kind of lock under the faults that endanger it most. Every checker must find enough events to
+/// check, and no promise may be broken. `scripts/chaos --all` runs all kinds of locks under all faults.
 fn kept(workload: &str, seed: u32, faults: &str) -> Run {
     let args = format!("--seed {seed} --masters 3 --clients 3 --workload {workload}");
     let run = Run::until(
@@ -296,7 +296,7 @@ fn known_bad_clients_of_plain_locks_are_caught() {
                 "--seed 8 --masters 3 --clients 5 --pause 20ms --faults none \
                  --workload file,handover --locker {locker}"
             ),
-            // The checker of the order judges waiters only once all masters have been up for a while.
+            // The checker of the order compares waiters only after the masters have been running for some seconds.
             match locker {
                 "jumps-line" => &[6, 15, 30],
                 _ => &[2, 6, 12],
@@ -313,8 +313,9 @@ fn known_bad_clients_of_plain_locks_are_caught() {
     }
 }
 
-/// Runs a known-bad implementation of the kind of lock `of` until it is caught. Each run lasts the next of these
-/// numbers of seconds. Each checker of `seen` must report a violation with the given words, and the run must fail.
+/// Runs a known-bad implementation of the kind of lock `of` until it is caught. The first run lasts the first number of
+/// `seconds`, the second run the second number, and so on. `seen` lists checkers, each with words that one of its
+/// violations must contain. The last run must fail.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
         let finding = run
@@ -416,7 +417,7 @@ fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
 fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1, ");
-    // This implementation behaves correctly as long as all masters are up.
+    // This implementation behaves correctly while clients can reach all masters.
     caught(
         "led-by-one",
         "leader --faults partition-one",

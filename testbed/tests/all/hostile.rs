@@ -11,7 +11,7 @@ use quorate_testbed::{
 };
 
 const LONG: Duration = Duration::from_secs(20);
-/// A time that is long enough for the server to send an answer, if it sends one.
+/// A time in which the server sends its answer, if it sends one.
 const SHORT: Duration = Duration::from_millis(60);
 
 fn start(script: Script) -> Hostile {
@@ -117,7 +117,7 @@ fn server_with_the_quote_script_quotes_the_refused_command_with_all_arguments() 
     let hostile = start(Script::Quote);
     let said = dial(&hostile).command(&["HELLO", "3", "AUTH", "u", "s3cret"]);
     let Reply::Error(text) = said.unwrap() else {
-        panic!("no error")
+        panic!("the reply to a refused command must be an error")
     };
     assert!(
         text.contains("'HELLO'") && text.contains("'s3cret'"),
@@ -138,7 +138,11 @@ fn server_with_the_garbage_script_sends_different_bytes_each_time() {
     }
     heard.sort();
     heard.dedup();
-    assert!(heard.len() > 25, "{}", heard.len());
+    assert!(
+        heard.len() > 25,
+        "most of the 50 answers must differ, but only {} do",
+        heard.len()
+    );
 }
 
 #[test]

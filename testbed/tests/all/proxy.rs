@@ -1,5 +1,5 @@
-//! Tests of the promises of `Proxy` and its faults. Behind the proxy is a real server if replies matter, or a plain
-//! listener if single bytes matter.
+//! Tests of the promises of `Proxy` and its faults. Tests that need replies have a real server behind the proxy. Tests
+//! that need single bytes have a plain listener there.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -80,7 +80,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes in which no part resembles another.
+/// Four times `len` bytes in which no part resembles another, so that lost or swapped bytes are noticed.
 fn noise(len: u32) -> Vec<u8> {
     (0..len)
         .flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes())
@@ -99,7 +99,7 @@ fn proxy_without_faults_passes_all_bytes_and_counts_them() {
     );
     let counters = proxy.counters();
     assert_eq!((counters.accepted, counters.open), (1, 1));
-    eventually("all bytes counted", || {
+    eventually("the delivery of all bytes by the counters", || {
         let counters = proxy.counters();
         [counters.to_server, counters.to_client].iter().all(|flow| {
             flow.delivered > 1_000_000 && flow.received == flow.delivered && flow.dropped == 0
@@ -127,7 +127,7 @@ fn latency_fault_delays_bytes_by_at_least_its_latency_until_its_guard_is_dropped
     drop(slow);
     let forever = Fault::latency(Way::ToClient, Duration::from_secs(3600)).inject(&proxy);
     client.send(&["PING"]).unwrap();
-    eventually("a reply on its way", || {
+    eventually("the arrival of the reply at the proxy", || {
         proxy.counters().to_client.received >= 21
     });
     forever.heal();
@@ -265,7 +265,7 @@ fn drop_fault_discards_bytes_in_transit_and_the_close_of_the_connection() {
     let (mut client, mut server) = raw(&proxy, &listener);
     let slow = Fault::latency(Way::ToServer, Duration::from_secs(3600)).inject(&proxy);
     client.write_all(b"slow").unwrap();
-    eventually("bytes on their way", || {
+    eventually("the arrival of the bytes at the proxy", || {
         proxy.counters().to_server.received == 4
     });
     let hole = proxy.inject(Fault::Drop(Way::ToServer));
@@ -378,7 +378,7 @@ fn half_open_fault_closes_connections_at_the_server_and_leaves_their_clients_wit
     let (mut fresh, mut fresh_server) = raw(&proxy, &listener);
     fresh.write_all(b"works").unwrap();
     expect(&mut fresh_server, b"works");
-    eventually("swallowed bytes", || {
+    eventually("the loss of the bytes", || {
         proxy.counters().to_server.dropped == 6
     });
     half_open.heal();

@@ -306,7 +306,7 @@ fn redis_or_valkey_server_is_installed() {
 }
 
 #[test]
-fn a_tls_server_speaks_tls_on_its_port_and_still_takes_commands() {
+fn tls_server_speaks_tls_on_its_port_and_takes_commands_on_its_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     let made = Command::new("openssl")
@@ -325,7 +325,7 @@ fn a_tls_server_speaks_tls_on_its_port_and_still_takes_commands() {
         .arg(&cert)
         .output();
     if !made.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no openssl here");
+        eprintln!("skipped: this machine has no openssl");
         return;
     }
     let ca = cert.clone();

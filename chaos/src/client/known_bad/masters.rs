@@ -54,7 +54,8 @@ pub(super) fn majority(ctx: &Ctx) -> usize {
     ctx.settings.masters.len() / 2 + 1
 }
 
-/// The end of the client's belief in a lock that was requested at `started`.
+/// The end of the client's belief in a lock that was requested at `started`. Both times are in nanoseconds since the
+/// run began.
 pub(super) fn until(ctx: &Ctx, started: u64) -> u64 {
     started + ctx.settings.ttl.mul_f64(0.98).as_nanos() as u64
 }

@@ -1,6 +1,6 @@
 //! Known-bad clients: lock implementations with one deliberate mistake each, which a comment in the file points out.
-//! They look like the work of a programmer who does not know the rules. If a checker does not catch its known-bad
-//! client, the checker does not work. Some implementations also keep counts on the masters.
+//! The mistakes are those of a programmer who does not know the rules of such locks. If a checker does not catch its
+//! known-bad client, the checker does not work. Some implementations also keep counts on the masters.
 
 mod held;
 mod leader;

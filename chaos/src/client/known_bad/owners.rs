@@ -10,8 +10,8 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// Lua script: adds the name of a hold if no other owner holds the key. With the argument `joins`, the owner must
-/// already hold the key. Returns the number of the hold, counted from 1.
+/// Lua script: adds the name of a hold if no other owner holds the key. With the argument `joins`, the script succeeds
+/// only if the owner already holds the key. Returns the number of the hold, counted from 1.
 const ENTER: &str = "
     local owner = redis.call('GET', KEYS[1])
     if owner and owner ~= ARGV[1] or ARGV[4] == 'joins' and not owner then return 0 end

@@ -11,7 +11,8 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::report::Summary;
 use rustix::fs::{FlockOperation, flock};
 
-/// Waits until no chaos run of another test is active, in this or another process, and keeps the turn.
+/// Waits until no chaos run of another test is active, in this or another process. Until the returned file is dropped,
+/// no other test starts a run.
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("the file to lock must be created");
@@ -43,8 +44,8 @@ impl Run {
         }
     }
 
-    /// Makes longer and longer runs until the checkers had enough to check. On a busy machine fewer events happen in
-    /// the same time, and an event that did not happen cannot be checked.
+    /// Makes runs of these lengths, one after the other, until `enough` returns true. Returns the last run. On a busy
+    /// machine fewer events happen in the same time, and an event that did not happen cannot be checked.
     pub(crate) fn until(
         name: &str,
         args: &str,
@@ -60,7 +61,7 @@ impl Run {
                 break;
             }
             eprintln!(
-                "{name} is run once more, for a longer time:\n{}",
+                "the run {name} was too short to check everything, so a longer run follows:\n{}",
                 text(&run.output)
             );
             run = longer;
