@@ -376,8 +376,8 @@ fn worker(args: &[String]) {
     print_turns(taken);
 }
 
-/// One task of a worker process. `left` is the number of acquisitions that all tasks together have still to make; the
-/// task makes acquisitions until it is 0.
+/// One task of a worker process. `left` is the number of acquisitions that all tasks together still have to make. The
+/// task makes acquisitions until `left` is 0.
 async fn take_turns(
     redlock: Redlock,
     task: usize,

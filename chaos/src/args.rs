@@ -41,7 +41,7 @@ pub(crate) enum Command {
         dir: PathBuf,
     },
     /// Run for a long time with many held locks (1,000, or 200 if a master writes to disk), and check that no process
-    /// grows
+    /// uses more and more memory or connections
     Soak(RunArgs),
     /// Run every workload under every fault with 1, 3 and 5 masters, fair and unordered, for a few seconds each
     Matrix(MatrixArgs),
@@ -128,9 +128,9 @@ pub(crate) struct RunArgs {
     faults: Vec<String>,
 
     /// The work of the clients, named by the kind of lock: lock, transfer, readers, permits, owners, prizes, leader.
-    /// `kinds` means all of them except lock, `all` means all of them at the same time. A part of lock can be named as
-    /// well: file, register, stock, handover, many, run [default: lock; with a careful operator that replaces masters:
-    /// lock,prizes]
+    /// `kinds` means all of them except lock, `all` means all of them at the same time. A single workload of lock can
+    /// be named as well: file, register, stock, handover, many, run [default: lock; with a careful operator that
+    /// replaces masters: lock,prizes]
     #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = workloads)]
     workload: Vec<Named>,
 
@@ -172,7 +172,8 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
     pub(crate) cell: Duration,
 
-    /// The workloads; each entry is a run of its own. The parts of one workload run at the same time, as in `run`
+    /// The workloads; each entry is a run of its own. If an entry names several workloads, they run at the same time,
+    /// as in `run`
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "lock,kinds", value_parser = workloads)]
     pub(crate) workload: Vec<Named>,
 
@@ -248,7 +249,7 @@ impl MatrixArgs {
         self.ttl.unwrap_or(usual)
     }
 
-    /// The pair of markers in the result file between which the result table is written.
+    /// The two markers in the result file between which the result table is written.
     pub(crate) fn place(&self) -> Place {
         if self.mixes.is_empty() {
             Place::REDIS

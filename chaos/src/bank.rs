@@ -34,7 +34,7 @@ impl Default for Account {
 pub type Stale = (String, u64);
 
 impl Bank {
-    /// Returns the balances of these accounts, and notes the token. Does neither if one of the accounts has seen a
+    /// Returns the balances of these accounts, and records the token. Does neither if one of the accounts has seen a
     /// larger token.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Bank {
         Ok(names.iter().map(balance).collect())
     }
 
-    /// Sets the balances of these accounts, and notes the token. Changes nothing if one of the accounts has seen a
+    /// Sets the balances of these accounts, and records the token. Changes nothing if one of the accounts has seen a
     /// larger token.
     ///
     /// # Errors

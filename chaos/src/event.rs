@@ -52,7 +52,7 @@ pub struct Entry {
     /// The time of the event, in nanoseconds since the run began.
     pub t: u64,
     /// The name of the process that observed the event: `c1` is the first process of a client, `c1.2` its second
-    /// process, `m3` a master. `chaos` (the driver) and `register` record events as well.
+    /// process, `m3` a master. `chaos` (the driver), `register` and `bank` record events as well.
     pub who: String,
     /// The observed event.
     #[serde(flatten)]
@@ -110,7 +110,7 @@ pub enum Event {
     Release {
         /// The number of the attempt within its client process.
         op: u64,
-        /// The end of the lock's validity, as the holder knew it at the time of this event.
+        /// The end of the lock's validity, as the holder knew it at the time of this event. `None` if it knew no end.
         until: Option<u64>,
     },
     /// The masters answered the release.
@@ -128,7 +128,7 @@ pub enum Event {
         op: u64,
         /// The cause of the loss.
         cause: String,
-        /// The end of the lock's validity, as the holder knew it at the time of this event.
+        /// The end of the lock's validity, as the holder knew it at the time of this event. `None` if it knew no end.
         until: Option<u64>,
     },
     /// The attempt ended without obtaining the lock.
@@ -296,9 +296,9 @@ pub enum Event {
         /// completed changes, plus one while the client uses two sets of masters.
         step: u64,
     },
-    /// A master was stopped for good.
+    /// A master was stopped for good, because a change of masters has removed it.
     Retired,
-    /// All faults have been healed. From here on every client must make progress.
+    /// All faults have been healed. From this time on, every client must make progress.
     Calm,
     /// Clients were asked to finish.
     Finish,
@@ -316,7 +316,7 @@ pub enum Event {
     },
     /// A reading of the resources that a client or a master uses.
     Gauge {
-        /// The resident memory in bytes. For a master: the number that its server reports.
+        /// The resident memory in bytes. For a master: the memory that its server reports, or 0 if it is not a Redis.
         memory: u64,
         /// The number of open file descriptors.
         handles: u64,

@@ -41,7 +41,7 @@ struct Member {
 }
 
 impl Fleet {
-    /// A fleet without clients. Their standard error will go to files in `logs`.
+    /// A fleet without clients. Clients that are started later write their standard error to files in `logs`.
     ///
     /// # Errors
     ///
@@ -56,7 +56,8 @@ impl Fleet {
         })
     }
 
-    /// Starts one client process for each of the settings, with this environment, and waits until all are ready.
+    /// Starts one client process for each entry of `settings`, with the environment variables `env`, and waits until
+    /// all are ready.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl Fleet {
         self.tell(index, &Instruction::Finish)
     }
 
-    /// Whether a client that was asked to finish has ended.
+    /// Whether a client that was asked to finish has ended. If so, records its end.
     ///
     /// # Errors
     ///
@@ -191,8 +192,8 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Starts a client that has ended again, as a new process with changed settings. As after a kill, its restart guard
-    /// applies from the first contact with a master.
+    /// Starts a new process, with changed settings, for a client whose process has ended. The restart guard of the new
+    /// process applies from its first contact with a master.
     ///
     /// # Errors
     ///
@@ -212,7 +213,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Whether this client is running and ready.
+    /// Whether the present process of this client has reported that it is ready.
     pub fn is_ready(&self, index: usize) -> bool {
         let member = self.members.get(index);
         member.is_some_and(|member| self.recorder.ready(&member.name()).is_some())

@@ -55,7 +55,7 @@ pub fn check(faults: &[Kind]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Draws faults, and keeps track of which targets are affected until when.
+/// Draws faults, and records for each master and client until when a fault affects it.
 #[derive(Debug)]
 pub struct Hazards {
     scenario: Scenario,

@@ -25,7 +25,7 @@ use crate::walker::{Busy, Now, Walker};
 use crate::workload::Workload;
 use crate::world::{Needs, Tools, World};
 
-/// The time between the start of the clients and the first fault.
+/// The warm-up: the time between the start of the clients and the start of the schedule of faults.
 const WARM: Duration = Duration::from_millis(300);
 /// The interval between two readings of memory and file descriptors.
 const GAUGE_EVERY: Duration = Duration::from_secs(20);
@@ -37,7 +37,7 @@ const NO_QUORATE: &str =
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The scenario, limited to the faults that this machine supports.
+    /// The scenario as it was requested, including faults that this machine does not support.
     pub scenario: Scenario,
     /// The recorded history.
     pub history: History,

@@ -54,9 +54,9 @@ pub struct Scenario {
     pub many_hold: Duration,
     /// The longest pause between the starts of two faults.
     pub gap: Duration,
-    /// The server program; `None` for the program that this machine has by default.
+    /// The server program; `None` for the program that `quorate_testbed::available` finds.
     pub server: Option<PathBuf>,
-    /// The longest time that the fault-free period waits until every client has made progress.
+    /// The maximum length of the fault-free period, which ends as soon as every client has made progress.
     pub patience: Duration,
 }
 
@@ -259,7 +259,7 @@ impl Scenario {
         match wanted.len() {
             0 => Persistence::None,
             kinds => {
-                // Only Redis masters are counted.
+                // The kinds of persistence are distributed over the Redis masters only.
                 let nodes = self.nodes();
                 let before = nodes.iter().take(index);
                 wanted[before.filter(|node| **node == NodeKind::Redis).count() % kinds]

@@ -28,7 +28,7 @@ pub fn schedule(scenario: &Scenario) -> Vec<Planned> {
     Scheduler::new(scenario).plan()
 }
 
-/// Draws the schedule, and keeps track of which targets are affected until when.
+/// Draws the schedule, and records for each master and client until when a fault affects it.
 struct Scheduler<'a> {
     scenario: &'a Scenario,
     rng: StdRng,

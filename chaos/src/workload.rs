@@ -33,8 +33,8 @@ pub enum Workload {
     Leader,
 }
 
-/// Names that each stand for several workloads: `lock` for those of plain locks, `kinds` for those of the other kinds
-/// of locks, and `all`.
+/// Names on the command line for groups of workloads: `lock` for the workloads of plain locks, `kinds` for the
+/// workloads of the other kinds of locks, and `all` for all workloads.
 pub const GROUPS: [(&str, &[Workload]); 3] = [
     ("lock", &Workload::LOCK),
     ("kinds", &Workload::KINDS),
@@ -143,7 +143,7 @@ pub fn family(resource: &str) -> &str {
 pub enum Locker {
     /// The library of this project.
     Quorate,
-    /// Accepts half of the masters as a quorum.
+    /// Accepts a lock that half of the masters have granted.
     HalfQuorum,
     /// Does not undo the grants of a failed attempt.
     NoUndo,

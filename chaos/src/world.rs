@@ -235,7 +235,8 @@ impl World {
         self.masters[master].redis()
     }
 
-    /// The keys on a master: those of locks and queues, and those without an expiry.
+    /// The keys on a master, as two lists: first the keys that must disappear after the locks were released, then the
+    /// keys without an expiry.
     ///
     /// # Errors
     ///

@@ -19,8 +19,8 @@ use tempfile::TempDir;
 
 use crate::shim;
 
-/// The compiled library that shifts a server's clock. Cheap to clone. Its file is removed when no clone and no server
-/// uses it any more.
+/// The compiled library that shifts a server's clock. Cheap to clone. The file of the library is removed when no clone
+/// and no server uses it.
 #[derive(Clone, Debug)]
 pub struct ClockShim {
     library: PathBuf,

@@ -109,8 +109,8 @@ impl From<&str> for Words {
 
 /// A hostile server on a free port of 127.0.0.1.
 ///
-/// It runs on a thread of its own, as a [`Proxy`](crate::Proxy) does. Dropping it closes its port and all its
-/// connections.
+/// The server runs on a thread of its own, as a [`Proxy`](crate::Proxy) does. Dropping this value closes its port and
+/// all its connections.
 ///
 /// ```no_run
 /// use quorate_testbed::{Hostile, Script, Then};

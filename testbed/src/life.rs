@@ -18,7 +18,7 @@ use crate::spawn::spawn;
 #[derive(Debug)]
 pub(crate) struct Life {
     child: Mutex<Option<Child>>,
-    /// The log of the server, across its restarts.
+    /// The path of the server's log file. All starts of the server write to this file.
     log: PathBuf,
     /// The longest time until the effect of a signal is visible.
     patience: Duration,

@@ -1,4 +1,4 @@
-//! Several independent servers at once, which form a quorum.
+//! Several independent servers, which are the masters of one lock.
 
 use std::ops::{Deref, Index};
 use std::thread;

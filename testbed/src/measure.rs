@@ -43,7 +43,7 @@ impl Samples {
         self.cycle.push((released - started).as_nanos() as u64);
     }
 
-    /// Sorts all samples, as [`quantile`] needs.
+    /// Sorts all samples, because [`quantile`] needs sorted samples.
     pub fn sort(&mut self) {
         for samples in [&mut self.acquire, &mut self.release, &mut self.cycle] {
             samples.sort_unstable();

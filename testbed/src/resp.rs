@@ -1,7 +1,7 @@
 //! A minimal RESP2 client, with which tests send commands to a server.
 //!
-//! It sends one request and blocks until it has read the reply, with a time limit for each read and write. It
-//! deliberately has no pipelines, pub/sub, RESP3 or reconnects.
+//! The client sends one request and blocks until it has read the reply, with a time limit for each read and write. It
+//! deliberately supports no pipelines, pub/sub, RESP3 or reconnects.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -53,7 +53,7 @@ impl Reply {
 }
 
 impl From<&str> for Reply {
-    /// The reply that a `GET` of a key with this value returns, for `assert_eq!`.
+    /// The reply that a `GET` returns for a key with this value. Tests use it to compare replies with `assert_eq!`.
     fn from(value: &str) -> Self {
         Self::Bulk(value.as_bytes().to_vec())
     }

@@ -157,8 +157,8 @@ impl Server {
         self.end(Signal::TERM)
     }
 
-    /// Freezes the server with SIGSTOP, and waits until the system shows the server as stopped. The kernel still
-    /// accepts connections and acknowledges bytes, but nobody answers until [`cont`](Self::cont).
+    /// Freezes the server with SIGSTOP, and waits until the system shows the server as stopped. The kernel continues to
+    /// accept connections and to acknowledge bytes, but the server does not answer until [`cont`](Self::cont).
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Server {
         self.life.cont()
     }
 
-    /// Kills the server if it runs, and starts it again on the same port, with the data that it kept.
+    /// Kills the server if it runs, and starts it again on the same port, with the data that its persistence has kept.
     ///
     /// # Errors
     ///
@@ -281,7 +281,7 @@ impl Server {
         // Log in first. While it loads its data, a server answers NOAUTH instead of LOADING to an anonymous connection.
         let answer = match self.connect(COMMAND_PATIENCE) {
             Ok(mut connection) => connection.command(&["PING"])?,
-            // If the server refuses the login, it is ready. Whether the configured login works is up to the test.
+            // If the server refuses the login, it is ready. A test can start such a server on purpose.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Reply::Nil,
             Err(error) => return Err(error),
         };
@@ -291,8 +291,8 @@ impl Server {
         }
     }
 
-    /// Connects to the server's port, with a time limit: if the link to the server is down, nobody refuses the
-    /// connection.
+    /// Connects to the server's port, with a time limit: if the link to the server is down, the connection is neither
+    /// accepted nor refused.
     fn knock(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }

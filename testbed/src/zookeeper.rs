@@ -101,8 +101,8 @@ impl ZooKeeperOptions {
 
 /// One ZooKeeper server or an ensemble, killed and cleaned up when dropped.
 ///
-/// Members are numbered from 0. As with [`Server`](crate::Server), each member runs in its own process group and dies
-/// with this process if `setpriv` is available, and all methods take `&self`.
+/// Members are numbered from 0. As a [`Server`](crate::Server) does, each member runs in its own process group, and
+/// dies with this process if `setpriv` is available. All methods take `&self`.
 ///
 /// ```no_run
 /// use quorate_testbed::ZooKeeper;

@@ -144,7 +144,7 @@ async fn serve(mut stream: DuplexStream) {
     }
 }
 
-/// Returns the name and the length of the first command, if the command is complete.
+/// Returns the name of the first command and the length of the command in bytes. `None` if the command is incomplete.
 fn command(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let number = |at: usize| {
         let line = bytes.get(at + 1..)?;

@@ -1,5 +1,5 @@
-//! Measures what it costs if a minority of the masters is stopped, dead or slow. Also measures how long no lock can be
-//! acquired when masters die or return.
+//! Measures how much slower locks are if a minority of the masters is stopped, dead or slow. Also measures how long no
+//! lock can be acquired when masters die or return.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -235,7 +235,7 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
 /// A function that changes the state of the masters.
 type Event = fn(&Masters);
 
-/// The changes of the masters, which are made one after the other.
+/// The changes of the masters, each with its label in the table. They are made one after the other.
 const EVENTS: [(&str, Event); 7] = [
     ("nothing happens", |_| {}),
     ("one of five dies", |m| {

@@ -296,7 +296,7 @@ fn with(count: usize, args: &Args) {
     }
 }
 
-/// The ratios of this implementation's value to the baseline's value, one ratio per round, as a spread.
+/// The ratios of a value of implementation `n` to the same value of the baseline, one ratio per round, as a spread.
 fn over_floor(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> Spread {
     let rounds = seen[n].alone.len();
     Spread::of((0..rounds).map(|round| value(&seen[n], round) / value(&seen[0], round)))

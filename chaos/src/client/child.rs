@@ -1,4 +1,4 @@
-//! The command under `quorate run`: a child process that works until it is killed.
+//! The command under `quorate run`: a child process that works for a given time, or until it is killed.
 //!
 //! The child prints a line every few milliseconds. The time of its last line counts as the end of its work, because
 //! another client can acquire the lock as soon as the child is dead.
@@ -118,7 +118,8 @@ async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
     worked
 }
 
-/// Parses a line of the child process: returns its time, and the events to be recorded for it.
+/// Parses a line of the child process. Returns the time in the line and the events to be recorded for the line, or
+/// `None` if the line is malformed.
 fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
     let mut words = line.split(' ');
     let word = words.next()?;
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hold_of_a_killed_child_process_ends_at_its_last_recorded_write() {
+    fn recorded_write_of_a_child_process_ends_its_hold() {
         let events = |line| heard(3, line).map(|(t, events)| (t, events.len()));
         assert_eq!(events("began 10 77"), Some((10, 1)));
         assert_eq!(events("alive 12"), Some((12, 0)));

@@ -87,7 +87,7 @@ impl Hold {
         }
     }
 
-    /// The slot of the semaphore that this hold occupies, if it is a permit.
+    /// The slot of the semaphore that this hold occupies; `None` if the hold is not a permit.
     pub(super) fn slot(&self) -> Option<usize> {
         match self {
             Self::KnownBad(hold) => hold.slot,

@@ -62,7 +62,7 @@ pub enum Lasts {
     Usual,
     /// No time: the fault ends as soon as it has happened.
     Moment,
-    /// 50 to 700 ms: long enough for clients to notice that a master is gone.
+    /// 50 to 700 ms: long enough for clients to notice that a master does not answer.
     Short,
     /// 400 to 1,200 ms: the time of a few attempts.
     Attempts,
@@ -191,8 +191,8 @@ impl Kind {
         self.name
     }
 
-    /// Whether this fault makes mutual exclusion impossible to promise in a run with masters of these kinds. `guarded`
-    /// states whether the restart guard is on.
+    /// Whether a run with this fault and masters of these kinds cannot promise mutual exclusion. `guarded` states
+    /// whether the restart guard is on.
     pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
             Breaks::Never => false,
@@ -429,7 +429,7 @@ mod tests {
     });
 
     #[test]
-    fn fault_that_takes_effect_only_partly_or_unseen_is_healed_at_once() {
+    fn fault_whose_effect_is_incomplete_or_not_observed_is_healed_at_once() {
         let layout = Layout {
             ways: 0,
             masters: Vec::new(),

@@ -28,10 +28,9 @@ pub struct Summary {
     pub findings: Findings,
     /// The number of injected faults, by kind.
     pub faults: BTreeMap<String, FaultCount>,
-    /// The faults that this machine does not support, with the reason.
+    /// The kinds of faults and the workloads that this machine does not support, each with the reason.
     pub unavailable: BTreeMap<String, String>,
-    /// The number of attempts that obtained the lock, by resource. The locks of the workload `many` count as one
-    /// resource.
+    /// The number of attempts that obtained the lock, by the name of their workload.
     pub obtained: BTreeMap<String, usize>,
     /// The number of attempts that ended without the lock, by reason.
     pub missed: BTreeMap<String, usize>,
@@ -149,7 +148,7 @@ impl Summary {
             connections_first: connections,
             ..Gauged::default()
         };
-        // All processes of a client count as one client here.
+        // The readings of all processes of a client count as readings of one process.
         let name = who.split('.').next().unwrap_or(who).to_owned();
         let gauged = self.gauges.entry(name).or_insert(first);
         gauged.memory_last = memory;

@@ -44,7 +44,7 @@ fn overlapping_holds_are_reported_but_consecutive_holds_are_not() {
 }
 
 #[test]
-fn client_counts_as_holder_only_until_its_validity_ends() {
+fn client_counts_as_holder_only_until_its_lease_ends() {
     let late = Tale::default()
         .hold("c1", 1, 10, 5_000, 1)
         .hold("c2", 1, 1_010, 1_020, 2);

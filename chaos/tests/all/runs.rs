@@ -154,7 +154,7 @@ fn observers_see_one_leader_per_term_despite_pauses_and_masters_that_lose_data()
 
 #[test]
 #[ignore = "nightly"]
-fn masters_that_lose_data_without_the_restart_guard_break_all_locks_but_no_balance_or_quota() {
+fn masters_that_lose_data_without_the_restart_guard_break_exclusion_but_no_balance_or_quota() {
     let run = Run::until(
         "kinds-amnesia",
         "--seed 27 --masters 3 --clients 4 --workload kinds --faults amnesia",

@@ -310,7 +310,7 @@ fn reset_all_resets_both_sides_of_existing_connections_and_spares_new_ones() {
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
         proxy.reset_all();
-        // `reset_all` must not reset a connection that is made right after it.
+        // `reset_all` must not reset a connection that is made right after the call.
         let (mut next, mut next_server) = raw(&proxy, &listener);
         assert!(is_reset(&mut client));
         assert!(is_reset(&mut server));

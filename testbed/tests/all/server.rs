@@ -178,7 +178,8 @@ fn server_outlives_the_thread_that_started_it() {
     set(&server, "a", "b");
 }
 
-/// The main function of the process that the next test starts and kills. It is not a test by itself.
+/// The main function of the process that `server_ends_when_the_process_that_owns_it_is_killed` starts and kills. It is
+/// not a test by itself.
 #[test]
 fn process_that_owns_a_server_until_it_is_killed() {
     if std::env::var_os("QUORATE_TEST_OWNER").is_none() {

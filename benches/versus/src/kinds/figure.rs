@@ -5,7 +5,7 @@ use quorate_testbed::table::Table;
 
 use crate::goal::Bound;
 
-/// One row of the table: a figure with its values and its goal.
+/// One row of the table: a figure with its values, and its goal, or `None` for a figure that is only stated.
 pub(super) struct Figure {
     what: String,
     goal: Option<Bound>,

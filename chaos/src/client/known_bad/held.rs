@@ -7,9 +7,9 @@ use crate::client::context::Ctx;
 pub(crate) struct KnownBadHold {
     /// The time at which the client stops believing in its lock, in nanoseconds since the start of the run.
     pub(crate) until: u64,
-    /// The fencing token, if the implementation has one.
+    /// The fencing token; `None` if the implementation has none.
     pub(crate) token: Option<u64>,
-    /// The slot of the semaphore, if the hold is a permit.
+    /// The slot of the semaphore; `None` if the hold is not a permit.
     pub(crate) slot: Option<usize>,
     /// The commands that release the lock; each is sent to every master.
     pub(super) undo: Vec<Command>,
