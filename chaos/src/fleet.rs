@@ -366,7 +366,7 @@ impl Drop for Fleet {
 pub fn program() -> anyhow::Result<PathBuf> {
     match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
         Some(path) => Ok(path.into()),
-        None => std::env::current_exe().context("find this program"),
+        None => std::env::current_exe().context("find the path of this program"),
     }
 }
 

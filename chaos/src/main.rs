@@ -176,7 +176,7 @@ fn listen() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("listen to signals")?;
+        .context("start the runtime that waits for signals")?;
     std::thread::spawn(move || {
         runtime.block_on(async {
             use tokio::signal::unix::{SignalKind, signal};

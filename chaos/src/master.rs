@@ -248,6 +248,6 @@ fn blocking<T>(what: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("begin a runtime")?;
+        .context("start an async runtime")?;
     Ok(runtime.block_on(what))
 }

@@ -32,7 +32,7 @@ impl Observer {
             .worker_threads(1)
             .enable_all()
             .build()
-            .context("begin a runtime")?;
+            .context("start an async runtime")?;
         let inside = runtime.enter();
         // The observer only reads, so no restart guard is needed.
         let redlock = locking::over(&[url.to_owned()])?

@@ -53,7 +53,7 @@ impl Probe {
         self.ask_this("PING", b"srvr", 9)
     }
 
-    /// Sends a request so long that the request and its answer have at least ninety bytes together.
+    /// Sends a long request: the request and its answer have at least ninety bytes together.
     ///
     /// # Errors
     ///

@@ -35,7 +35,7 @@ impl Register {
     /// If the socket cannot be created.
     pub fn open(dir: &Path, recorder: &Recorder) -> anyhow::Result<Self> {
         let path = dir.join("register.sock");
-        let listener = UnixListener::bind(&path).context("open the register")?;
+        let listener = UnixListener::bind(&path).context("open the socket of the register")?;
         let protected = Arc::new(Mutex::new(Protected::default()));
         let recorder = recorder.clone();
         thread::spawn(move || {
@@ -89,7 +89,9 @@ fn serve(
 /// Parses `account=balance`, separated by commas.
 fn parse(balances: &str) -> anyhow::Result<BTreeMap<String, i64>> {
     let parts = balances.split(',').map(|part| {
-        let (name, balance) = part.split_once('=').context("no balance")?;
+        let (name, balance) = part
+            .split_once('=')
+            .context("a balance must have the form account=balance")?;
         Ok((name.to_owned(), balance.parse()?))
     });
     parts.collect()

@@ -384,7 +384,7 @@ impl<'a> Driver<'a> {
             let (left, eternal) = self
                 .world
                 .keys(master)
-                .with_context(|| format!("look at the keys of m{}", master + 1))?;
+                .with_context(|| format!("read the keys of m{}", master + 1))?;
             let keys = Event::Keys {
                 when: when.to_owned(),
                 left,

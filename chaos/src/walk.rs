@@ -140,7 +140,7 @@ mod tests {
                 let nobody = clients == 1 && step == "clients of both";
                 assert!(
                     taken || nobody,
-                    "some client must do the step {step} in a run with {clients} clients"
+                    "the plan for {clients} clients must contain the step {step}"
                 );
             }
         }

@@ -337,12 +337,12 @@ fn start_masters(
     for &(_, disk) in &layout.masters {
         let mut one = server_options(layout, disk);
         if let Some(shim) = shim {
-            let offset = shim.offset_file().context("make a clock file")?;
+            let offset = shim.offset_file().context("create a clock offset file")?;
             one = one.clock(shim, &offset);
             offsets.push(offset);
         }
         if layout.has(Needs::Links) {
-            let namespace = Namespace::create().context("make a network namespace")?;
+            let namespace = Namespace::create().context("create a network namespace")?;
             one = one.namespace(Arc::new(namespace));
         }
         options.push(one);

@@ -194,7 +194,7 @@ impl Server {
     /// As for [`restart`](Self::restart).
     pub fn restart_empty(&self) -> Result<(), Error> {
         self.kill()?;
-        fs::remove_dir_all(self.data_dir()).map_err(Error::io("wipe the server's data"))?;
+        fs::remove_dir_all(self.data_dir()).map_err(Error::io("delete the server's data"))?;
         self.launch()
     }
 

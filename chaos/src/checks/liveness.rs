@@ -63,7 +63,11 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         seconds(finish - calm)
     );
     if let Some(first) = first {
-        let _ = write!(looked_at, "; the first after {}", seconds(first - calm));
+        let _ = write!(
+            looked_at,
+            "; the first lock was obtained after {}",
+            seconds(first - calm)
+        );
     }
     // A known-bad client that does not undo its grants blocks the lock until they expire. The checker of leftover keys
     // reports such a client. So a run in which no client gets a lock is invalid here only if the clients use the

@@ -129,7 +129,7 @@ fn kill_connections(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     });
     ensure!(
         killed > 0,
-        "no connection of the clients' user was there to be killed"
+        "the clients' user has no connection that could be killed"
     );
     server.sql(&format!("KILL CONNECTION USER {USER}"))?;
     Ok(Landed::momentary(format!("{killed} connections killed")))

@@ -99,7 +99,10 @@ impl Asked {
             .stderr(Stdio::null())
             .spawn()
             .context("start a process that looks a name up")?;
-        let out = process.stdout.take().context("no pipe")?;
+        let out = process
+            .stdout
+            .take()
+            .context("the output of the process is not a pipe")?;
         let (told, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {

@@ -248,6 +248,6 @@ fn append_file(server: &Server) -> anyhow::Result<std::fs::File> {
             }
         }
     }
-    let path = newest.context("no append-only file")?;
+    let path = newest.context("the server has no append-only file")?;
     Ok(OpenOptions::new().write(true).open(path)?)
 }

@@ -39,7 +39,7 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "{:<22} {:>8} {:>7} {:>5} {:>6} {:>8} {:>8}  what went wrong",
+        "{:<22} {:>8} {:>7} {:>5} {:>6} {:>8} {:>8}  injected faults",
         "step", "at", "took", "tries", "had/s", "nobody", "free"
     );
     for change in 0..changes.count() {
@@ -63,8 +63,8 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
         }
     }
     let first = told.steps.first().map_or(0, |step| step.from);
-    told.without("before all of it", 0, first, &mut out);
-    told.without("all of it", first, told.end, &mut out);
+    told.without("before the changes", 0, first, &mut out);
+    told.without("all changes", first, told.end, &mut out);
     out.push_str(
         "\nhad/s: acquisitions per second; nobody: the longest time without an acquisition; free: the longest time \
          in which a\nlock was free although a client waited for it. Each time is counted for the step in which \

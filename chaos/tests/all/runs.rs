@@ -335,7 +335,7 @@ fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     for what in seen {
         assert!(
             sees(&run, what),
-            "{what:?} of {locker}:\n{}",
+            "no violation of {locker} matches {what:?}:\n{}",
             text(&run.output)
         );
     }

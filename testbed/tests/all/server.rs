@@ -90,9 +90,10 @@ fn stopped_server_executes_received_commands_when_it_resumes() {
     let silence = connection.command(&["SET", "late", "yes"]).unwrap_err();
     assert_eq!(silence.kind(), ErrorKind::TimedOut);
     server.cont().unwrap();
-    eventually("the late write", || {
-        get(&server, "late") == Reply::from("yes")
-    });
+    eventually(
+        "the write that was sent while the server was stopped",
+        || get(&server, "late") == Reply::from("yes"),
+    );
 }
 
 #[test]
