@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum NodeKind {
     /// A Redis or Valkey.
     Redis,
-    /// A MariaDB that syncs each commit to disk before it acknowledges.
+    /// A MariaDB that syncs each commit to disk before it acknowledges the commit.
     Mysql,
     /// A MariaDB with `innodb_flush_log_at_trx_commit=0`: a crash loses the commits of the last second.
     MysqlFlush0,

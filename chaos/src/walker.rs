@@ -58,7 +58,7 @@ pub struct Walker {
     /// The commands that drop the stored values which a step has reported as lost, or as only partly created or
     /// removed. Each entry is the list of arguments of one command.
     lost: VecDeque<Vec<String>>,
-    /// Whether a command that drops such a stored value is running now.
+    /// Whether the command `running` drops a stored value that was reported as lost, instead of taking a step.
     is_dropping: bool,
     again: Option<Instant>,
     rolling: Rolling,

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Workload {
     /// Read, change and write a file under the lock: detects lost updates.
     File,
-    /// Write to a register that refuses smaller fencing tokens, without checking the lock again.
+    /// Write to a register without checking the lock again. The register refuses a fencing token that is smaller than
+    /// an earlier one.
     Register,
     /// Take an item from a stock in a file under the lock: detects items that are taken twice.
     Stock,

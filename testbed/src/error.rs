@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Why an operation on a server failed. Includes the end of the server's log where that helps.
+/// The reason why an operation on a server failed. If a start failed, the error includes the end of the server's log.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -270,7 +270,7 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// If no command arrives for this time, the handshake has ended.
+/// The handshake counts as ended if no command arrives for this time.
 const QUIET: Duration = Duration::from_millis(2);
 
 /// The number of bytes that a flood sends in one write. A pause follows, so that the flood does not occupy a whole

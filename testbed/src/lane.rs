@@ -101,7 +101,8 @@ impl<'a> Lane<'a> {
         self.filled.notify_one();
     }
 
-    /// Removes the first `n` bytes of the first item, or all of it.
+    /// Removes the first `n` bytes of the first item. Removes the item if no bytes of it are left, or if it has no
+    /// bytes.
     fn pop(&self, n: usize) {
         let mut items = self.items.borrow_mut();
         if let Some(Item {

@@ -134,7 +134,7 @@ impl Proxy {
 
 impl Proxy {
     /// Changes the rules. If that begins a new era (see [`Era`]), waits until the accepting side uses the new era.
-    /// Otherwise a connection that is made after this call could count as an older one.
+    /// Without this wait, a connection that is made after this call could count as a connection of the old era.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;

@@ -4,9 +4,9 @@
 //! dropped), the child is started through `setpriv --pdeathsig KILL`, if util-linux provides it. Without `setpriv`, the
 //! child continues to run in those cases.
 //!
-//! The kernel sends that signal when the *thread* that spawned the child ends, not when the process ends. So a server
-//! that a test thread or a thread of a pool has spawned would die with that thread. Therefore a single thread, which
-//! never ends, spawns all children. The test is `server_outlives_the_thread_that_started_it`.
+//! With `--pdeathsig`, the kernel kills the child when the *thread* that spawned the child ends, not when the process
+//! ends. So a server that a test thread or a thread of a pool has spawned would die with that thread. Therefore a
+//! single thread, which never ends, spawns all children. The test is `server_outlives_the_thread_that_started_it`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

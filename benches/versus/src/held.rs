@@ -338,7 +338,8 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let taking = taking.elapsed();
     let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
-    // Each holder's note is written once per hold. After this time all notes are written.
+    // Wait until the masters store the notes of all holders. A note is written once per hold, so no notes are written
+    // during the measurement.
     tokio::time::sleep(NOTED).await;
     println!("steady");
     let rest = tokio::time::sleep(Duration::from_secs(args.seconds));

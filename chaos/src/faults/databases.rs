@@ -122,7 +122,7 @@ fn kill_connections(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     let server = world.masters[index].database()?;
     let there = format!("SELECT id FROM information_schema.processlist WHERE user = '{USER}'");
     let mut killed = 0;
-    // Clients may still be reconnecting after an earlier fault.
+    // Clients may still be reconnecting after an earlier fault, so wait until at least one client is connected.
     within(PATIENCE, || {
         killed = server.sql(&there).map_or(0, |ids| ids.lines().count());
         killed > 0

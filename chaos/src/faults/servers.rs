@@ -78,7 +78,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::User),
 ];
 
-/// ACL rules that each take a right from the clients' user, and the command that is refused without this right.
+/// ACL rules that each take a right from the clients' user. Each rule has a command that is refused without this right.
 const RIGHTS: &[(&str, &[&str])] = &[
     ("-@all", &["PING"]),
     ("-evalsha", &["EVALSHA", "x", "0"]),
@@ -197,7 +197,7 @@ fn flush_scripts(_: &Injection, index: usize, world: &mut World) -> anyhow::Resu
 fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let mut admin = world.redis(index)?.connect(PATIENCE)?;
     let mut killed = 0;
-    // Clients may still be reconnecting after an earlier fault.
+    // Clients may still be reconnecting after an earlier fault, so wait until at least one client is connected.
     within(PATIENCE, || {
         killed = kill_clients(&mut admin).unwrap_or(0);
         killed > 0

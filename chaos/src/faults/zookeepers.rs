@@ -77,7 +77,7 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
 fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].zookeeper()?;
     let mut before = BTreeSet::new();
-    // Clients may still be reconnecting after an earlier fault.
+    // Clients may still be reconnecting after an earlier fault, so wait until at least one client has a session.
     within(PATIENCE, || {
         before = sessions(ensemble).unwrap_or_default();
         !before.is_empty()

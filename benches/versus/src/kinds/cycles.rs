@@ -180,12 +180,12 @@ async fn release_all(guards: Vec<LockGuard>) {
 pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) -> Vec<Figure> {
     let bench = Bench::new(at).await;
     let mut seen: [Turns; ALL.len()] = Default::default();
-    // The first turn of each operation only warms up, for example the script cache. The commands of later turns are
+    // The first turn of each operation is a warm-up, in which scripts are loaded. Only the commands of later turns are
     // counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work, false).await;
-        // Take the minimum of several turns. In some turns, renewals of the locks that are held all the time add
-        // commands.
+        // Take the minimum of several turns. In some turns, the renewals of the locks that are held all the time are
+        // counted as well.
         let mut least = u64::MAX;
         for _ in 0..4 {
             bench.redlock.flush().await;

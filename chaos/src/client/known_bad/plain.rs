@@ -1,5 +1,5 @@
 //! The plain lock of the known-bad clients, with the mistakes of the implementations `half-quorum` and `no-undo`. Other
-//! known-bad implementations use this lock, then without a mistake of its own.
+//! known-bad implementations use this plain lock without these mistakes.
 
 use super::held::KnownBadHold;
 use super::masters;
