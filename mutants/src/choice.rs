@@ -87,15 +87,16 @@ pub(crate) enum Part {
     Only(&'static [&'static str]),
 }
 
-/// The number of test programs in a `--quick` run, which uses only the first entries of `TESTS`.
+/// The number of entries of `TESTS`, from the first one on, that a `--quick` run uses.
 const QUICK: usize = 37;
 
 /// Which judges (test programs and sweeps of the simulation) are used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
-    /// Whether only the fastest judges are used.
+    /// Whether only the cheapest judges are used (the option `--quick`).
     pub(crate) quick: bool,
-    /// The names of the test programs to use. A name may also be a file of the test program `all`. Empty for all.
+    /// The names of the judges to use: test programs, files of the test program `all`, or `simulation`. If the list is
+    /// empty, all judges are used.
     pub(crate) only: Vec<String>,
 }
 
@@ -169,8 +170,14 @@ mod tests {
             };
             let known = choice.tests().any(|(judge, _)| *judge == program);
             let known = known || NO_JUDGES.contains(&name);
-            assert!(known, "name {name} in mutants/src/choice.rs");
+            assert!(
+                known,
+                "mutants/src/choice.rs must list {name} in TESTS or in NO_JUDGES"
+            );
         }
-        assert!(files.len() > 50, "{files:?}");
+        assert!(
+            files.len() > 50,
+            "git must list more than 50 files: {files:?}"
+        );
     }
 }

@@ -1,8 +1,9 @@
-//! Judges of mutants: test programs and sweeps of the simulation, the fastest first.
+//! Judges of mutants: test programs, and sweeps of the simulation.
 //!
 //! A judge runs only against mutants that it reaches, i.e. whose code it executes. One traced run of each judge shows
-//! which mutants it reaches. A judge stops at its first failure. Tests of timers may fail on a busy machine. A failure
-//! therefore counts only if the test fails again when it runs alone, and passes without the mutant.
+//! which mutants it reaches. Against each mutant, the judges run one after another, the one with the most kills per
+//! second first. A judge stops at its first failure. Tests of timers may fail on a busy machine. The failure of a test
+//! therefore counts only if this test fails again when it runs alone, and passes without the mutant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -22,8 +23,8 @@ use crate::choice::{Choice, Part};
 use crate::mutant::Mutant;
 use crate::tree::Built;
 
-/// The sweeps of the simulation: the family of scenarios, the first seed, and the number of seeds. The long sweeps
-/// judge only mutants that have survived the short sweeps.
+/// The sweeps of the simulation: the family of scenarios, the first seed, and the number of seeds. Each family has a
+/// short sweep and a long sweep, which share no seeds.
 const PLAYED: [(&str, u64, u64); 6] = [
     ("", 0, 400),
     ("--stores", 0, 200),
@@ -33,10 +34,11 @@ const PLAYED: [(&str, u64, u64); 6] = [
     ("--changes", 200, 1_300),
 ];
 
-/// The number of sweeps in a `--quick` run, which uses only the first entries of `PLAYED`.
+/// The number of entries of `PLAYED`, from the first one on, that a `--quick` run uses.
 const QUICKLY_PLAYED: usize = 3;
 
-/// The smallest time limit for one run of a judge.
+/// The smallest time limit for one run of a judge. The limit of a judge is this time plus four times its usual
+/// duration.
 const LEAST: Duration = Duration::from_secs(5);
 
 /// One judge: a test program or a sweep of the simulation, with its arguments.
@@ -85,7 +87,7 @@ pub(crate) enum Fate {
     Unreached,
 }
 
-/// Returns the chosen judges, the fastest first.
+/// Returns the chosen judges: first the test programs, the cheapest first, then the sweeps of the simulation.
 pub(crate) fn judges(built: &Built, choice: &Choice) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
     for (name, part) in choice.tests() {
@@ -136,18 +138,18 @@ pub(crate) fn judges(built: &Built, choice: &Choice) -> Result<Vec<Judge>> {
 }
 
 impl Judge {
-    /// The file with the numbers of the mutants that this judge reaches.
+    /// The path of the file with the numbers of the mutants that this judge reaches.
     fn trace(&self, copy: &Path) -> PathBuf {
         let words: String = self.name.chars().filter(|c| c.is_alphanumeric()).collect();
         copy.join(format!("../reached-by-{words}.txt"))
     }
 
-    /// The file with the judge's duration without a mutant (milliseconds) and its arguments.
+    /// The path of the file with the judge's duration without a mutant, in milliseconds, and its arguments.
     fn notes(&self, copy: &Path) -> PathBuf {
         self.trace(copy).with_extension("calibrated")
     }
 
-    /// Reads the results of an earlier calibration of this judge. Returns false if there is no earlier calibration.
+    /// Reads the stored results of an earlier calibration of this judge. Returns false if there are none.
     fn recall(&mut self, copy: &Path) -> bool {
         let Ok(notes) = fs::read_to_string(self.notes(copy)) else {
             return false;
@@ -170,7 +172,7 @@ impl Judge {
     }
 
     /// Runs the judge without a mutant, to find out which mutants it reaches, how long it takes, and whether it passes.
-    /// Returns the tests that fail now. These tests are skipped in all later runs.
+    /// Returns the tests that fail without a mutant. All later runs of the judge skip these tests.
     pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
         let (trace, notes) = (self.trace(copy), self.notes(copy));
         let _ = fs::remove_file(&notes);
@@ -190,7 +192,8 @@ impl Judge {
                     return Ok(deaf);
                 }
                 Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
-                    // A test may fail once on a busy machine. If it passes alone, the whole judge runs again.
+                    // A test may fail once on a busy machine. If it passes when it runs alone, the whole judge runs
+                    // again.
                     let alone = [test.clone(), "--exact".into()];
                     if again < 3 && self.run(copy, 0, &alone, None, 60 * LEAST)? == Ran::Passed {
                         again += 1;
@@ -201,7 +204,7 @@ impl Judge {
                     deaf.push(test);
                 }
                 other => {
-                    deaf.push(format!("all of it: {other:?}"));
+                    deaf.push(format!("the whole judge, {other:?}"));
                     return Ok(deaf);
                 }
             }
@@ -213,7 +216,7 @@ impl Judge {
         self.reaches.contains(&mutant)
     }
 
-    /// Runs the judge against a mutant. Returns its verdict; `None` if the judge passes.
+    /// Runs the judge against a mutant. Returns the verdict on the mutant; `None` if the judge does not notice it.
     pub(crate) fn judge(&self, copy: &Path, mutant: usize) -> Result<Option<Fate>> {
         let name = &self.name;
         match self.run(copy, mutant, &[], None, self.limit)? {
@@ -234,8 +237,8 @@ impl Judge {
         }
     }
 
-    /// Whether the judge passes within its time limit now, without a mutant. If not, the machine is too busy, and the
-    /// mutant must not be recorded as hung.
+    /// Runs the judge without a mutant. Returns whether it passes within its time limit. If it does not, the machine is
+    /// too busy, and the mutant must not be recorded as hung.
     fn keeps_time(&self, copy: &Path) -> Result<bool> {
         Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
@@ -322,8 +325,8 @@ impl Judge {
     }
 }
 
-/// Calibrates several judges at a time. Returns the tests that fail without a mutant; they are skipped from now on.
-/// With `keep`, skips judges that have been calibrated before.
+/// Calibrates the judges, up to `threads` at a time. Returns the tests that fail without a mutant; all later runs skip
+/// these tests. With `keep`, a judge that has been calibrated before is not calibrated again.
 pub(crate) fn calibrate(
     judges: &mut [Judge],
     copy: &Path,
@@ -350,7 +353,7 @@ pub(crate) fn calibrate(
         };
         let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
         let joined = workers.into_iter().map(|worker| {
-            let panicked = |_| Err(anyhow::anyhow!("a worker panicked"));
+            let panicked = |_| Err(anyhow::anyhow!("a worker thread panicked"));
             worker.join().unwrap_or_else(panicked)
         });
         joined.collect()
@@ -360,7 +363,7 @@ pub(crate) fn calibrate(
 }
 
 /// For each file and judge: the number of killed mutants, and the seconds that the judge has run. The judge with the
-/// most kills per second runs first. This order changes how soon a mutant is judged, but never the verdict.
+/// most kills per second runs first. This order changes how soon a mutant is judged, but not whether it survives.
 #[derive(Default)]
 pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
 
@@ -371,7 +374,8 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // The simulation and the unit tests notice a hanging mutant before the time limit, so they run early.
+        // The simulation and the unit tests notice a hanging mutant before the time limit. They start with more assumed
+        // kills, so that they run early.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,
@@ -390,8 +394,8 @@ impl Experience {
     }
 }
 
-/// Runs the judges against a mutant, the most promising judge first, until one judge notices the mutant. Returns the
-/// verdict.
+/// Runs the judges against a mutant until one judge notices the mutant. The judge with the most kills per second so far
+/// runs first. Returns the verdict.
 pub(crate) fn try_all(
     judges: &[Judge],
     experience: &Experience,

@@ -1,9 +1,10 @@
-//! Mutants of a Lua script, line by line. The copy of a script contains each mutated line as a comment after the
-//! original line. When a mutant is switched on, its line replaces the original line at run time.
+//! Finds the mutants of a Lua script, line by line. In the mutated copy of the repository, a script contains each
+//! mutated line as a comment after the original line. When a mutant is switched on, its line replaces the original line
+//! at run time.
 
 use crate::mutant::{Form, Mutant, exchange, short};
 
-/// Words of a Lua script, each with its replacement.
+/// Words of a Lua script, each with the word that a mutant puts in its place.
 const WORDS: &[(&str, &str)] = &[
     (" == ", " ~= "),
     (" ~= ", " == "),

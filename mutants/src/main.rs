@@ -5,9 +5,9 @@
 //! on, so judging a mutant needs no build, only the run time of its tests.
 //!
 //! 1. `find` reads the code that decides about locks (`targets.rs` lists its files) and finds mutants.
-//! 2. `tree` weaves the mutants into the copy, omits the mutants that do not compile, and builds the tests and the
-//!    simulation of the copy.
-//! 3. `judge` runs the tests and the simulation against each mutant, the fastest first, until one fails.
+//! 2. `tree` copies the repository, weaves the mutants into the copy, omits the mutants that do not compile, and builds
+//!    the tests and the simulation of the copy.
+//! 3. `judge` runs the tests and the simulation against each mutant, until one of them fails.
 //! 4. `survivors.txt` lists the mutants that no judge notices, with the reason why they make no difference. A test
 //!    checks that every listed mutant exists in the code, and that the list does not grow.
 
@@ -129,7 +129,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what the options request. Returns true if `survivors.txt` explains every surviving mutant.
+/// Does the work that the options request. Returns true if `survivors.txt` explains every surviving mutant that was
+/// judged.
 fn run(options: &Options) -> Result<bool> {
     let root = targets::root();
     let code = find::find(&root)?;
@@ -188,7 +189,7 @@ fn run(options: &Options) -> Result<bool> {
         println!("test left out, because it fails without any mutant: {test}");
     }
     for (judge, count) in judge::reach(&judges) {
-        println!("{count:>6} reached by {judge}");
+        println!("{count:>6} mutants reached by {judge}");
     }
     let mut chosen: Vec<&Mutant> = mutants.iter().copied().filter(asked).collect();
     let of = chosen.len();
@@ -199,7 +200,7 @@ fn run(options: &Options) -> Result<bool> {
         format!("{} of {of} mutants, drawn with --seed {seed}", chosen.len())
     });
     if let Some(drawn) = &drawn {
-        println!("judges {drawn}");
+        println!("judging {drawn}");
     }
     let asked = chosen.clone();
     chosen.retain(|mutant| {
@@ -264,7 +265,7 @@ fn judge_all(
             .map(|_| scope.spawn(work))
             .collect();
         let joined = workers.into_iter().map(|worker| {
-            let panicked = |_| Err(anyhow::anyhow!("a worker panicked"));
+            let panicked = |_| Err(anyhow::anyhow!("a worker thread panicked"));
             worker.join().unwrap_or_else(panicked)
         });
         joined.collect()

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
-/// How a mutant changes the code. This also decides what is woven into the text.
+/// How a mutant changes the code. The form also decides which texts are woven in before and after the original code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The expression is replaced by this expression.
@@ -61,7 +61,7 @@ pub(crate) struct Mutant {
     pub(crate) change: String,
     /// The position of this mutant among the mutants with the same file name, function and change, counted from 1.
     pub(crate) nth: usize,
-    /// The range of the original text in the file, in bytes.
+    /// The range of the original text in the file, in bytes. Empty if the mutant only adds text.
     pub(crate) range: Range<usize>,
     /// How the mutant changes the code.
     pub(crate) form: Form,

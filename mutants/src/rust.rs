@@ -84,7 +84,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
             || (path.is_ident("cfg")
                 && attribute.meta.require_list().is_ok_and(|list| {
                     let words = list.tokens.to_string();
-                    // Code that no judge compiles cannot be judged, so it is skipped like a test.
+                    // Code that no judge compiles cannot be judged, so it is not mutated either.
                     let unbuilt = words.contains("loom") || words.contains("\"tls-rustls\"");
                     words == "test" || words.contains("all (test") || unbuilt
                 }))
@@ -130,7 +130,8 @@ fn only_tells(branch: &syn::ExprIf) -> bool {
     traces(&branch.then_branch) && otherwise
 }
 
-/// Returns the first and the last word of the path of a called function, e.g. `Duration` and `from_secs`.
+/// Returns the first and the last word of the path of a called function, e.g. `Duration` and `from_secs`; `None` if the
+/// expression is not such a call.
 fn called(expr: &Expr) -> Option<(String, String)> {
     match expr {
         Expr::Call(call) => match &*call.func {
@@ -153,7 +154,7 @@ fn has_let(expr: &Expr) -> bool {
     }
 }
 
-/// Whether parts of a condition are mutated on their own. Then the whole condition is not mutated.
+/// Whether parts of a condition are mutated on their own. If so, the condition as a whole is not mutated.
 fn has_parts(expr: &Expr) -> bool {
     match expr {
         Expr::Binary(_) | Expr::Let(_) | Expr::Lit(_) | Expr::Macro(_) => true,
@@ -537,7 +538,7 @@ mod tests {
     use super::*;
 
     fn changes(text: &str) -> Vec<String> {
-        let found = find("a.rs", text).expect("it parses");
+        let found = find("a.rs", text).expect("the Rust code must parse");
         found
             .mutants
             .into_iter()

@@ -1,4 +1,4 @@
-//! The list `survivors.txt`: mutants that no judge notices, each with the reason why it makes no difference.
+//! The list `survivors.txt`: mutants that no judge notices, each with the reason why the mutant makes no difference.
 
 use std::path::Path;
 
@@ -60,14 +60,14 @@ mod tests {
 
     #[test]
     fn every_mutant_on_the_list_of_survivors_exists_and_has_a_reason() {
-        let list = read().expect("the list");
-        let code = find::find(&targets::root()).expect("the code");
+        let list = read().expect("survivors.txt must be readable");
+        let code = find::find(&targets::root()).expect("the library's code must parse");
         let names: BTreeSet<String> = code.mutants.iter().map(Mutant::name).collect();
         let mut once = BTreeSet::new();
         for Survivor { name, reason } in &list {
             assert!(
                 names.contains(name),
-                "the list of survivors names a mutant that no longer exists: {name}"
+                "the list of survivors names a mutant that is not in the code: {name}"
             );
             assert!(
                 reason.len() > 20,
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn number_of_mutants_on_the_list_of_survivors_does_not_grow() {
         assert!(
-            read().expect("the list").len() <= MOST,
-            "the list of survivors may not grow: write tests that notice these mutants"
+            read().expect("survivors.txt must be readable").len() <= MOST,
+            "the list of survivors has more than {MOST} mutants: write tests that notice the new mutants"
         );
     }
 }

@@ -96,7 +96,7 @@ impl Table {
                 of_file.killed += 1;
             } else if row.fate.starts_with("hung") {
                 *judges
-                    .entry("a test program that never ended".into())
+                    .entry("a judge that did not end in time".into())
                     .or_default() += 1;
                 of_file.hung += 1;
             } else if explained.contains(&**name) {
@@ -121,7 +121,7 @@ impl Table {
         let share = 100.0 * well as f64 / all.judged.max(1) as f64;
         let _ = writeln!(
             text,
-            "dead or explained: {well} of {} ({share:.1} %); a mutant that no check reaches counts as alive\n",
+            "dead or explained: {well} of {} ({share:.1} %); a mutant that no judge reaches counts as alive\n",
             all.judged
         );
         let mut judges: Vec<_> = judges.into_iter().collect();
@@ -155,7 +155,7 @@ impl Counts {
     }
 }
 
-/// Returns the text for a verdict in the table.
+/// Returns the text that the table contains for a verdict.
 fn said(fate: &Fate) -> String {
     match fate {
         Fate::Killed(by) => format!("killed by {by}"),
@@ -193,7 +193,7 @@ mod tests {
     use crate::mutant::number;
 
     #[test]
-    fn mutant_that_no_test_reaches_is_counted_as_surviving_and_only_sampled_mutants_are_counted() {
+    fn summary_counts_an_unreached_mutant_as_surviving_and_counts_only_the_mutants_of_the_sample() {
         let mut found = lua::mutants("x/a.lua", "return 3\nreturn 4\nreturn 7\nreturn 8\n");
         number(&mut found);
         let table = |fates: &[Fate]| {

@@ -1,4 +1,4 @@
-//! The list of files that are mutated. No other file of this package contains paths of the library.
+//! The list of the library's files that are mutated. No other file of this package names files of the library.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -64,8 +64,8 @@ const FOR_TESTS: &[&str] = &[
     "src/node/store/table.rs",
 ];
 
-/// The library function that assembles the text of a script. At run time it also puts the mutant that is switched on
-/// into the script.
+/// The name of the library function that assembles the text of a script. In the mutated copy, this function also puts
+/// the mutant that is switched on into the script.
 pub(crate) const ASSEMBLES_SCRIPTS: &str = "with_parts";
 
 /// The root of the checkout.

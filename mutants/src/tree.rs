@@ -88,7 +88,7 @@ mod mutants {
 }
 "#;
 
-/// The copy of the repository.
+/// The copy of the repository into which the mutants are woven.
 pub(crate) struct Tree {
     root: PathBuf,
     /// The folder of the copy.
@@ -148,7 +148,8 @@ impl Tree {
         self.code.mutants.len() - self.mutants().count()
     }
 
-    /// Returns the copy and its programs from the last build. `code` must be exactly the code that was built.
+    /// Returns the copy of the repository and the programs of its last build. `code` must be exactly the code that was
+    /// built.
     pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
         let work = root.join("target/mutants");
         let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
@@ -325,7 +326,7 @@ impl Tree {
         Ok(placed)
     }
 
-    /// Drops the mutants that caused a compiler error.
+    /// Adds to `dropped` the mutants that caused a compiler error.
     fn drop_for(&mut self, complaint: &Complaint, placed: &BTreeMap<String, Vec<Placed>>) {
         let mut blamed = BTreeSet::new();
         for (file, range) in &complaint.places {
@@ -351,8 +352,8 @@ impl Tree {
             return;
         }
         // No mutant surrounds the error, so a mutant elsewhere causes it. Often that mutant omits a `return` or a
-        // `break`, so that the code continues. Drops such mutants between the first and the last place of the error; if
-        // there are none, drops all mutants there.
+        // `break`, so that the code continues. Drops the mutants of this form between the first and the last place of
+        // the error; if there are none, drops all mutants between these places.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };

@@ -11,7 +11,8 @@ pub struct Belief<I> {
     pub who: I,
     /// When the client obtained the lock.
     pub from: u64,
-    /// The end of the validity. The belief ends then, unless the client releases or loses the lock earlier.
+    /// The end of the lock's validity. The belief ends then, unless the client releases the lock or is notified of its
+    /// loss earlier.
     pub until: u64,
 }
 
@@ -22,7 +23,7 @@ pub struct Overlap<I> {
     pub other: I,
     /// When the overlap begins.
     pub from: u64,
-    /// When the overlap ends, as far as is known now.
+    /// When the overlap ends, unless one of the two beliefs is extended or ends earlier.
     pub to: u64,
 }
 
@@ -53,8 +54,8 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps
     }
 
-    /// Records at `now` that the belief of `who` will end at `until`. Returns its overlaps with the beliefs of other
-    /// clients or holds.
+    /// Records at `now` that the belief of `who` will end at `until`, not at the time recorded before. Returns its
+    /// overlaps with the beliefs of other clients or holds from `now` on.
     pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
         let Some(open) = self.open.get_mut(resource) else {
             return Vec::new();
@@ -99,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn overlap_of_two_holders_of_one_resource_is_found() {
+    fn checker_reports_an_overlap_of_two_beliefs_on_one_resource() {
         let mut exclusion = Exclusion::default();
         assert_eq!(exclusion.begins("a", belief(1, 10, 20)), []);
         assert_eq!(exclusion.begins("b", belief(2, 12, 30)), []);
         assert_eq!(
             exclusion.begins("a", belief(3, 20, 40)),
             [],
-            "two holds, one after the other, must not count as an overlap"
+            "two beliefs, one after the other, must not count as an overlap"
         );
         let both = |other, from, to| Overlap { other, from, to };
         assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);

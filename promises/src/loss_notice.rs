@@ -1,5 +1,5 @@
-//! Checks that the holder of a lock is notified of a loss in time: at the latest when the validity ends, whatever the
-//! masters do.
+//! Checks that the holder of a lock is notified of a loss in time: not later than the end of the lock's validity plus
+//! an allowed delay, even if no master answers.
 
 /// Judges how late holders were notified that their lock was lost.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,8 @@ impl LossNotice {
     /// Checks how late the holder of a lock was notified that the lock was lost. The validity of the lock ended at
     /// `until`. `now` is the time of the notification, or the present time if the holder has not been notified. `kept`
     /// is the time since `until` in which the holder's process could not run; it does not count as delay. Returns the
-    /// delay from `until` to `now` if it is longer than allowed, otherwise `None`.
+    /// delay if it is longer than allowed, otherwise `None`. The delay is the time from `until` to `now` without
+    /// `kept`.
     pub fn judge(&mut self, until: u64, now: u64, kept: u64) -> Option<u64> {
         self.judged += 1;
         let late = now.saturating_sub(until).saturating_sub(kept);
@@ -31,7 +32,7 @@ impl LossNotice {
         (late > self.slack).then_some(late)
     }
 
-    /// The longest delay of any notification that was checked.
+    /// The longest delay of any notification that was checked, in the unit of the times that were passed to `judge`.
     pub fn worst(&self) -> u64 {
         self.worst
     }
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_loss_notification_is_found_unless_the_process_could_not_run() {
+    fn checker_reports_a_late_loss_notification_unless_the_process_could_not_run() {
         let mut notices = LossNotice::new(5);
         assert_eq!(notices.judge(100, 90, 0), None);
         assert_eq!(notices.judge(100, 105, 0), None);

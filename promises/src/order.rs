@@ -28,20 +28,21 @@ impl<I: Ord + Clone> Line<I> {
         self.waiting.retain(|(_, one)| one != who);
     }
 
-    /// Returns the client that has been queued for the longest time, and the time from which it was certainly queued.
+    /// Returns the client that has been queued for the longest time, and the time from which it was certainly queued;
+    /// `None` if no client is queued.
     pub fn first(&self) -> Option<(u64, &I)> {
         self.waiting.first().map(|(since, one)| (*since, one))
     }
 
-    /// Among the clients for which `is` returns true: returns the client that has been queued for the longest time, and
-    /// the time from which that client was certainly queued.
+    /// Like [`first`](Self::first), but considers only the clients for which `is` returns true.
     pub fn first_of(&self, is: impl Fn(&I) -> bool) -> Option<(u64, &I)> {
         let first = self.waiting.iter().find(|(_, one)| is(one));
         first.map(|(since, one)| (*since, one))
     }
 
-    /// Returns the client that a winner has overtaken; `None` if the winner has overtaken nobody. The winner's first
-    /// attempt began at `began`. Call `leaves` for the winner first.
+    /// Returns a client that was overtaken by the client that has just obtained the lock; `None` if no client was
+    /// overtaken. `began` is the time at which the first attempt of the client with the lock began. Call
+    /// [`leaves`](Self::leaves) for the client with the lock first.
     pub fn passed(&self, began: u64) -> Option<&I> {
         let (since, first) = self.first()?;
         (since < began).then_some(first)
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_that_asks_after_a_waiter_was_queued_must_not_be_served_before_it() {
+    fn client_that_begins_after_a_waiter_was_queued_must_not_get_the_lock_before_that_waiter() {
         let mut line = Line::default();
         assert_eq!(line.passed(100), None);
         line.stands(1, 10);
@@ -61,7 +62,7 @@ mod tests {
         assert_eq!(
             line.passed(10),
             None,
-            "a waiter that was queued after the attempt began must not count"
+            "a waiter that was queued only when the attempt began must not count as overtaken"
         );
         assert_eq!(line.passed(15), Some(&1));
         assert_eq!(line.first_of(|one| *one != 1), Some((20, &2)));

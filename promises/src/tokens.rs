@@ -1,6 +1,6 @@
-//! Checks that a fencing token is never given twice, and that an attempt gets a larger token than every lock that was
-//! obtained before the attempt began. Attempts that overlap may get their tokens in any order. Holds that may share a
-//! lock (e.g. readers) may have the same token.
+//! Checks that a fencing token is never given twice on a resource, and that an attempt gets a larger token than every
+//! lock that was obtained on this resource before the attempt began. Attempts that overlap may get their tokens in any
+//! order. Holds that may share a lock (e.g. readers) may have the same token.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,12 +18,12 @@ pub struct Obtained<I> {
     pub token: u64,
 }
 
-/// A breach of the rule for fencing tokens, with the other hold that is involved.
+/// A breach of the rule for fencing tokens by a new hold, with the earlier hold that is involved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach<I> {
-    /// This other hold has the same token.
+    /// This earlier hold has the same token.
     Twice(Obtained<I>),
-    /// This other hold had a larger token before the attempt began.
+    /// This other hold already had a larger token when the attempt of the new hold began.
     Smaller(Obtained<I>),
 }
 
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_that_is_repeated_or_not_larger_for_a_later_attempt_is_found() {
+    fn checker_reports_a_repeated_token_and_a_smaller_token_of_a_later_attempt() {
         let mut tokens = Tokens::default();
         let mut give = |resource, (began, at), token| {
             let who = at;
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(
             give("b", (0, 10), 7),
             None,
-            "a smaller token for another resource must be allowed"
+            "the same token on another resource must be allowed"
         );
         assert_eq!(
             give("a", (9, 12), 5),
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(
             give(4, (11, 12), 7),
             None,
-            "overlapping attempts may get their tokens in any order"
+            "holds that share a lock may have the same token"
         );
         let twice = give(5, (11, 13), 7);
         assert!(matches!(

@@ -1,5 +1,5 @@
-//! The plan of a run for replacing masters: the sets of masters that follow each other, when clients are reconfigured,
-//! and how far the operators get.
+//! The plan of a run for replacing masters: the sets of masters that follow each other, the steps at which clients
+//! begin and end, and how far the operators get.
 //!
 //! Steps and generation markers are those of the library (`protocol::mark`). A client at step `s` uses the set of
 //! masters number `s / 2`. If `s` is odd, the client also uses the next set. A master with the generation marker `m`
@@ -7,7 +7,7 @@
 
 use quorate::RedlockBuilder;
 
-/// How masters are replaced in a run.
+/// The plan of a run in which masters are replaced.
 #[derive(Clone, Debug)]
 pub struct ChangePlan {
     /// The sets of masters (bit n is master n), in order. Each change replaces one set by the next set in the list.
@@ -24,7 +24,7 @@ pub struct ChangePlan {
     /// For each client: the first and the last step that it has in the replacement of masters.
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters of the masters are ahead of their clocks at the beginning, in microseconds; `None`
-    /// for no counters. New masters have counters only once they are open.
+    /// for no counters. New masters have counters only if `begins` is the number of the step "open" (2 modulo 4).
     pub ahead: Option<u64>,
     /// Whether masters that are no longer used are stopped for the rest of the run.
     pub retires: bool,

@@ -24,8 +24,8 @@ use crate::process::Process;
 use crate::scenario::{COUNTED_WAIT, Step};
 use crate::seeded_bugs::{AsItStands, Flaw, counted_place};
 
-/// Runs one task of a client. The task continues the plan at the step where the previous process of the client was
-/// killed. All tasks of the client share the steps. Only the `first` task takes the last lock.
+/// Runs one task of a client. All tasks of the client share the steps of the plan. If the client's previous process was
+/// killed, the tasks continue with the next step. Only the task with `first` set takes the client's last lock.
 pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: bool) {
     let client = Client { process, locker };
     while let Some(step) = client.next_step() {
@@ -73,11 +73,11 @@ impl Client {
         self.process.shared.world().say(|| line(client));
     }
 
-    /// Takes the last lock. The faults have ended then, so every live waiter must get its lock.
+    /// Takes the client's last lock. The faults have ended by then, so every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // The last lock may not be taken yet: the operators are still replacing masters, or this client will be
-            // reconfigured and restarted.
+            // The client must not take its last lock yet: the operators are still replacing masters, or this client
+            // will be reconfigured and restarted.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {
@@ -85,7 +85,8 @@ impl Client {
         }
     }
 
-    /// Acquires the last lock. Returns false if the acquire fails, which is allowed only while masters are replaced.
+    /// Acquires and releases the client's last lock. Returns false if the acquire has failed and the client must repeat
+    /// it. A failure is expected only in scenarios in which masters are replaced.
     async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
         let order = Order {
@@ -112,7 +113,7 @@ impl Client {
         self.process.shared.world().scenario.change.is_none()
     }
 
-    /// Returns the kind of the client's last lock: the kind of its last step, but without notes, values and downgrades.
+    /// Returns the kind of the client's last lock: the kind of its last step, without notes, values and downgrades.
     fn last_kind(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
@@ -203,7 +204,7 @@ impl Client {
         call.over();
     }
 
-    /// Reports to the checkers the note that the holder with this lock value leaves.
+    /// Reports to the checkers the note that the holder with the lock value `value` leaves.
     fn says(&self, step: &Step, value: Token) {
         if let Some(note) = step.kind.note() {
             let resource = step.resource.into();
@@ -238,7 +239,7 @@ impl Client {
         world.watch.fact(now, &fact(task));
     }
 
-    /// Does the work of a step while the lock is held. Returns true if the lock is lost before the work is done.
+    /// Does `work` while the lock is held. Returns true if the lock is lost before the work is done.
     async fn is_lost(&self, hold: &Arc<dyn Hold>, work: impl Future<Output = ()>) -> bool {
         let lost = hold.lost();
         let work = std::pin::pin!(work);
@@ -264,8 +265,9 @@ impl Client {
         self.sleep(step.hold / 2).await;
     }
 
-    /// Holds the lock as a writer for half of the time, and then downgrades it to a reader's lock. The client stops
-    /// believing that it is a writer before it sends the downgrade.
+    /// Holds the lock as a writer for half of the step's hold, and then downgrades it to a reader's lock. Before the
+    /// client sends the downgrade, it stops believing that it is a writer. Returns the hold of the reader with its id;
+    /// `None` if the lock was lost or the downgrade was dropped.
     async fn downgraded(
         &self,
         step: &Step,
@@ -304,7 +306,8 @@ impl Client {
         reader
     }
 
-    /// For a seeded bug: lets a client that downgrades believe that it is a writer until the downgrade is confirmed.
+    /// For a seeded bug: lets a client that downgrades a lock believe that it is a writer until the downgrade is
+    /// confirmed.
     fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
         let as_it_stands = Arc::new(AsItStands::of(&**hold));
         let mut world = self.process.shared.world();
@@ -387,7 +390,8 @@ impl UnderWay<'_> {
     }
 }
 
-/// A future that is ready after at most `polls` polls. If the inner future is not ready by then, it is dropped.
+/// A future that polls an inner future at most `polls` times. If the inner future is not ready by then, it is dropped,
+/// and the result is `None`.
 struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     polls: u8,

@@ -10,10 +10,10 @@ pub(crate) const EPOCH_US: u64 = 1_790_000_000_000_000;
 /// One millisecond of simulated time, in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;
 
-/// A clock in nanoseconds, described by its offset from the true time and its rate.
+/// A clock in nanoseconds. Since it was last set, it runs at a fixed rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// The true time at which the clock was last set, and the clock's reading at this time.
+    /// The true time at which the clock was last set. `set_to` is its reading at that time.
     set_at: u64,
     set_to: u64,
     ppm: i64,
@@ -52,7 +52,7 @@ impl Clock {
         Some(at)
     }
 
-    /// Moves the clock by `by` nanoseconds at the true time `now`.
+    /// Moves the clock by `by` nanoseconds at the true time `now`; backwards if `by` is negative.
     pub(crate) fn jump(&mut self, now: u64, by: i64) {
         self.set_to = self.read(now).saturating_add_signed(by);
         self.set_at = now;
@@ -70,7 +70,9 @@ mod tests {
         assert_eq!(fast.read(at), 50 + 1004 * MS);
         assert_eq!(slow.read(at), 50 + 996 * MS);
         for clock in [fast, slow] {
-            let there = clock.when(50 + 777 * MS).expect("soon");
+            let there = clock
+                .when(50 + 777 * MS)
+                .expect("the clock must reach 777 ms");
             assert!(clock.read(there) >= 50 + 777 * MS);
             assert!(clock.read(there - 1_000) < 50 + 777 * MS);
         }

@@ -1,4 +1,5 @@
-//! Counts what happened in a run, because a run in which nothing happens would test nothing.
+//! Counts events of a run, because a test in which some kind of event never happens does not test the code for this
+//! event.
 
 use std::fmt;
 
@@ -21,7 +22,7 @@ macro_rules! counted {
                 $($(self.$name += other.$name;)*)*
             }
 
-            /// Whether the events of this group could happen in the counted runs.
+            /// Whether the events of this group are possible in the counted runs.
             fn may(&self, group: &str) -> bool {
                 match group {
                     STORES => self.sessions > 0,
@@ -30,7 +31,7 @@ macro_rules! counted {
                 }
             }
 
-            /// Returns the names of all events that could have happened but never did.
+            /// Returns the names of all events that were possible in the counted runs but never happened.
             pub fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
                 $($(if self.$name == 0 && self.may($group) { missing.push($text); })*)*
@@ -87,11 +88,11 @@ counted! {
         created: "values created",
         removed: "values removed",
         taken: "units taken",
-        units_left: "quotas read, and found sold out",
-        due: "periods done",
+        units_left: "quotas read, or found sold out",
+        due: "periods whose work was done",
         done_at_least: "once jobs done and then recorded",
         not_recorded: "once jobs done, record perhaps missing",
-        done_before: "periods found done",
+        done_before: "periods whose work had been done before",
         values_lost: "stored values found lost or missing",
         unknown: "writes with an unknown result",
         values_cut: "calls about values dropped midway",
@@ -110,18 +111,18 @@ counted! {
         garbage: "malformed replies",
         foreign_keys: "foreign keys in place of lock keys",
         breaks: "locks force-released",
-        skips: "unused days",
+        skips: "times of several days without use",
     }
     "network" {
         partitions: "partitions",
         lost_packets: "packets lost and sent again",
         duplicates: "messages executed twice",
-        leftovers: "messages after their connection",
+        leftovers: "packets received after a connection ended",
         resets: "connections reset",
         reconnects: "connections made",
         half_open: "connections dead on one side only",
         kicked: "old connections closed by newer ones",
-        pings: "heartbeats of connections",
+        pings: "pings on connections",
         pending_releases: "releases sent first after a reconnect",
     }
     "stores" {
@@ -133,7 +134,7 @@ counted! {
         late_commits: "late commits of abandoned sessions",
         late_stale: "late commits refused as outdated",
         stuck: "commits that the server delayed",
-        words: "messages to listeners",
+        words: "wake-up messages to listeners",
     }
     "changes of masters" {
         reconfigured: "clients reconfigured",
@@ -145,21 +146,21 @@ counted! {
         carried: "fencing counters raised by `open`",
         retired: "masters stopped for good",
         unanswered: "operator commands without an answer",
-        not_yet: "steps refused because of their time",
+        not_yet: "operators' steps that failed",
         refused_by_mark: "votes refused by a generation marker",
         given_again: "generation markers restored by clients",
         fallen: "masters restarted with an older marker",
-        mended: "generation markers written by hand",
+        mended: "markers restored by the administrator",
         split: "runs with too many lost markers",
         dates: "jumps of clients' wall clocks",
-        joint: "holds of clients with two sets of masters",
-        later: "holds of clients of the next masters",
+        joint: "holds that need two majorities of masters",
+        later: "holds without the first set of masters",
     }
     "clients" {
         pauses: "processes paused",
         kills: "processes killed",
-        dozes: "tasks paused at an await point",
-        preempted: "tasks paused before reading a clock",
+        dozes: "tasks delayed at an await point",
+        preempted: "tasks preempted before reading a clock",
     }
     "in all" {
         messages: "messages executed by masters",

@@ -1,5 +1,6 @@
-//! Counts how often kinds of locks and values met happenings (events that may interfere) while a rule was checked. Bugs
-//! that are found late are mostly in code where two features meet.
+//! Counts how often a rule was checked for each kind of lock and value after each happening (an event that may
+//! interfere). These combinations are called crossings. Bugs that are found late are mostly in code where two features
+//! meet.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +21,7 @@ pub const HELD: [&str; 9] = [
 /// The index of the first row of values in [`HELD`].
 const VALUES: usize = 6;
 
-/// The kinds of masters in a scenario. Each kind has its own table of crossings.
+/// The kinds of masters in a scenario. There is a separate table of crossings for each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Masters {
     /// All masters are Redis; none is a store.
@@ -53,10 +54,12 @@ impl Masters {
     }
 }
 
-/// How often each row (a kind of lock or value) has met each column (a happening, i.e. an event that may interfere).
+/// For each row (a kind of lock or value) and each column (a happening, i.e. an event that may interfere): how often a
+/// rule was checked.
 type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 
-/// How often each kind of lock and value has met each happening, with one table for each kind of masters.
+/// For each kind of masters, a table of how often a rule was checked for each kind of lock and value after each
+/// happening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossings([Table; Masters::ALL.len()]);
 
@@ -89,7 +92,7 @@ impl fmt::Display for Crossings {
             if table.as_flattened().iter().all(|count| *count == 0) {
                 continue;
             }
-            write!(f, "judged across, {:<25}", masters.name())?;
+            write!(f, "rules checked, {:<25}", masters.name())?;
             for happening in Happening::ALL {
                 write!(f, "{:>11}", happening.name())?;
             }
@@ -111,13 +114,13 @@ type Columns = u16;
 
 /// Counts the crossings of a run: which kinds of locks and values have met which happenings.
 ///
-/// A lock meets a happening that occurs while the lock is held, or between two holds of the same resource. The meeting
-/// is counted only while exclusion or fencing tokens are promised. A value meets a happening that has occurred since
-/// the value was last used. The meeting is counted only while the rule `stock` is checked.
+/// A lock meets a happening that occurs while the lock is held, or between two holds of the same resource. This is
+/// counted only while exclusion or fencing tokens are promised. A value meets a happening that has occurred since the
+/// value was last used. This is counted only while the rule `stock` is checked.
 pub(crate) struct Watched {
     masters: Masters,
     pub(crate) crossings: Crossings,
-    /// For each resource: the happenings since a lock on this resource was last taken.
+    /// For each resource: the happenings since a lock on this resource was last obtained.
     since_held: [Columns; PLACES],
     /// For each resource: the happenings since the value under its lock was last used, for each row of values in the
     /// table.
@@ -182,7 +185,7 @@ impl Watched {
     ) {
         let column: Columns = 1 << what as u32;
         for place in (0..PLACES).filter(|place| resource.is_none_or(|only| only == *place)) {
-            // A pause affects only the locks that the paused process holds now.
+            // The pause of a process affects only the locks that this process holds at that time.
             if client.is_none() {
                 self.since_held[place] |= column;
             }

@@ -57,7 +57,7 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         wait: Option<u64>,
     },
-    /// A client queued the first message of an attempt.
+    /// A client has queued the first message of an attempt for sending.
     Started {
         client: usize,
         task: usize,
@@ -71,14 +71,15 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         claim: &'a Arc<Claim>,
         verb: Verb,
-        /// Whether the message came over a connection that was made since the server's last restart.
+        /// Whether the message came over a connection that was made since the server's last restart; false for the
+        /// delayed second copy of a message.
         live: bool,
         answer: &'a Result<Answer, Fault>,
-        /// The result of an extension for this lock, if the message extends several locks.
+        /// The result for this lock, if the message is an extension and the master has not failed; otherwise `None`.
         extended: Option<Extended>,
         before: Seen,
         after: Seen,
-        /// The true time at which the lock key expires unless a later message changes it.
+        /// The true time at which the lock key expires, in nanoseconds, unless a later message changes the expiry.
         expires: u64,
         /// The holds of readers or of an owner that share the lock on this master after the message.
         members: &'a [Member],
@@ -90,9 +91,10 @@ pub(crate) enum Fact<'a> {
     },
     /// A client believes from now on that it holds a lock.
     Obtained { believer: &'a Believer },
-    /// The validity of a hold was extended. `old` is the previous end of the validity.
+    /// The validity of a hold was extended. `old` is the previous end of the validity, in nanoseconds on the client's
+    /// clock.
     Extended { believer: &'a Believer, old: u64 },
-    /// The library now reports that a lock is no longer held. The holder may not have been notified yet.
+    /// The library reports from now on that a lock is no longer held. The holder is possibly not notified yet.
     Over { believer: &'a Believer },
     /// A client no longer believes that it holds a lock.
     Retired { believer: &'a Believer, why: Why },
@@ -102,7 +104,8 @@ pub(crate) enum Fact<'a> {
         task: usize,
         call: Call,
         began: u64,
-        /// When the client's process sent its first request and began to connect; `None` if it has sent none.
+        /// The true time at which the client's process sent its first request and began to connect; `None` if it has
+        /// sent none.
         first_request: Option<u64>,
     },
     /// The holder with this lock value leaves this note.
@@ -186,7 +189,8 @@ pub(crate) enum Fact<'a> {
     },
     /// A store has reported to a client that the client's lock is released.
     Released,
-    /// A lock value is in a store's records again, although the store had reported to a client that it is released.
+    /// A lock value is in a store's records again, although the store had reported to a client that this lock is
+    /// released.
     WrittenAgain { master: usize, value: &'a [u8; 32] },
     /// Another program looks for the value that it has stored under the key of a lock.
     ForeignKey {
@@ -195,8 +199,8 @@ pub(crate) enum Fact<'a> {
         /// Whether the foreign value is still there.
         stands: bool,
     },
-    /// A happening: an event that may interfere with locks and values. If `client` or `resource` is set, it concerns
-    /// only this process or this resource; otherwise it concerns all of them.
+    /// A happening: an event that may interfere with locks and values. If `client` is set, the event concerns only this
+    /// client process; otherwise all of them. The same applies to `resource`.
     Happened {
         what: Happening,
         client: Option<usize>,
@@ -261,9 +265,9 @@ pub(crate) enum ValueResult {
     Created,
     /// The value was removed from every master.
     Removed,
-    /// Units were taken from the quota. The number is how many units are left.
+    /// Units were taken from the quota. The number is how many units are left in it afterwards.
     Taken(u64),
-    /// No units were taken. The number is how many units are left in the quota.
+    /// No units were taken from the quota. The number is how many units are left in it.
     Left(u64),
     /// The caller must do the work of this period, and holds the lock with this fencing token.
     Due(u64),
@@ -273,11 +277,11 @@ pub(crate) enum ValueResult {
     Lost,
     /// The call may have written the value or not.
     Unknown,
-    /// The call has failed, and has changed nothing.
+    /// The call has failed, and has not changed the value.
     Nothing,
 }
 
-/// Why a client is done with a lock.
+/// Why a client's belief that it holds a lock has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     Released,
@@ -290,7 +294,7 @@ pub(crate) enum Why {
     Killed,
 }
 
-/// A lock that a client believes to hold. The entry is retired when the client is done with the lock.
+/// A lock that a client believes to hold. The entry is removed when this belief ends ([`Why`] gives the reasons).
 pub(crate) struct Believer {
     pub(crate) id: u64,
     pub(crate) client: usize,
@@ -300,8 +304,8 @@ pub(crate) struct Believer {
     pub(crate) kind: Kind,
     /// The sets of masters; the client needs a majority of each set.
     pub(crate) sets: Sets,
-    /// The place of the client's step: a resource, or a slot of a semaphore. For a lock on several resources: one of
-    /// these resources.
+    /// The number of the place that is locked: a resource, or a slot of a semaphore. For a lock on several resources:
+    /// one of these resources.
     pub(crate) resource: usize,
     /// All resources of the hold, and its class (readers, or one owner). Holds of the same class may share a resource.
     pub(crate) scope: Scope,
@@ -311,7 +315,7 @@ pub(crate) struct Believer {
     pub(crate) since: u64,
     /// The true time at which the lock was obtained, in nanoseconds.
     pub(crate) obtained: u64,
-    /// The end of the validity as last read, on the client's clock in nanoseconds.
+    /// The end of the validity as the library last reported it, in nanoseconds on the client's clock.
     pub(crate) until: u64,
     /// The true time of the end of the validity, in nanoseconds.
     pub(crate) ends: u64,

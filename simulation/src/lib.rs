@@ -16,8 +16,8 @@
 //! # What is simulated
 //!
 //! - 1 to 9 masters with the semantics of the Lua scripts. Each master has its own clock (offset, rate, jumps), which
-//!   decides when keys expire, and a disk that keeps nothing, an old state or everything. Masters crash, restart and
-//!   stall.
+//!   decides when keys expire, and a disk that keeps nothing, an old state or everything over a restart. Masters crash,
+//!   restart and stall.
 //! - Servers that read commands and write replies (`world/server.rs`). A server may lose its cached scripts, be busy,
 //!   out of memory or read-only, deny access, close the connection at the first command, or send replies that no
 //!   command asked for.
@@ -28,29 +28,31 @@
 //! - Client processes with up to six tasks, which use up to twenty resources. Processes pause and are killed. Tasks are
 //!   delayed at any await, and futures are dropped at any await. Time passes between two readings of a clock: less than
 //!   two microseconds, or longer if the thread is preempted while masters and network continue.
-//! - In every third scenario, several kinds of locks on the same resources: exclusive locks, locks on several
-//!   resources, locks of readers, locks of owners, and writers that downgrade to readers. In every seventh scenario,
-//!   semaphores. The seeded bugs for these locks are faulty masters under the real library (`seeded_bugs/scripts.rs`).
+//! - In about every third scenario, several kinds of locks on the same resources: exclusive locks, locks on several
+//!   resources, locks of readers, locks of owners, and writers that downgrade to readers. In about every seventh
+//!   scenario, semaphores. The seeded bugs for these locks are faulty masters under the real library
+//!   (`seeded_bugs/scripts.rs`).
 //! - In some scenarios, values under locks: quotas and once-per-period records. These scenarios last longer, and
 //!   masters crash one after another (`draw/values.rs`). In other scenarios, holders leave notes, leaders are elected,
 //!   and elections are observed (`draw/notes.rs`).
 //! - With `--stores`, masters that are stores (databases or ZooKeeper), under the real driver for stores
-//!   (`world/session.rs`). A commit compares and sets several records. It may be late, may wait behind other commits,
-//!   or may be executed in part when its session is lost. A lagging follower may answer reads. Wake-ups are lost, late
-//!   and doubled. Stores have their own clocks, or none. The checkers judge stores by their answers to clients. They
-//!   read the records of stores only to check that released values stay released.
+//!   (`world/session.rs`). A commit compares the versions of several records and then writes them. A commit may be
+//!   late, may wait behind other commits, or may be executed in part when its session is lost. A lagging follower may
+//!   answer reads. Wake-ups are lost, late and doubled. Stores have their own clocks, or none. The checkers judge
+//!   stores by their answers to clients. They read the records of stores only to check that released values stay
+//!   released.
 //! - With `--changes`, masters that are replaced while clients take locks. Clients are at different steps of the
-//!   replacement and are reconfigured at any time. Simulated masters check generation markers as the driver's
-//!   handshakes and scripts demand. One or two operators take the library's own steps: late, repeatedly, or killed in
-//!   between, and some of their orders get lost. An operator's connection is not simulated byte by byte: its orders are
-//!   executed directly. While the masters are replaced, clients at every step of the replacement use quotas, records,
-//!   leaders and observers. An operator copies values to the new masters and removes lost values.
+//!   replacement and are reconfigured at any time. Simulated masters make the checks of generation markers that the
+//!   driver's handshakes and scripts contain. One or two operators take the library's own steps: late, repeatedly, or
+//!   killed in between, and some of their orders get lost. An operator's connection is not simulated byte by byte: its
+//!   orders are executed directly. While the masters are replaced, clients at every step of the replacement use quotas,
+//!   records, leaders and observers. An operator copies values to the new masters and removes lost values.
 //! - In some scenarios, nobody uses the masters for days. Often a clock with a wrong date has left counters far in the
 //!   future before these days (`draw/days.rs`).
 //!
-//! `crossings.rs` counts which kind of lock or value met which happening (an event that may interfere) while a rule was
-//! checked. `tests/all/crossings.rs` requires that no cell of this table is empty, or gives the reason for an empty
-//! cell.
+//! `crossings.rs` keeps a table with a row for each kind of lock or value, and a column for each happening (an event
+//! that may interfere). A cell counts how often a rule was checked for this kind of lock or value after this happening.
+//! `tests/all/crossings.rs` requires that no cell is empty, or gives the reason for an empty cell.
 //!
 //! # What is not simulated
 //!

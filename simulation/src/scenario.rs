@@ -156,7 +156,9 @@ pub enum FaultKind {
     Jump { master: u8, by_us: i64 },
     /// The wall clock of a client process jumps by this many microseconds; backwards if negative.
     Date { client: u8, by_us: i64 },
-    /// No packet travels between these clients and these masters (bit n is number n).
+    /// Between these clients and these masters (bit n stands for the client or master with number n), no packet travels
+    /// to the masters if `to` is set, and none travels from the masters if `from` is set. Packets that are sent during
+    /// this time arrive after `lasts`.
     Partition {
         clients: u16,
         masters: u16,
@@ -197,15 +199,15 @@ pub enum FaultKind {
     Pause { client: u8, lasts: u64 },
     /// A client process is killed and restarts after `down`.
     Kill { client: u8, down: u64 },
-    /// Nobody uses the masters for the time `by`: all processes end, all clocks advance by this time, and the processes
-    /// restart after `down`.
+    /// Nobody uses the masters for the time `by`: all client processes end, all clocks advance by `by`, and the
+    /// processes restart after `down`.
     Skip { by: u64, down: u64 },
-    /// A client is reconfigured with the masters of this step of the replacement. Its process is stopped, and restarts
-    /// after `down`.
+    /// A client is reconfigured with the masters of the step `step` of their replacement. The client's process is
+    /// stopped, and restarts after `down`.
     Tell { client: u8, step: u8, down: u64 },
 }
 
-/// Why a master refuses requests.
+/// The reason for which a master refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The master is busy with a script.
@@ -233,7 +235,7 @@ impl Refusal {
         Self::HangUp,
     ];
 
-    /// The error reply that the master sends.
+    /// The error reply that the master sends; empty if it closes the connection instead.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Busy => "-BUSY Redis is busy running a script.\r\n",
@@ -259,7 +261,7 @@ pub struct Settings {
     pub retry_most: u64,
     /// Whether locks get fencing tokens.
     pub fencing: bool,
-    /// Whether waiters get the lock in order.
+    /// Whether waiters get the lock in the order in which they began to wait.
     pub fair: bool,
     /// Whether the restart guard is on.
     pub guard: bool,
@@ -268,9 +270,9 @@ pub struct Settings {
 /// Which promises of the library hold in a run. A scenario may violate assumptions on which promises depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promises {
-    /// At most one client believes that it holds a lock. Requires that no lock is force-released, that clocks do not
-    /// jump, and that their drift is within the allowance. Also requires that masters forget nothing or have a restart
-    /// guard.
+    /// At most one client at a time believes that it holds a lock. Requires that no lock is force-released, that clocks
+    /// do not jump, and that their drift is within the allowance. Also requires that masters forget nothing or have a
+    /// restart guard.
     pub exclusion: bool,
     /// Fencing tokens are unique and rise. Requires masters that forget nothing, or a restart guard. With a restart
     /// guard, `max_ttl` must be above twice the largest difference between a proposed counter and a master's clock,
@@ -299,7 +301,7 @@ pub struct Promises {
 /// The default length of a period of once-per-period work: one hour, which is longer than any run.
 pub(crate) const PERIOD: u64 = 3_600_000 * MS;
 
-/// How long the acquire of a counted hold of an owner waits: 30 seconds, the library's default.
+/// How long a client waits for a counted hold of an owner ([`Kind::Counted`]): 30 seconds, the library's default.
 pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 
 /// The largest rate error of a clock, in parts per million. So the rates of two clocks differ by at most 0.8 %, and the
@@ -311,8 +313,8 @@ pub(crate) const WORST_PPM: i64 = 4_000;
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 impl Scenario {
-    /// A scenario without faults and without steps, with equal clocks, a quiet network and default settings. Tests add
-    /// what they need.
+    /// A scenario without faults and without steps, with equal clocks, a network that loses nothing, and default
+    /// settings. Tests add their own faults and steps.
     pub fn quiet(seed: u64, masters: usize, clients: usize) -> Self {
         let mut rng = Rng::stream(seed, 2);
         let master = MasterPlan {
@@ -399,8 +401,8 @@ impl Scenario {
             masters.chain(walls.iter().copied())
         };
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
-        // Clocks also drift apart. Each clock gains or loses at most 0.4 % of half a minute. The sum is in
-        // microseconds.
+        // Clocks also drift apart: in half a minute, each of two masters' clocks gains or loses at most the largest
+        // rate error. `rates` is the sum for both clocks, in microseconds.
         let rates: i64 = self
             .masters
             .iter()
@@ -436,7 +438,7 @@ impl Scenario {
         self.change.as_ref().is_some_and(|plan| plan.operators > 0)
     }
 
-    /// Whether fencing counters are ahead of the masters' clocks at the beginning.
+    /// Whether fencing counters are ahead of the masters' clocks at the beginning of the run.
     fn is_ahead(&self) -> bool {
         let ahead = self.change.as_ref().and_then(|plan| plan.ahead);
         ahead.is_some_and(|ahead| ahead > 0)
@@ -461,8 +463,8 @@ impl Scenario {
         steps.map_or(0, |(first, _)| *first)
     }
 
-    /// The longest time that the operators need after the faults have healed, in nanoseconds. Each change includes the
-    /// wait until the new masters may vote.
+    /// The longest time that the operators need after the faults have ended, in nanoseconds. The time for each change
+    /// includes the wait before the operator opens the new masters.
     fn change_bound(&self) -> u64 {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
@@ -537,7 +539,8 @@ impl Scenario {
         plain
     }
 
-    /// Whether the network loses nothing, tasks are not delayed, and several round trips fit into the node timeout.
+    /// Whether the network loses and repeats nothing, tasks are not delayed, and several round trips fit into the node
+    /// timeout.
     fn is_quiet(&self) -> bool {
         let Net {
             loss_ppm,
@@ -556,8 +559,9 @@ impl Scenario {
 
     /// The longest time after [`heal_at`](Self::heal_at), in nanoseconds, until every waiter must have its lock.
     ///
-    /// Masters that have just restarted do not vote for `max_ttl`. Keys that were left behind live for another TTL, and
-    /// a late duplicate of a request can add one more TTL. Then the waiters get the lock one after another.
+    /// The bound is the sum of these times: masters that have just restarted do not vote for `max_ttl`; keys of clients
+    /// that have left live for another TTL, and a late duplicate of a request can add one more TTL; then the waiters
+    /// get the lock one after another.
     pub fn bound(&self) -> u64 {
         let Settings {
             ttl,
@@ -592,7 +596,7 @@ impl Settings {
         Duration::from_nanos(self.ttl)
     }
 
-    /// Returns the library's settings.
+    /// Returns a builder of the library with these settings.
     pub(crate) fn builder(&self) -> RedlockBuilder {
         let first = Duration::from_millis(4);
         let guard = if self.guard {
@@ -666,7 +670,7 @@ impl fmt::Display for Scenario {
         for (n, client) in self.clients.iter().enumerate() {
             writeln!(
                 f,
-                "client {n}: its clock runs {} ppm too fast, its wall clock is {} us off",
+                "client {n}: its clock runs {} ppm too fast, its wall clock is {} us ahead",
                 client.ppm, client.wall_us
             )?;
             for step in &client.steps {
@@ -678,7 +682,7 @@ impl fmt::Display for Scenario {
         }
         write!(
             f,
-            "all faults end at {} ms, every client must have a lock within {} ms",
+            "all faults end at {} ms, and within {} ms after that every client must have acquired its last lock",
             ms(self.heal_at),
             ms(self.bound())
         )

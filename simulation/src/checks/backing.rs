@@ -1,5 +1,5 @@
-//! Rule 3: every fencing token is backed by a quorum of votes. A majority of the configured masters must have held the
-//! attempt's value in the lock key while their fencing counter was equal to the token.
+//! Checks that every fencing token is backed by a majority of votes: a majority of the configured masters must have
+//! held the attempt's lock value in the lock key while their fencing counter was equal to the token.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
@@ -8,11 +8,11 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Backing {
     fencing: bool,
-    /// The masters that are stores (databases or ZooKeeper; bit n is master n). They always count as votes, because the
-    /// checkers do not read their records.
+    /// The masters that are stores (databases or ZooKeeper; bit n is master n). Each of them always counts as a vote,
+    /// because the checkers do not read the records of stores.
     stores: u16,
-    /// For each lock value: the resource, the fencing counter that was seen together with the value, and the masters on
-    /// which both were seen (bit n is master n).
+    /// For each lock value: the resources, each with a fencing counter that was seen together with the value, and the
+    /// masters on which both were seen (bit n is master n).
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }
@@ -78,7 +78,7 @@ impl Check for Backing {
                     return Ok(());
                 }
                 Err(format!(
-                    "client {} holds r{} with token {:?}, but only {} votes support it, which is not a majority",
+                    "client {} holds r{} with the fencing token {:?}, but only {} masters voted for it",
                     believer.client,
                     believer.resource,
                     believer.fencing,

@@ -1,4 +1,4 @@
-//! Checks that every call of the library returns within its own timeout plus a stated bound, whatever the masters do.
+//! Checks that every call of the library returns within its own timeout plus a fixed bound, even if no master answers.
 
 use std::fmt;
 
@@ -10,19 +10,20 @@ use crate::scenario::Scenario;
 /// The time limit, in nanoseconds, of one step of connecting.
 const CONNECT: u64 = 500 * MS;
 
-/// The number of steps in which a process makes its first connections. The first requests wait for all of them.
+/// The number of steps in which a process makes its first connections. The first requests wait until all steps are
+/// done.
 const CONNECT_STEPS: u64 = 3;
 
-/// The time limit of one attempt, in rounds (one request to all masters each). An attempt may need five rounds: an
-/// acquire, three confirmations, and a request for the reason of its failure. The sixth round is a reserve. An attempt
-/// is completed even if the caller's wait ends earlier.
+/// The time limit of one attempt, in rounds (a round is one request to all masters). An attempt may need five rounds:
+/// an acquire, three confirmations, and a request for the reason of its failure. The sixth round is a reserve. An
+/// attempt is completed even if the caller's wait ends earlier.
 const ROUNDS: u64 = 6;
 
 /// The number of rounds (requests to all masters) that a call about a value makes once it has the lock: a read, a write
 /// and a release.
 const VALUE_ROUNDS: u64 = 3;
 
-/// The extra time, in nanoseconds, for timers, wake-ups and the last attempt before a wait ends.
+/// The extra time, in nanoseconds, for timers, wake-ups and an attempt that begins just before the timeout.
 const SLACK: u64 = 10 * MS;
 
 pub(crate) struct Calls {
@@ -57,7 +58,7 @@ impl fmt::Display for Lateness {
         let ms = |nanos: u64| nanos as f64 / 1e6;
         write!(
             f,
-            "{} that ended {:.1} ms after its timeout, {:.1} % of the allowed {:.1} ms",
+            "{} that ended {:.1} ms after its timeout, which is {:.1} % of the allowed {:.1} ms",
             self.call,
             ms(self.late),
             self.used() as f64 / 10.0,
@@ -112,7 +113,7 @@ impl Check for Calls {
         // The client measures its timeout on its own clock, which may be up to 1 % slow.
         let by_itself = wait + wait / 100;
         // A call that waits for the first connections may end later. If the process was paused while it connected, it
-        // goes on connecting after the pause. All other calls must end as if there were connections.
+        // continues to connect after the pause. All other calls get no extra time for connecting.
         let resumed = at.awake_since[*client];
         let connected = first_request.map_or(0, |first| {
             first.max(resumed) + (CONNECT_STEPS - 1) * CONNECT

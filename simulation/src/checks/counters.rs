@@ -1,6 +1,6 @@
-//! Rule 4: on every master the fencing counter rises with every grant, and never falls between restarts. A master keeps
-//! the counter for a day after the grant, by the master's clock. The counter may be missing only if that clock has once
-//! reached the expiry of the counter's key, even if the clock has gone back since then.
+//! Checks that on every master the fencing counter rises with every grant, and never falls between restarts. A master
+//! keeps the counter for at least a day after the grant, by the master's clock. The counter may be missing only if that
+//! clock has once reached the expiry of the counter's key, even if the clock has been set back since then.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -8,7 +8,7 @@ use crate::locker::PLACES;
 use crate::scenario::Scenario;
 use quorate::node::Answer;
 
-/// The time for which a counter is kept after a grant, in microseconds.
+/// The shortest time for which a counter is kept after a grant, in microseconds: one day.
 const DAY_US: u64 = 86_400_000_000;
 
 pub(crate) struct Counters {
@@ -82,7 +82,7 @@ impl Check for Counters {
                     && before.holder != after.holder;
                 if fresh && after.counter <= before.counter {
                     return Err(format!(
-                        "master {master} granted r{resource} but left the fencing counter at {}",
+                        "master {master} granted r{resource} but did not raise the fencing counter, which is {}",
                         after.counter
                     ));
                 }

@@ -1,5 +1,5 @@
-//! Checks that a majority of the masters keeps the lock key of a holder. When a lock is obtained or extended, the key
-//! on a majority must not expire, in true time, before the end of the holder's validity.
+//! Checks that a majority of the masters keeps the lock key of a holder. When a lock is obtained or extended, the lock
+//! key on a majority must live, in true time, at least until the end of the holder's validity.
 //!
 //! The rule `exclusion` would notice a validity that is too long only if another client asks for the lock within the
 //! few milliseconds by which the validity is too long.
@@ -13,10 +13,10 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Cover {
     masters: Vec<Kept>,
-    /// The masters that are stores (databases or ZooKeeper; bit n is master n). They always count as keeping the lock,
-    /// because the checkers do not read their records.
+    /// The masters that are stores (databases or ZooKeeper; bit n is master n). Each of them always counts as keeping
+    /// the lock, because the checkers do not read the records of stores.
     stores: u16,
-    /// How long a master does not vote after a restart, in nanoseconds. Zero without the restart guard.
+    /// How long a master does not vote after a restart, in nanoseconds; zero without the restart guard.
     guarded: u64,
     judged: u64,
 }
@@ -90,7 +90,7 @@ impl Cover {
         if !is_majority(keepers, believer.sets) {
             let count = keepers.count_ones();
             return Err(format!(
-                "client {} believes to hold r{} for another {:.3} ms, but only {count} masters keep the key until \
+                "client {} believes to hold r{} for another {:.3} ms, but only {count} masters keep the lock key until \
                  then",
                 believer.client,
                 believer.resource,

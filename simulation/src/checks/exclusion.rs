@@ -1,6 +1,6 @@
-//! Rule 1: at most one client at a time believes that it holds a lock. Holds of the same class (readers, or one owner)
-//! may share it. A belief begins with `obtained` and ends when the release is sent, the validity ends, or the loss is
-//! notified.
+//! Checks that at most one client at a time believes that it holds a lock. Holds of the same class (readers, or one
+//! owner) may share the lock. A client believes that it holds a lock from the moment at which it obtains the lock until
+//! it sends the release, the validity ends, or it is notified of the loss.
 
 use quorate_promises::{Belief, Exclusion as Believers, Overlap};
 
@@ -69,7 +69,7 @@ impl Check for Exclusion {
             let apart = |overlap: &&Overlap<Who>| !overlap.other.scope.beside(who.scope);
             if let Some(overlap) = overlaps.iter().find(apart) {
                 return Err(format!(
-                    "clients {} and {} both believe that they hold r{resource} (tokens {:?} and {:?})",
+                    "clients {} and {} both believe that they hold r{resource} (fencing tokens {:?} and {:?})",
                     overlap.other.client, who.client, overlap.other.token, who.token
                 ));
             }

@@ -1,5 +1,5 @@
-//! Rule 5: an extension does not count if the old validity has ended, or if another client holds the lock. No extension
-//! shortens the time for which a master keeps the lock key.
+//! Checks that a client does not extend its validity after the validity has ended, or after another client has acquired
+//! the lock. Also checks that no extension shortens the time for which a master keeps the lock key.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -9,8 +9,8 @@ use crate::process::LONGEST_READING;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
-    /// The last hold that was obtained on each resource: the event number, the client, and the scope (resources and
-    /// class).
+    /// The last hold that was obtained on each resource: the number of the event with which it was obtained, the
+    /// client, and the scope (resources and class).
     last: [Option<(u64, usize, Scope)>; PLACES],
     judged: u64,
 }
@@ -39,7 +39,7 @@ impl Check for Extensions {
                 self.judged += 1;
                 let now = believer.clock.read(at.now);
                 // The client reads its clock, and then extends its hold. It may read the clock a few more times before
-                // the checkers look.
+                // this checker reads the clock.
                 if now >= *old + 4 * LONGEST_READING {
                     return Err(format!(
                         "client {} extended r{} {} us after the end of its validity",

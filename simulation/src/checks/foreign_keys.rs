@@ -1,5 +1,5 @@
-//! Checks that foreign keys stay untouched: if another program keeps a value under the key of a lock, no client
-//! overwrites this value.
+//! Checks that foreign keys stay untouched: if another program stores a value under the key of a lock, no client
+//! overwrites or deletes this value.
 
 use super::{Check, Moment};
 use crate::facts::Fact;
@@ -33,7 +33,7 @@ impl Check for ForeignKeys {
             return Ok(());
         }
         Err(format!(
-            "master {master} no longer has the foreign key of r{resource}, which no client may delete"
+            "master {master} has lost the value that another program stored under the key of r{resource}"
         ))
     }
 

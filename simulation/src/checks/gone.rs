@@ -1,5 +1,5 @@
-//! Checks that a released lock stays released. Once a store (a database or ZooKeeper) has reported a release to a
-//! client, no commit that is still in flight may write the lock again.
+//! Checks that a released lock stays released. Once a store (a database or ZooKeeper) has reported to a client that a
+//! lock is released, no commit that is still in flight may write this lock's value again.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};
@@ -23,7 +23,7 @@ impl Check for Gone {
             Fact::Released => self.judged += 1,
             Fact::WrittenAgain { master, value } => {
                 return Err(format!(
-                    "master {master} stores {} again, although it had reported that value as released",
+                    "master {master} stores the lock value {} again, although it had reported this lock as released",
                     short(&value[..])
                 ));
             }

@@ -1,7 +1,8 @@
 //! Checks holds that share a lock because they have the same class: readers, or holds of one owner (docs/protocol.md,
-//! "Several resources, readers, owners, semaphores"). On every master the class marker (the value of the lock key that
-//! names the readers or the owner) lives as long as each hold, and no hold exists without the marker. No client removes
-//! the hold of another client. An owner is never refused a lock that it already holds.
+//! "Several resources, readers, owners, semaphores"). While a lock is shared, the value of its key is a class marker,
+//! which shows that readers, or which owner, hold it. On every master this marker lives at least as long as each hold,
+//! and no hold exists without it. No client removes the hold of another client. An owner is never refused a lock that
+//! it already holds.
 
 use std::collections::HashMap;
 
@@ -44,8 +45,8 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     })
 }
 
-/// Checks that a master confirms a fencing token only while it still keeps the hold: the lock value and, for a shared
-/// hold, also the marker of its class.
+/// Checks that a master confirms the fencing token of a hold only while the master keeps this hold: the lock value and,
+/// for a shared hold, also the marker of its class.
 fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -71,13 +72,14 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "master {master} confirmed the token of {}, which does not hold r{resource} there",
+        "master {master} confirmed the fencing token of {}, which does not hold r{resource} on this master",
         short(&mine)
     ))
 }
 
-/// Checks two rules for a lock that another client has held since: no master keeps the hold of an owner, and no master
-/// restores the hold of a reader. Also checks that no owner is refused a lock that it already holds.
+/// Checks extensions of a shared hold after another client has held the lock in the meantime: no master extends the
+/// hold of an owner, and no master restores the hold of a reader without raising the fencing counter. Also checks that
+/// no owner is refused a lock that it already holds.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -100,7 +102,7 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
         (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
             return Err(format!(
                 "master {master} extended {} on r{resource} for its owner, although a fencing token larger than its \
-                 {number} was given since",
+                 token {number} was given since",
                 short(&mine)
             ));
         }

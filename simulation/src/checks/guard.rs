@@ -1,5 +1,6 @@
-//! Rule 7: with the restart guard, no client counts a vote that a master gives within `max_ttl` of its restart. A
-//! client that has connected since the restart has noticed it, and does not even ask that master for a vote.
+//! Checks the restart guard: no client counts the vote of a master within `max_ttl` after the master's restart. A
+//! client that has connected to the master since the restart knows of the restart, and does not even ask the master for
+//! a vote.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};
@@ -15,7 +16,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        // The clock on which `max_ttl` is measured may run up to 1 % fast or slow, as in all rules.
+        // The clock on which `max_ttl` is measured may run up to 1 % fast.
         let max_ttl = scenario.settings.max_ttl / 100 * 99;
         Self {
             max_ttl,
@@ -56,7 +57,7 @@ impl Check for Guard {
                 };
                 if vote && at.now < restarted + self.max_ttl {
                     return Err(format!(
-                        "master {master} was asked for a vote on {} {} ms after its restart, although the \
+                        "master {master} voted for {} only {} ms after its restart, although the \
                          restart guard forbids it",
                         short(&claim.token().to_hex()),
                         (at.now - restarted) / 1_000_000

@@ -1,5 +1,4 @@
-//! Rule 8: once the faults have ended, every live waiter gets its lock within the bound of the scenario
-//! ([`Scenario::bound`]).
+//! Checks that every live waiter gets its lock in time after the faults have ended: within [`Scenario::bound`].
 
 use super::Violation;
 use crate::clock::BEGIN;
@@ -19,12 +18,13 @@ impl Healing {
         }
     }
 
-    /// Returns a violation if any client is still waiting at the deadline.
+    /// Returns a violation if `waiting`, the clients that still have no last lock at the deadline, is not empty.
+    /// `bound` is the time from the end of the faults to the deadline, in nanoseconds.
     pub(crate) fn overdue(&self, waiting: &[usize], bound: u64) -> Option<Violation> {
         (!waiting.is_empty()).then(|| Violation {
             rule: Self::RULE,
             what: format!(
-                "clients {waiting:?} still have no lock {} ms after all faults healed",
+                "clients {waiting:?} still have no lock {} ms after all faults have ended",
                 bound / 1_000_000
             ),
             at: self.deadline - BEGIN,

@@ -1,7 +1,8 @@
-//! Checks that no lock is idle while a client waits for it, in a calm scenario with ordered waiting. After a release,
-//! the next waiter must hold the lock within a few round trips.
+//! Checks that no lock is idle (free, although a client waits for it) for long, in a calm scenario with ordered
+//! waiting. After a release, the next waiter must hold the lock within a few round trips.
 //!
-//! Only this rule notices a missing wake-up. Every waiter also polls by a timer, so it gets the lock anyway, but later.
+//! Only this rule notices a missing wake-up. A waiter without a wake-up also gets the lock, but later, because it polls
+//! by a timer.
 
 use super::{Check, Moment};
 use crate::clock::MS;
@@ -15,11 +16,12 @@ use crate::scenario::Scenario;
 /// cases was ten delays.
 const WAYS: u64 = 12;
 
-/// The time that waiters wait on purpose, in nanoseconds: until other wake-ups have arrived, and between two wake-ups.
+/// The pauses that waiters make on purpose, in nanoseconds: after a wake-up, until wake-ups from other masters have
+/// arrived, and between two wake-ups.
 const SLACK: u64 = 15 * MS;
 
-/// The factor for the time limit: above one if masters are stores. Stores need several requests for each step, and
-/// waiters poll a store without wake-ups every 200 ms.
+/// The factor by which the time limit is longer if masters are stores; one if all masters are Redis. Stores need
+/// several requests for each step, and waiters poll a store without wake-ups every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
@@ -39,7 +41,7 @@ struct Lock {
     /// The number of clients that hold the lock.
     held: u32,
     free_since: u64,
-    /// The waiting tasks, longest wait first, each with the time at which it began to wait.
+    /// The waiting tasks, longest wait first, each with the true time at which it began to wait.
     waiting: Vec<(usize, u64)>,
 }
 
@@ -64,8 +66,8 @@ impl Idle {
         }
     }
 
-    /// Called when a waiter stops waiting. Returns an error if the lock was free for this waiter for longer than the
-    /// bound.
+    /// Called when a task obtains the lock or stops waiting for it. Returns an error if the lock has been free for
+    /// longer than the bound while a task waited for it.
     fn judge(&mut self, at: &Moment<'_>, resource: usize) -> Result<(), String> {
         let lock = &self.locks[resource];
         let Some((_, since)) = lock.waiting.first().filter(|_| lock.held == 0) else {
@@ -75,7 +77,7 @@ impl Idle {
         let idle = at.now - lock.free_since.max(*since);
         if idle > self.bound {
             return Err(format!(
-                "r{resource} has been free for {:.1} ms while a client waits for it",
+                "r{resource} was free for {:.1} ms while a client waited for it",
                 idle as f64 / 1e6
             ));
         }

@@ -1,5 +1,6 @@
-//! Checks that no permit of a semaphore is idle while a client waits for one, in a calm scenario with ordered waiting.
-//! After a permit was taken or released, the next waiter must get a free permit within a few round trips.
+//! Checks that no permit of a semaphore is idle (free, although a client waits for a permit) for long, in a calm
+//! scenario with ordered waiting. After a permit was taken or released, the next waiter must get a free permit within a
+//! few round trips.
 
 use super::permits::asked_for;
 use super::{Check, Moment};
@@ -13,11 +14,12 @@ use crate::scenario::Scenario;
 /// departure of earlier waiters.
 const WAYS: u64 = 20;
 
-/// The time that waiters wait on purpose, in nanoseconds: until other wake-ups have arrived, and between two wake-ups.
+/// The pauses that waiters make on purpose, in nanoseconds: after a wake-up, until wake-ups from other masters have
+/// arrived, and between two wake-ups.
 const SLACK: u64 = 25 * MS;
 
-/// The factor for the time limit: above one if masters are stores. Stores need several requests for each step, and
-/// waiters poll a store without wake-ups every 200 ms.
+/// The factor by which the time limit is longer if masters are stores; one if all masters are Redis. Stores need
+/// several requests for each step, and waiters poll a store without wake-ups every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
@@ -33,9 +35,9 @@ struct Semaphore {
     /// The number of permits of the semaphore; `None` if clients configure different numbers of permits.
     permits: Option<usize>,
     held: usize,
-    /// When a permit of the semaphore was last taken or released.
+    /// The true time at which a permit of the semaphore was last taken or released.
     moved: u64,
-    /// The waiting tasks, longest wait first, each with the time at which it began to wait.
+    /// The waiting tasks, longest wait first, each with the true time at which it began to wait.
     waiting: Vec<(usize, u64)>,
 }
 
@@ -53,8 +55,8 @@ impl IdlePermit {
         }
     }
 
-    /// Called when a waiter stops waiting, and when a permit is taken or released. Returns an error if a permit was
-    /// free for the first waiter for longer than the bound.
+    /// Called when a task stops waiting, and when a permit is taken or released. Returns an error if a permit has been
+    /// free for longer than the bound while a task waited for a permit.
     fn judge(&mut self, now: u64, line: usize) -> Result<(), String> {
         let semaphore = &self.semaphores[line];
         let Some((_, since)) = semaphore.waiting.first() else {
@@ -67,7 +69,7 @@ impl IdlePermit {
         let idle = now - semaphore.moved.max(*since);
         if idle > self.bound {
             return Err(format!(
-                "a permit of r{line} has been free for {:.1} ms while a client waits for one",
+                "a permit of the semaphore r{line} was free for {:.1} ms while a client waited for a permit",
                 idle as f64 / 1e6
             ));
         }

@@ -28,7 +28,8 @@ impl Check for Kept {
         if !at.promises.calm || !believer.renewed {
             return Ok(());
         }
-        // A lock that is held for longer than its TTL must have been renewed, so it counts as a judged case.
+        // Only a lock that was held for longer than its TTL counts as a judged case, because a shorter hold needs no
+        // renewal.
         self.judged += u64::from(at.now > believer.obtained + self.ttl);
         if *why == Why::Lost {
             return Err(format!(

@@ -1,5 +1,5 @@
-//! Checks that no key is left behind in a calm scenario. A client is done with a lock value when it has released or
-//! dropped the lock, or never got it. Then every master must delete the key with this value within a round trip.
+//! Checks that no lock key is left behind in a calm scenario. A client is done with a lock value when it has released
+//! or dropped the lock, or has failed to acquire it. Soon afterwards, no master may store a key with this lock value.
 //!
 //! The rule `healing` would not notice such leaked keys, because it waits until keys expire.
 
@@ -15,9 +15,10 @@ type Value = [u8; 32];
 
 pub(crate) struct LeakedKeys {
     on: bool,
-    /// The longest time until a master has executed a release, in nanoseconds. The client sends a release after its
-    /// earlier requests, and may first wait for a reply to one of them. If the scenario has several kinds of locks, the
-    /// release and each earlier request may have to load a script first.
+    /// The longest time from the moment at which a client is done with a lock until every master has executed the
+    /// release, in nanoseconds. The client sends the release after its earlier requests, and may first wait for a reply
+    /// to one of these requests. If the scenario has several kinds of locks, the client may have to load a script
+    /// before the release and before each earlier request.
     bound: u64,
     /// The lock value of each task's present attempt.
     tries: HashMap<usize, Value>,
@@ -61,7 +62,8 @@ impl LeakedKeys {
                 let left = |(holder, until): &(_, u64)| *holder == Some(value) && *until > by;
                 if let Some(resource) = keys.iter().position(left) {
                     return Err(format!(
-                        "master {master} still stores r{resource} {} ms after its client finished with it",
+                        "master {master} still stores the lock key of r{resource} {} ms after its client finished \
+                         with it",
                         self.bound / MS
                     ));
                 }
@@ -81,8 +83,8 @@ impl Check for LeakedKeys {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // For a further hold of an owner, the client sends a second request with the same lock value. Only a
-                // request with another value means that the previous attempt has ended.
+                // For a further hold of an owner, the client may send a second request with the same lock value. The
+                // previous attempt has ended only if the new request has another lock value.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)
@@ -96,7 +98,7 @@ impl Check for LeakedKeys {
                 call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => self.tries.remove(task),
-            // Clones share one hold, and only the last clone releases it.
+            // Guards of one owner's hold may be clones. Only the last clone releases the hold.
             Fact::Retired { believer, .. } => {
                 let same = |one: &Believer| one.value == believer.value;
                 let shared = at.believers.iter().any(same);

@@ -1,4 +1,4 @@
-//! The sets of masters of which each waiter needs a majority. A waiter has one set, or two while masters are replaced.
+//! Knows the sets of masters of which each waiter needs a majority: one set, or two sets while masters are replaced.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use quorate::node::Ticket;
 
 /// The sets of masters of which each waiter needs a majority, by the waiter's name. Clients may have different masters.
 pub(super) struct LinesUp {
-    /// The sets of masters of each client at its first step in the replacement of masters. Later steps do not matter:
-    /// order is not promised if clients change their step.
+    /// The sets of masters of each client at its first step in the replacement of masters. Later steps are not needed,
+    /// because the order of waiters is not promised if clients change their step.
     clients: Vec<Sets>,
     changes: bool,
     waiters: HashMap<Arc<str>, usize>,
@@ -27,7 +27,8 @@ impl LinesUp {
         }
     }
 
-    /// Records that a client begins an attempt. `place` is its ticket in the queue, if the client waits in order.
+    /// Records that a client begins an attempt. `place` is the attempt's ticket in the queue; `None` without ordered
+    /// waiting.
     pub(super) fn begins(&mut self, client: usize, place: Option<&Ticket>) {
         if let Some(place) = place.filter(|_| self.changes) {
             self.waiters.insert(place.waiter.clone(), client);

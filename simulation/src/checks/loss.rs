@@ -1,5 +1,5 @@
-//! Rule 1, seen by the holder: a holder is notified when its validity ends. The holder has a timer for this, so it does
-//! not wait until the next renewal.
+//! Checks that a holder is notified of the loss as soon as its validity ends. The library has a timer for this, and
+//! does not wait for the next renewal.
 
 use quorate_promises::LossNotice;
 
@@ -53,7 +53,7 @@ impl Check for Loss {
                 .saturating_sub(believer.until);
             if let Some(late) = self.notice.judge(believer.until, shows, kept) {
                 return Err(format!(
-                    "client {} was not notified of a loss {} us after the end of its validity on r{}",
+                    "client {} has not been notified of a loss {} us after the end of its validity on r{}",
                     believer.client,
                     late / 1_000,
                     believer.resource

@@ -1,8 +1,8 @@
 //! The checkers of the promises in docs/protocol.md ("Promises and assumptions"), one file for each rule. Each checker
 //! is called after every event.
 //!
-//! A checker receives facts as they happen, and returns an error if its rule is broken. It sees only what clients
-//! believe, what masters did and which messages were sent, and nothing of the library's internals.
+//! A checker receives facts as they happen, and returns an error if its rule is broken. The facts are the beliefs of
+//! clients, the actions of masters, and the messages between them. A checker sees nothing of the library's internals.
 
 mod backing;
 mod calls;
@@ -64,7 +64,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The rules that protect users directly: breaking one of them harms users. The other rules are early warnings.
+/// The rules whose violation harms users directly. A violation of any other rule is an early warning.
 pub const HARM: [&str; 9] = [
     "exclusion",
     "permits",
@@ -77,7 +77,7 @@ pub const HARM: [&str; 9] = [
     "time goes on",
 ];
 
-/// The rule that has nothing to check if all masters are Redis, i.e. if no master is a store.
+/// The name of the rule that judges only masters that are stores. It judges no case if all masters are Redis.
 pub(crate) const OF_STORES: &str = <gone::Gone as Check>::RULE;
 
 /// The time of an event and the state of the clients, which every checker may read.
@@ -108,7 +108,7 @@ pub(crate) trait Check {
         Ok(())
     }
 
-    /// The number of cases that the checker has judged, i.e. in which the rule could have been broken.
+    /// The number of cases that the checker has judged. A case is a situation in which the rule could have been broken.
     fn judged(&self) -> u64;
 }
 
@@ -186,9 +186,9 @@ impl Checkers {
         self.calls.worst()
     }
 
-    /// Records a violation: tasks have been polled `polls` times while the simulated time stood still.
+    /// Records the violation that tasks have been polled `polls` times at one moment of simulated time.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
-        let what = format!("tasks were polled {polls} times while the simulated time stood still");
+        let what = format!("tasks were polled {polls} times at one moment of simulated time");
         self.note("time goes on", now, Err(what));
     }
 
@@ -208,7 +208,7 @@ impl Checkers {
 pub(crate) type ByValue<T> =
     std::collections::HashMap<[u8; 32], T, std::hash::BuildHasherDefault<FirstBytes>>;
 
-/// A hasher that uses only the first eight bytes of a lock value.
+/// A hasher for lock values. It uses only the first eight bytes written to it.
 #[derive(Default)]
 pub(crate) struct FirstBytes(u64);
 

@@ -1,5 +1,5 @@
 //! Checks notes and leaders as they are reported to clients (docs/protocol.md, "Notes and leaders"). The terms that an
-//! observer reports never fall. A note belongs to the holder of its lock, outlives the lock by at most three times the
+//! observer receives never fall. A note belongs to the holder of its lock, outlives the lock by at most three times the
 //! largest TTL, and is deleted when the lock is released.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -18,12 +18,12 @@ pub(crate) struct Notes {
     terms: HashMap<usize, u64>,
     /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
-    /// A copy of `largest` from the time when the masters were last unused for days.
+    /// A copy of `largest` from the last time at which nobody used the masters for days. Later terms must not be
+    /// smaller.
     floor: HashMap<usize, u64>,
     /// The leader's note that observers received for each term, by resource and term.
     received: HashMap<(usize, u64), String>,
-    /// The note that the leader of each term leaves, by resource and term. The inner `None` means a leader without a
-    /// note.
+    /// The note that the leader of each term leaves, by resource and term; `None` if the leader leaves no note.
     says: HashMap<(usize, u64), Option<String>>,
     /// The note that each holder leaves, by the lock value of the holder.
     values: ByValue<String>,
@@ -32,7 +32,8 @@ pub(crate) struct Notes {
     /// By master and resource: the lock value of the holder whose note the master keeps, and the true time at which
     /// this note expires.
     beside: HashMap<(usize, usize), (Value, u64)>,
-    /// In calm scenarios: the lock values whose notes must be gone, each with the true time by which they must be gone.
+    /// In calm scenarios: the lock values of released locks, each with the true time by which its notes must be
+    /// deleted.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
     /// The longest time for which a note may outlive its lock, in microseconds. Unlimited if clocks jump, because a
@@ -65,8 +66,8 @@ impl Notes {
         }
     }
 
-    /// Checks that the note which observers received for a term is the note of the term's leader. Called when either of
-    /// the two notes becomes known.
+    /// Checks that the note which observers received for a term is the note that the term's leader leaves. Called when
+    /// one of these two notes becomes known.
     fn agree(&mut self, resource: usize, term: u64) -> Result<(), String> {
         let place = (resource, term);
         let (Some(received), Some(says)) = (self.received.get(&place), self.says.get(&place))
@@ -78,7 +79,7 @@ impl Notes {
             return Ok(());
         }
         Err(format!(
-            "observers got the note {received:?} for the leader of r{resource} in the term {term}, but its note is \
+            "observers got the note {received:?} for the leader of r{resource} in the term {term}, but the leader left \
              {says:?}"
         ))
     }
@@ -96,7 +97,7 @@ impl Notes {
         *largest = term.max(*largest);
         if floor > term {
             return Err(format!(
-                "after unused days, an observer got the term {term} of r{resource}, below the earlier term {floor}"
+                "after days without use, an observer got the term {term} of r{resource}, below the earlier term {floor}"
             ));
         }
         if last > term {
@@ -137,13 +138,13 @@ impl Notes {
             ));
         };
         self.beside.insert(place, (*value, until));
-        // A note consists of the start time, pid, host, program and text, separated by tabs. In a leader's note the
-        // term follows.
+        // A note consists of the start time, pid, host, program and text, separated by tabs. In a leader's note, the
+        // term follows after another tab.
         let says = text.split(|byte| *byte == b'\t').nth(4).unwrap_or(text);
         let says = String::from_utf8_lossy(says);
         if self.values.get(value).is_some_and(|known| *known != says) {
             return Err(format!(
-                "master {master} stores the note {says:?} for {}, but this holder of r{resource} has another note",
+                "master {master} stores the note {says:?} for {}, but this holder of r{resource} left another note",
                 short(value)
             ));
         }
@@ -186,7 +187,7 @@ impl Notes {
             let left = |(_, (whose, until)): &(_, &(Value, u64))| *whose == value && *until > by;
             if let Some(((master, resource), _)) = self.beside.iter().find(left) {
                 return Err(format!(
-                    "master {master} still stores a note of r{resource} {} ms after its client finished with the \
+                    "master {master} still stores a note for r{resource} {} ms after its client finished with the \
                      lock",
                     self.bound.unwrap_or(0) / MS
                 ));

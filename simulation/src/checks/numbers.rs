@@ -47,7 +47,7 @@ impl Numbers {
             };
             if let Some(what) = what {
                 return Err(format!(
-                    "client {client} got {what} fencing token {number} on r{} after client {} had {}",
+                    "client {client} got {what} fencing token {number} on r{} after client {} had got the token {}",
                     believer.resource, other.client, other.number
                 ));
             }

@@ -1,8 +1,9 @@
-//! Rule 8: first come, first served.
+//! Checks "first come, first served".
 //!
-//! On every master, no lock is granted while a live waiter is ahead in the master's queue. Over all masters, in true
-//! time: once a waiter is queued on a majority, no task whose first attempt began later gets the lock before that
-//! waiter. The rule over all masters is checked only while nothing keeps waiters from sending heartbeats.
+//! On each single master: no client gets the lock while another live waiter is ahead of it in this master's queue. On
+//! all masters together, in true time: once a waiter is queued on a majority, no task whose first attempt began later
+//! gets the lock before this waiter. The second rule is checked only in scenarios in which nothing keeps waiters from
+//! sending heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,13 +28,13 @@ pub(crate) struct Order {
     queues: Vec<[Queue; RESOURCES]>,
     /// The masters on which each waiter is queued (bit n is master n), by resource and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that are queued on a majority, by resource, each with the event at which it was queued there.
-    /// Readers are in `readers`.
+    /// The waiters that are queued on a majority, by resource, each with the number of the event with which it was
+    /// queued on a majority. Waiters for a reader's lock are in `readers` instead.
     lines: [Line<Arc<str>>; RESOURCES],
-    /// The readers that are queued on a majority, by resource. Other readers may overtake these readers.
+    /// The waiters for a reader's lock that are queued on a majority, by resource. Other readers may overtake them.
     readers: [Line<Arc<str>>; RESOURCES],
-    /// The shared holds that a master has granted, by master, resource and lock value. Another grant of such a hold is
-    /// only a repetition.
+    /// The shared holds that a master has granted, by master, resource and lock value. If a master grants one of these
+    /// holds again, the second grant is only a repetition.
     granted: HashSet<(usize, usize, [u8; 32])>,
     /// The current acquire call of each task.
     tasks: HashMap<usize, Attempts>,
@@ -45,7 +46,8 @@ struct Attempts {
     /// The number of the event with which the first attempt began.
     first: u64,
     waiter: Option<Arc<str>>,
-    /// Whether the call replaces a lock that its task already holds. Such a call does not wait for other clients.
+    /// Whether the call replaces a lock that its task already holds, e.g. by a downgrade. Such a call does not wait for
+    /// other clients.
     instead: bool,
 }
 
@@ -79,7 +81,8 @@ impl Order {
         self.stands_on(event, (master, resource), place, reads);
     }
 
-    /// Records that a waiter is now queued on this master as well.
+    /// Records that a waiter is queued on this master. If the waiter is then queued on a majority for the first time,
+    /// adds it to the waiters that no later task may overtake.
     fn stands_on(
         &mut self,
         event: u64,
@@ -123,8 +126,7 @@ impl Order {
                 self.leave(resource, waiter);
             }
         }
-        // An owner may overtake every waiter for a lock that it already holds, and a claim that replaces a lock may
-        // overtake as well.
+        // An owner that already holds the lock may overtake every waiter, and so may a claim that replaces a lock.
         let passes = matches!(believer.scope.class, Some(Class::Owner(_))) || attempts.instead;
         if !at.promises.order || passes {
             return Ok(());
@@ -137,8 +139,8 @@ impl Order {
             let passed = passed.or(readers.filter(|_| believer.scope.class.is_none()));
             if let Some(passed) = passed {
                 return Err(format!(
-                    "client {} acquired r{resource} before {passed}, although that one was queued on a majority \
-                     when it began",
+                    "client {} acquired r{resource} before the waiter {passed}, which was already queued on a majority \
+                     when the client began",
                     believer.client
                 ));
             }
@@ -146,7 +148,7 @@ impl Order {
         Ok(())
     }
 
-    /// Handles a client's request to a master for a lock.
+    /// Handles a master's reply to a client that asks for a lock.
     fn asked(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::Applied {
             master,
@@ -179,8 +181,8 @@ impl Order {
             return Ok(());
         }
         let value = claim.token().to_hex();
-        // If a claim on several keys already has the lock, another grant only repeats the first one. It does not count
-        // as a heartbeat.
+        // If the claim already has the lock, a second grant only repeats the first grant. The repeated request does not
+        // count as a heartbeat.
         let again = granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),
@@ -191,8 +193,8 @@ impl Order {
         }
         let fresh = match class {
             None => before.holder != after.holder,
-            // A grant to a reader counts as new unless it repeats an earlier grant. An owner may overtake waiters for a
-            // lock that it already holds, so only the owner's first hold counts.
+            // A grant to a reader counts as new unless it repeats an earlier grant. For a lock that an owner already
+            // holds, the owner may overtake waiters, so only the grant of the owner's first hold counts.
             Some(NodeClass::Shared) => !again,
             Some(class) => !again && !shows(before.holder, class),
         };
@@ -213,17 +215,17 @@ impl Order {
     ) -> Result<(), String> {
         let rank = place.map(|place| (place.number, named(place, reads)));
         let mut before = self.queues[master][resource].before(rank.as_ref(), now_ms);
-        // A reader does not wait for other readers, so readers ahead of it are ignored.
+        // A reader does not wait for other readers, so other readers that are ahead of it are ignored.
         match before.find(|id| !(reads && id.ends_with(READER))) {
             None => Ok(()),
             Some(first) => Err(format!(
-                "master {master} granted r{resource}, although {first} is ahead in its queue"
+                "master {master} granted r{resource}, although the waiter {first} is ahead in the master's queue"
             )),
         }
     }
 }
 
-/// The suffix in the queue name of a waiter that wants a reader's lock.
+/// A waiter for a reader's lock has a name with this suffix in the queue.
 const READER: &str = ":r";
 
 /// Returns the name under which a waiter is queued.
@@ -282,7 +284,7 @@ impl Check for Order {
                     }
                 }
             }
-            // An extension that restores a lost hold counts like a grant of this hold.
+            // An extension that restores a lost shared hold counts like a grant of this hold.
             Fact::Applied {
                 master,
                 resource,

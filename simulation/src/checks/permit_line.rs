@@ -1,7 +1,7 @@
-//! Checks the queue of a semaphore (docs/protocol.md, "Several resources, readers, owners, semaphores"). On every
-//! master only the first waiter takes a slot, and the first waiter is not refused a free slot. Over all masters, in
-//! true time: once a waiter is queued on a majority, no task whose first attempt began later gets a permit before that
-//! waiter.
+//! Checks the queue of a semaphore (docs/protocol.md, "Several resources, readers, owners, semaphores"). On each single
+//! master: only the first waiter in the queue gets a slot, and this waiter is not refused a free slot. On all masters
+//! together, in true time: once a waiter is queued on a majority, no task whose first attempt began later gets a permit
+//! before this waiter.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ pub(crate) struct PermitLine {
     restarted: u16,
     /// The masters on which each waiter is queued (bit n is master n), by semaphore and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that are queued on a majority, by semaphore, each with the event at which it was queued there.
+    /// The waiters that are queued on a majority, by semaphore, each with the number of the event with which it was
+    /// queued on a majority.
     lines: [Line<Arc<str>>; SEMAPHORES],
     /// For each task that asks for a permit: the number of the event at which its first attempt began, and its name in
     /// the queue.
@@ -60,7 +61,8 @@ impl PermitLine {
         self.stands_on(event, (master, line), place);
     }
 
-    /// Records that a waiter is now queued on this master as well.
+    /// Records that a waiter is queued on this master. If the waiter is then queued on a majority for the first time,
+    /// adds it to the waiters that no later task may overtake.
     fn stands_on(&mut self, event: u64, (master, line): (usize, usize), place: &Ticket) {
         let masters = self.stands.entry((line, place.waiter.clone())).or_default();
         let before = *masters;
@@ -76,7 +78,7 @@ impl PermitLine {
         self.lines[line].leaves(waiter);
     }
 
-    /// Handles a client's request to a master for a slot.
+    /// Handles a master's reply to a client that asks for a slot.
     fn asked(&mut self, at: &Moment<'_>, line: usize, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::Applied {
             master,
@@ -93,8 +95,8 @@ impl PermitLine {
         };
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         let place = place(claim);
-        // A grant of a slot that the client already holds only repeats the first grant. It does not count as a
-        // heartbeat.
+        // A grant of a slot that the client already holds only repeats the first grant. The repeated request does not
+        // count as a heartbeat.
         let again = granted && before.holder == Some(claim.token().to_hex());
         if let Some(place) = place.filter(|_| !again) {
             self.stand(at.event, (*master, line), *now_ms, place);
@@ -108,11 +110,13 @@ impl PermitLine {
         self.judged += 1;
         match first {
             Some(first) if granted && before.holder != after.holder => Err(format!(
-                "master {master} granted a permit of r{line}, although {first} is ahead in its queue"
+                "master {master} granted a permit of the semaphore r{line}, although the waiter {first} is ahead in \
+                 the queue"
             )),
             None if !granted && before.holder.is_none() && self.restarted >> master & 1 == 0 => {
                 Err(format!(
-                    "master {master} refused the free slot {resource} of r{line} to the first waiter of its queue"
+                    "master {master} refused the free place {resource} (a slot of the semaphore r{line}) to the first \
+                     waiter"
                 ))
             }
             _ => Ok(()),
@@ -133,8 +137,9 @@ impl PermitLine {
         }
         match self.lines[line].passed(began) {
             Some(passed) if at.promises.order => Err(format!(
-                "client {} acquired a permit of r{line} before {passed}, although that one was queued on a majority \
-                 when it began",
+                "client {} acquired a permit of r{line} before the waiter {passed}, which was already queued on a \
+                 majority \
+                 when the client began",
                 believer.client
             )),
             _ => Ok(()),

@@ -1,6 +1,6 @@
-//! Checks that a semaphore with n permits has at most n clients that believe that they hold a permit (docs/protocol.md,
-//! "Several resources, readers, owners, semaphores"). Other rules check that each slot has only one holder, and that
-//! fencing tokens are unique, as for any lock.
+//! Checks that at most n clients at a time believe that they hold a permit of a semaphore with n permits
+//! (docs/protocol.md, "Several resources, readers, owners, semaphores"). Other rules check that each slot has only one
+//! holder, and that fencing tokens are unique, as for any lock.
 //!
 //! If clients configure different numbers of permits, the largest number is the limit.
 
@@ -88,12 +88,12 @@ impl Check for Permits {
                 return Ok(());
             }
         };
-        // At this moment, all holders in `others` believe that they hold a permit.
+        // At this moment, all holders in `others` believe that they hold a permit, and so does this client.
         if others.len() < self.most[semaphore] {
             return Ok(());
         }
         Err(format!(
-            "client {} is one of {} clients that hold a permit of the semaphore r{semaphore}, which has only {}",
+            "client {} is one of {} clients that hold a permit of the semaphore r{semaphore} with {} permits",
             believer.client,
             others.len() + 1,
             self.most[semaphore]

@@ -1,5 +1,5 @@
-//! Checks that a holder whose lock was taken away is notified at once: when a majority of the masters has replied "not
-//! yours", and not only when the validity ends.
+//! Checks that a holder whose lock was force-released is notified at once: when a majority of the masters has replied
+//! that the client does not hold the lock, and not only when the validity ends.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
@@ -10,9 +10,9 @@ use crate::scenario::Scenario;
 use quorate::node::Extended;
 
 pub(crate) struct Prompt {
-    /// The longest time from the reply that completes the majority until the holder is notified, in nanoseconds. It
-    /// covers the travel time of this reply, the same time again for late replies to the same request, and the
-    /// notification.
+    /// The longest time from the reply with which a majority has denied the lock until the holder is notified, in
+    /// nanoseconds. It is long enough for this reply to reach the client, for later replies to the same request, and
+    /// for the notification.
     bound: u64,
     taken: ByValue<Taken>,
     judged: u64,
@@ -37,14 +37,13 @@ impl Prompt {
         }
     }
 
-    /// Records that a master has replied that the lock is not held with this lock value.
+    /// Records the reply of a master that the client with this lock value does not hold the lock.
     fn denied(&mut self, at: &Moment<'_>, master: usize, value: [u8; 32]) {
         let mut believers = at.believers.iter();
         let held = believers.find(|one| one.value.to_hex() == value);
         let taken = self.taken.entry(value).or_default();
         taken.masters |= 1 << master;
-        // A client that uses two sets of masters has lost its lock once a majority of one set, old or new, has denied
-        // the lock.
+        // A client that uses two sets of masters has lost its lock once a majority of either set has denied the lock.
         let denied = |believer: &Believer| {
             let mut sets = believer.sets.into_iter();
             sets.any(|set| is_majority(taken.masters, [set, set]))
@@ -75,8 +74,8 @@ impl Check for Prompt {
                 claim,
                 extended: Some(Extended::NotOurs),
                 ..
-                // A lock on several resources is lost once a majority denies one and the same resource. This rule
-                // checks only the first resource.
+                // A lock on several resources is lost once a majority has denied the same one of these resources. This
+                // rule looks only at the first resource.
             } if *resource == resource_of(claim.key()) => {
                 self.denied(at, *master, claim.token().to_hex());
             }
@@ -96,7 +95,7 @@ impl Check for Prompt {
         match at.believers.iter().find(|one| self.late(at.now, one)) {
             None => Ok(()),
             Some(one) => Err(format!(
-                "client {} was not notified of a loss {} ms after a majority replied that it does not hold r{}",
+                "client {} has not been notified of a loss {} ms after a majority replied that it does not hold r{}",
                 one.client,
                 self.bound / MS,
                 one.resource

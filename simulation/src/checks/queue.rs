@@ -15,7 +15,7 @@ struct Standing {
 }
 
 impl Queue {
-    /// Adds a waiter to the queue. If it is queued already, records its heartbeat.
+    /// Adds a waiter to the queue. If the waiter is queued already, records its heartbeat, which expires at `until_ms`.
     pub(super) fn stand(&mut self, rank: Rank, until_ms: u64, now_ms: u64) {
         // Waiters whose heartbeats have expired are removed for good. Otherwise a clock that jumps back would revive
         // them.

@@ -1,6 +1,6 @@
-//! Checks the values under locks that the masters store (docs/protocol.md, "Values under a lock"). A read leaves the
-//! reader's fencing token on the master. The master refuses a write with a smaller token. Tokens do not fall while a
-//! server runs, and a value that is written under one token is the same on every master.
+//! Checks the values under locks that the masters store (docs/protocol.md, "Values under a lock"). A read raises the
+//! master's fencing counter to the reader's fencing token. A master refuses a write with a smaller token than its
+//! counter or its last write. The values that are written under one token are the same on every master.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,8 @@ impl Register {
         let above = before.counter.max(last);
         if above > number {
             return Err(format!(
-                "master {master} wrote a value of r{resource} under the fencing token {number}, below {above}"
+                "master {master} wrote a value of r{resource} under the fencing token {number}, which is smaller than \
+                 {above}"
             ));
         }
         let known = self.written.entry((resource, number));

@@ -2,8 +2,9 @@
 //!
 //! - Every unit of a quota that is handed out was created, and is handed out only once.
 //! - The work of a period starts at most once.
-//! - The number of units that a call reports as left is never too high, and not lower than the requests can explain.
-//! - A lost value hands out no units, and no value is lost unless a master restarts.
+//! - The number of units that a call reports as left is never larger than the units that were not taken before the
+//!   call. It is never smaller than the units that would be left if all requests had taken their units.
+//! - No units are handed out from a value that was reported as lost, and no value is lost unless a master restarts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,13 +24,13 @@ pub(crate) struct Stock {
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// The values that were reported as lost after their creation, by resource: the event of the report, and the
-    /// smallest step in the replacement of masters at which a client received the report. For clients at this step or a
-    /// later one, the value stays lost.
+    /// The values that were reported as lost after their creation, by resource: the number of the event with which the
+    /// first report returned, and the smallest step in the replacement of masters at which a client received a report.
+    /// For clients at this step or a later step, the value stays lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
-    /// Whether any master has restarted. Only then may values be lost.
+    /// Whether any master has restarted. Before the first restart, no value may be lost.
     restarted: bool,
     /// The current call of each task about a value.
     asks: HashMap<usize, Ask>,
@@ -49,12 +50,12 @@ struct Quota {
 /// The removals of values, by resource.
 #[derive(Default)]
 struct Removals {
-    /// The event at which the last removal returned. A call that began before this event may still report the removed
-    /// value.
+    /// The number of the event with which the last removal returned. A call that began before this event may still
+    /// report the removed value.
     since: HashMap<usize, u64>,
     /// The resources whose value was removed, and for which no client has begun to create a new value since.
     gone: HashSet<usize>,
-    /// The number of removals that have not returned, or whose outcome is unknown.
+    /// The number of removals that have not returned yet, or that have returned without a certain result.
     open: HashMap<usize, usize>,
     /// The fencing token under which the last confirmed removal was written.
     written: HashMap<usize, u64>,
@@ -63,14 +64,14 @@ struct Removals {
 }
 
 impl Removals {
-    /// Whether the result of the call `ask` may be about a value that has been removed or is being removed.
+    /// Whether the result of the call `ask` is possibly about a value that was removed, or that a client is removing.
     fn cover(&self, resource: usize, ask: Ask) -> bool {
         let since = self.since.get(&resource).copied().unwrap_or(0);
         since > ask.began || self.open.get(&resource).is_some_and(|open| *open > 0)
     }
 
-    /// Records that a creation writes its value under this fencing token. If the last removal has a smaller token, the
-    /// removal came first, so the new value exists.
+    /// Records that a creation writes its value under the fencing token `number`. If the last removal has a smaller
+    /// token, the value was created after the removal, so it exists.
     fn created_under(&mut self, resource: usize, number: u64) {
         let last = self.creations.entry(resource).or_default();
         *last = number.max(*last);
@@ -133,7 +134,7 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // From now on, this removal may be the reason that a call finds no value.
+                // Once a removal has begun, it may be the reason why a call finds no value.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -162,9 +163,8 @@ impl Stock {
         }
     }
 
-    /// Records that a removal has returned: the old value is gone from every master, and a later value is a new one.
-    /// The removal may return after a later creation. The fencing tokens of both writes then decide which write came
-    /// first.
+    /// Records that a removal has returned: the old value is gone from every master. A removal may return after a
+    /// creation that was written later. The fencing tokens of both writes decide which of them came first.
     fn removed(&mut self, now: u64, resource: usize, removal: Ask) {
         self.judged += 1;
         let number = removal.number.unwrap_or(u64::MAX);
@@ -196,8 +196,8 @@ impl Stock {
         self.quotas.insert(resource, anew);
     }
 
-    /// Records the units of a quota once a call that creates it has returned. If several clients create the quota at
-    /// the same time, at most one call succeeds.
+    /// Called when a call that may create a quota has returned: records how many units the quota has. If several
+    /// clients create the quota at the same time, at most one call succeeds.
     fn created_or_not(&mut self, ask: Ask, result: ValueResult) {
         let quota = self.quotas.entry(ask.resource).or_default();
         match (ask.verb, result) {
@@ -262,7 +262,7 @@ impl Stock {
                 self.created.insert(resource, now);
             }
             // At an odd step in the replacement of masters, a client has two sets of masters. It may get `Lost` for a
-            // value that the new masters do not have yet, so only even steps are checked.
+            // value that has not been copied to the new masters yet, so only even steps are checked.
             ValueResult::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
                 self.judged += 1;
                 if !self.restarted {
@@ -324,7 +324,7 @@ impl Stock {
         let least = quota.units.saturating_sub(quota.asked);
         if left > most || left < least {
             return Err(format!(
-                "{left} units of r{resource} are reported as left, which cannot be: of {} units, {} were taken and \
+                "{left} units of r{resource} are reported as left, which is impossible: of {} units, {} were taken and \
                  at most {} were requested",
                 quota.units, ask.taken, quota.asked
             ));

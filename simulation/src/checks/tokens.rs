@@ -1,5 +1,5 @@
-//! Rule 2: fencing tokens are unique. If an attempt starts after another lock was obtained, the attempt gets a larger
-//! token than this lock.
+//! Checks that fencing tokens are unique, and that they rise: if an attempt starts after another lock on the resource
+//! was obtained, the attempt gets a larger token than that lock.
 //!
 //! An attempt starts with the first message that carries the lock value of the attempt.
 
@@ -14,7 +14,8 @@ pub(crate) struct Tokens {
     started: ByValue<u64>,
     /// The fencing tokens that clients received. Their times are event numbers.
     given: Given<usize, usize>,
-    /// The checks of fencing tokens for locks that may be shared; `None` if the scenario has only plain locks.
+    /// The checks of fencing tokens for locks that may be shared; `None` if the scenario has only plain exclusive
+    /// locks.
     mixed: Option<Numbers>,
 }
 
@@ -45,7 +46,7 @@ impl Check for Tokens {
                 let client = believer.client;
                 let Some(token) = believer.fencing else {
                     return Err(format!(
-                        "client {client} holds the lock without a fencing token"
+                        "client {client} obtained a lock without a fencing token"
                     ));
                 };
                 let began = self.started.get(&believer.value.to_hex());
@@ -66,7 +67,8 @@ impl Check for Tokens {
                         other.who
                     )),
                     Some(Breach::Smaller(other)) => Err(format!(
-                        "client {client} started after client {} had the fencing token {}, but got the smaller \
+                        "client {client} started its attempt after client {} had the fencing token {}, but got the \
+                         smaller \
                          token {token}",
                         other.who, other.token
                     )),

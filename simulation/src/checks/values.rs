@@ -1,4 +1,4 @@
-//! Rule 6: a release changes no lock key that holds another value, and no two attempts use the same lock value.
+//! Checks that a release removes no lock key with another lock value, and that no two attempts use the same lock value.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use quorate::node::Claim;
 
 pub(crate) struct Values {
-    /// The attempt that has used each lock value.
+    /// For each lock value: the attempt that has used it first.
     attempts: ByValue<Arc<Claim>>,
     judged: u64,
 }
@@ -50,7 +50,8 @@ impl Check for Values {
                 let stood = before.holder.filter(|_| before.holder != after.holder);
                 if let Some(other) = stood.filter(|held| *held != claim.token().to_hex()) {
                     return Err(format!(
-                        "the release of {} removed {} from r{resource} on master {master}, which is another claim",
+                        "the release of the lock value {} removed the other value {} from the key of r{resource} on \
+                         master {master}",
                         short(&claim.token().to_hex()),
                         short(&other)
                     ));

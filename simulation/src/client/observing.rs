@@ -49,8 +49,7 @@ impl Client {
         }
     }
 
-    /// For a seeded bug: observes an election by reading a single master each time, and another master at the next
-    /// read.
+    /// For a seeded bug: observes an election by reading the state of only one master at a time, in turn.
     async fn believe_each(&self, redlock: &Redlock, resource: usize, end: Instant) {
         let every = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;
         for look in 0.. {

@@ -18,7 +18,7 @@ pub(crate) fn failed(error: &ValueError) -> ValueResult {
         ValueError::Unknown(_) => ValueResult::Unknown,
         ValueError::Missing(_) | ValueError::Lost(_) => ValueResult::Lost,
         ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
-            panic!("the stored value was written by no client: {error}")
+            panic!("a master stores a value that no client has written: {error}")
         }
         _ => ValueResult::Nothing,
     }
@@ -127,7 +127,8 @@ impl Client {
         redlock.once(name(step.resource), Duration::from_nanos(period))
     }
 
-    /// Reads the once-per-period record, works for the second half of the hold, and writes the record.
+    /// Reads the once-per-period record, works for half of the step's hold, and writes the record. The client already
+    /// holds the lock.
     pub(super) async fn turn(&self, step: &Step, hold: &Arc<dyn Hold>) {
         let (Some(redlock), Some(guard)) = (self.locker.redlock(), hold.guard()) else {
             return self.sleep(step.hold / 2).await;
@@ -156,7 +157,7 @@ impl Client {
         result.unwrap_or_else(|error| failed(&error))
     }
 
-    /// Like `right_turn`, but a seeded bug's code reads and writes the record.
+    /// Like `right_turn`, but the record is read and written by the code of a seeded bug instead of the library.
     async fn wrong_turn(
         &self,
         step: &Step,
