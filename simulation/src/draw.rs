@@ -1,7 +1,7 @@
 //! Draws a scenario from a seed.
 //!
-//! Each seed first draws which kinds of faults occur at all, and how often (swarm testing). This way rare combinations
-//! of faults occur as well.
+//! Each seed first draws which kinds of faults occur in the scenario at all (swarm testing). So scenarios with rare
+//! combinations of faults occur as well.
 
 mod changes;
 mod clocks;
@@ -37,8 +37,9 @@ impl Scenario {
         scenario
     }
 
-    /// Draws the parts that every scenario has: masters, clients with plain locks, a network and faults. `asked` is the
-    /// number of masters; `None` draws this number as well. Also returns the number of resources.
+    /// Draws the parts that every scenario has: masters, clients with plain exclusive locks, a network and faults.
+    /// `asked` is the number of masters; `None` draws this number as well. Returns the scenario and the number of its
+    /// resources.
     fn drawn(seed: u64, asked: Option<u8>) -> (Self, u8) {
         let mut rng = Rng::stream(seed, 1);
         let rng = &mut rng;
@@ -82,8 +83,8 @@ impl Scenario {
         (scenario, resources)
     }
 
-    /// Draws the kinds of locks. Every third scenario has other kinds in addition to plain locks. A separate random
-    /// stream leaves all other draws of the seed unchanged.
+    /// Draws the kinds of locks. About every third scenario has other kinds in addition to plain exclusive locks. A
+    /// separate random stream leaves all other draws of the seed unchanged.
     fn mix(&mut self, rng: &mut Rng, resources: u8) {
         let mut on = |ppm: u32| rng.chance(ppm);
         if !on(350_000) {
@@ -113,8 +114,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Lets some steps take a permit of a semaphore, in every seventh scenario. In most of these scenarios, all clients
-    /// configure the same number of permits.
+    /// Lets some steps take a permit of a semaphore, in about every seventh scenario. In most of these scenarios, all
+    /// clients configure the same number of permits.
     fn permit(&mut self, rng: &mut Rng) {
         if !rng.chance(150_000) {
             return;
@@ -141,8 +142,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Adds force-releases of locks that have values or elect leaders, in a tenth of the scenarios that have such
-    /// locks. Such locks are rare, so ordinary force-releases would seldom meet them.
+    /// Adds force-releases of locks with values or leaders to about a tenth of the scenarios that have such locks.
+    /// These scenarios are rare, so the force-releases that every scenario may have would seldom concern such locks.
     fn break_what_is_rare(&mut self, rng: &mut Rng) {
         let rare = self.has_values() || self.has_notes();
         if self.faults.is_empty() || !rare || !rng.chance(100_000) {
@@ -156,7 +157,7 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Adds masters that have no memory for one lock, in every tenth scenario that has faults.
+    /// Adds times in which a master has no memory for one lock, to about every tenth scenario that has faults.
     fn fill_for_one_lock(&mut self, rng: &mut Rng) {
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let resources: Vec<u8> = steps.map(|step| step.resource).collect();
@@ -176,8 +177,8 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Adds foreign keys (values that other programs store under the keys of locks), in every tenth scenario that has
-    /// faults.
+    /// Adds foreign keys (values that other programs store under the keys of locks) to about every tenth scenario that
+    /// has faults.
     fn add_foreign_keys(&mut self, rng: &mut Rng, resources: u8) {
         if self.faults.is_empty() || !rng.chance(100_000) {
             return;
@@ -196,7 +197,7 @@ impl Scenario {
     }
 }
 
-/// Which kinds of faults occur in a run.
+/// The kinds of faults and details that occur in a scenario.
 struct Kinds {
     breaking: bool,
     jumping: bool,
@@ -226,8 +227,8 @@ struct Kinds {
 
 impl Kinds {
     fn draw(rng: &mut Rng) -> Self {
-        // Some scenarios are calm (without faults), because the library promises more there. In the other scenarios,
-        // each kind of fault occurs with its own probability, mostly between 10 and 40 %.
+        // Some scenarios are calm (without faults), because the library promises more in calm scenarios. In the other
+        // scenarios, each kind of fault occurs with its own probability, mostly between 10 and 40 %.
         let calm = rng.chance(120_000);
         let breaking = rng.chance(if calm { 400_000 } else { 60_000 });
         let mut on = |ppm: u32, harmless: bool| rng.chance(ppm) && (harmless || !calm);
@@ -259,7 +260,8 @@ impl Kinds {
         }
     }
 
-    /// Draws the rate error of a clock, in parts per million. Half of the clocks have the largest allowed error.
+    /// Draws the rate error of a clock, in parts per million. If clocks drift in this scenario, half of them have the
+    /// largest allowed error.
     fn drift(&self, rng: &mut Rng) -> i64 {
         match rng.below(4) {
             _ if !self.drifting => 0,
@@ -418,8 +420,8 @@ struct Faults<'a> {
 }
 
 impl Faults<'_> {
-    /// If `on`, adds at least one and at most `most` faults of this kind at random times. `kind` receives the time in
-    /// milliseconds from the fault until all faults end.
+    /// If `on`, adds 1 to `most` faults at random times. `kind` draws each fault; it receives the time from the fault
+    /// until all faults end, in milliseconds.
     fn add(&mut self, on: bool, most: u64, kind: impl Fn(&mut Rng, u64) -> FaultKind) {
         if !on {
             return;

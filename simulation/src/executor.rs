@@ -40,11 +40,11 @@ struct Task {
     future: BoxFuture<()>,
     state: Arc<TaskWaker>,
     waker: Waker,
-    /// Whether the task has been delayed once since its last wake-up.
+    /// Whether the task has already been delayed since its last wake-up. Then it is not delayed again.
     dozed: bool,
 }
 
-/// The number of polls after which the tasks are considered an endless loop, if the simulated time has not moved since.
+/// If tasks are polled this number of times without an event in between, they are considered to be in an endless loop.
 const BUSY: usize = 100_000;
 
 /// The executor for the tasks of all processes.
@@ -83,8 +83,7 @@ impl Executor {
         }));
     }
 
-    /// Polls tasks until no task is ready. Returns false if a rule was broken, or if tasks wake each other endlessly
-    /// while the simulated time stands still.
+    /// Polls tasks until no task is ready. Returns false if a rule was broken, or if tasks wake each other endlessly.
     pub(crate) fn settle(&mut self) -> bool {
         for _ in 0..BUSY {
             let next = self.next_ready();
@@ -163,13 +162,14 @@ impl Executor {
         true
     }
 
-    /// Makes these delayed tasks ready.
+    /// Makes tasks ready that were delayed, or that were woken while their process was paused.
     pub(crate) fn wake(&mut self, tasks: impl IntoIterator<Item = usize>) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.extend(tasks);
     }
 
-    /// Takes all tasks of a process out of the executor. The caller drops them.
+    /// Takes all tasks of a client process out of the executor, and returns them. The caller drops them while the world
+    /// is unlocked.
     pub(crate) fn take(&mut self, client: usize) -> impl Sized + use<> {
         let of = |task: &mut Option<Task>| {
             if task.as_ref().is_some_and(|task| task.client == client) {

@@ -1,5 +1,5 @@
-//! Happenings: events that may interfere with the use of locks and values. Each happening is a column of the table of
-//! crossings.
+//! Happenings: events that may interfere with the use of locks and values. Each happening is a column of the table in
+//! `crossings.rs`.
 
 use crate::scenario::{FaultKind, Refusal};
 
@@ -57,8 +57,8 @@ impl Happening {
 }
 
 impl Happening {
-    /// Returns the happening that corresponds to a fault, and the one client or resource that it concerns. `None` if
-    /// the fault is not counted as a happening.
+    /// Returns the happening that corresponds to a fault, the only client that it concerns, and the only resource that
+    /// it concerns (an inner `None` means all of them). Returns `None` if the fault is not counted as a happening.
     pub(crate) fn of(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
         Some(match fault {
             FaultKind::Jump { .. } | FaultKind::Date { .. } => (Self::Clock, None, None),

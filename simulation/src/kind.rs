@@ -15,7 +15,8 @@ pub enum Kind {
     Shared,
     /// A lock of the owner with this number, shared with other holds of the same owner.
     Owner(u8),
-    /// Like `Owner`, but if the process already has a hold for this owner, the step joins that hold.
+    /// Like `Owner`, but if the client process already has a hold of this owner on the resource, the step shares that
+    /// hold.
     Counted(u8),
     /// An exclusive lock that is downgraded to a reader's lock after half of the hold.
     Downgraded,
@@ -25,13 +26,14 @@ pub enum Kind {
     Lead(u32),
     /// No lock is taken: the client observes the election.
     Observe,
-    /// An exclusive lock for one use of the value under this lock.
+    /// One use of the value under an exclusive lock.
     Value(ValueStep),
-    /// One permit of the semaphore with the resource's name. The number is how many permits the client configures.
+    /// One permit of the resource's semaphore. The number is how many permits the client configures for this semaphore.
     Permit(u8),
 }
 
-/// A use of the value under a lock. The value is a quota, or a record of the last period whose work was done.
+/// One use of the value under a lock. The value is a quota, or a once-per-period record: the last period whose work was
+/// done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueStep {
     /// Create a quota with this many units. Zero units create a once-per-period record instead.
@@ -101,7 +103,7 @@ impl Scope {
 }
 
 impl Kind {
-    /// The note that the holder of this kind of lock leaves, if any.
+    /// The note that the holder of a lock of this kind leaves; `None` if it leaves none.
     pub(crate) fn note(self) -> Option<String> {
         match self {
             Self::Noted(number) | Self::Lead(number) => Some(format!("note {number}")),
@@ -109,8 +111,8 @@ impl Kind {
         }
     }
 
-    /// The number of the place whose queue a client joins for this kind of lock: the resource, or the first slot of the
-    /// resource's semaphore.
+    /// The number of the place under which a client waits for a lock of this kind: the resource itself, or the first
+    /// slot of the resource's semaphore.
     pub(crate) fn place(self, resource: u8) -> u8 {
         match self {
             Self::Permit(_) => place_of_slot(resource, 0),

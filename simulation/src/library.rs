@@ -17,7 +17,7 @@ pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
     /// For a seeded bug: the holds of owners that the process counts by itself, without noticing that the masters have
-    /// lost them.
+    /// lost them. `None` without this bug.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,
@@ -44,7 +44,8 @@ impl Library {
         }
     }
 
-    /// Takes a counted hold of an owner. If the process already has a hold for this owner, joins this hold.
+    /// Acquires a counted hold of an owner. If the process already has a hold of this owner on the resource, shares
+    /// that hold.
     async fn counted(&self, id: u8, resource: u8) -> Result<Arc<dyn Hold>, Miss> {
         let place = (id, resource);
         let counted = self.counted.as_ref();
@@ -60,7 +61,7 @@ impl Library {
         })
     }
 
-    /// Waits until there is no leader, and then becomes the leader. The leader's lock is always renewed.
+    /// Waits until there is no leader, and then becomes the leader. The lock of a leader is always renewed.
     async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
         let election = self.redlock.election(name(order.resource));
         let note = order.kind.note().unwrap_or_default();
@@ -71,7 +72,7 @@ impl Library {
             .map_err(|error| self.missed(order.resource, error))
     }
 
-    /// Returns a callback that reports to the checkers which holder's note a waiter received.
+    /// Returns a callback for waiters. It reports to the checkers each note of a holder that the waiter receives.
     fn shown(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
         let process = self.process.clone();
         move |seen| {
@@ -103,8 +104,8 @@ impl Library {
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
-                // The resource of the step comes first. So different clients name the same resources in different
-                // orders.
+                // The resource of the step comes first in the list. So different clients name the same resources in
+                // different orders.
                 let names = others.map(|other| name(other as u8));
                 self.redlock.lock_all([resource].into_iter().chain(names))
             }

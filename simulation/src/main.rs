@@ -10,8 +10,8 @@ use quorate_simulation::{
 const HELP: &str = "\
 usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --changes | --bench]
        scripts/simulate --seeded-bugs [--seeds N] [--stores | --changes]
-       scripts/simulate --seeded-bug NAME [--harm]   a shrunk trace of how it is caught: by any rule,
-                                                     or only by a rule whose breach does harm by itself
+       scripts/simulate --seeded-bug NAME [--harm]   prints the trace of a shrunk run that catches the bug;
+                                                     --harm checks only the rules whose violation harms users
        QUORATE_SEED=N scripts/simulate [--stores | --changes]   replays one seed with its trace";
 
 fn main() -> ExitCode {
@@ -74,8 +74,8 @@ impl Options {
                 "--seeded-bugs" => options.what = What::SeededBugs,
                 "--seeded-bug" => {
                     let name = value()?;
-                    let flaw =
-                        Flaw::by_name(&name).ok_or(format!("there is no seeded bug {name}"))?;
+                    let flaw = Flaw::by_name(&name)
+                        .ok_or(format!("there is no seeded bug with the name {name}"))?;
                     options.what = What::SeededBug(flaw);
                 }
                 _ => return Err(format!("unknown argument {arg}")),
@@ -153,12 +153,12 @@ fn table(options: &Options, summary: &Summary) {
     }
     let missing = summary.coverage.missing();
     if !missing.is_empty() && options.worlds != Worlds::Bench {
-        println!("never happened: {}", missing.join(", "));
+        println!("events that never happened: {}", missing.join(", "));
     }
 }
 
-/// Replays one seed. If the run breaks a rule, prints the violation, the smallest scenario found that still breaks the
-/// rule, and the trace of this scenario.
+/// Replays one seed and prints the trace. If the run breaks a rule, prints the violation, the smallest scenario that
+/// was found and still breaks the rule, and the trace of this scenario.
 fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     let scenario = worlds.draw(seed);
     let outcome = play.run(&scenario);
@@ -193,7 +193,8 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// For every seeded bug, prints the first seed that catches it and the rule that was broken.
+/// For every seeded bug, prints the first seed that catches the bug and the broken rule. Prints the same for the rules
+/// whose violation harms users.
 fn seeded_bugs(options: &Options) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!(
@@ -225,7 +226,10 @@ fn seeded_bugs(options: &Options) -> ExitCode {
 
 fn seeded_bug(flaw: Flaw, options: &Options) -> ExitCode {
     let Some(caught) = first_caught(flaw, options.harm, options.seeds, options.threads) else {
-        println!("{flaw} was not caught within {} seeds", options.seeds);
+        println!(
+            "the seeded bug {flaw} was not caught within {} seeds",
+            options.seeds
+        );
         return ExitCode::FAILURE;
     };
     let play = Play {

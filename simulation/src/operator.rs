@@ -1,5 +1,5 @@
-//! An operator that replaces masters with the library's own steps. The operator's orders to masters may be late or
-//! lost. Its process is paused and killed like other processes.
+//! A simulated operator. It replaces masters by calling the library's functions for the steps of a change. The
+//! operator's orders to masters may be late or lost. Its process is paused and killed like other processes.
 
 mod node;
 
@@ -22,8 +22,8 @@ use crate::process::Process;
 use crate::rng::Rng;
 use crate::seeded_bugs::Flaw;
 
-/// Takes steps of the change until the goal of the plan is reached, and then reports to the world that the change is
-/// done.
+/// Takes the steps of all changes in the plan until the plan's goal is reached, and then reports to the world that the
+/// changes are done.
 pub(crate) async fn run(process: Arc<Process>) {
     let plan = {
         let world = process.shared.world();
@@ -72,14 +72,15 @@ fn stage_at(goal: u64) -> ChangeStage {
     }
 }
 
-/// A part of the library's error message. If a message contains it, the operator removes the value that the message
-/// names, because the value cannot be carried over.
+/// A part of one of the library's error messages. If an error contains this text, the operator removes the value that
+/// the error names, because the value cannot be copied to the new masters.
 const LOST: &str = "lost, or only partly created or removed";
 
-/// The length of a period. The operator only removes the once-per-period record, so any length will do.
+/// The length of a period, which the library needs to access a once-per-period record. The operator only removes the
+/// record, so any length will do.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether a step failed because a condition is missing whose description contains the text `what`.
+/// Whether a step failed because of an unmet condition whose description contains the text `what`.
 fn misses(error: &ChangeError, what: &str) -> bool {
     matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
 }
@@ -93,7 +94,7 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// The clock of an operator's process. A seeded bug makes this clock skip a wait.
+/// The services of an operator's process, with a clock that can skip a wait for a seeded bug.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -156,11 +157,13 @@ impl Operator {
         let settings = self.process.shared.world().scenario.settings;
         let builder = named.in_settings(settings.builder());
         let builder = builder.nodes(nodes).runtime(self.clock.clone());
-        builder.build().expect("the settings must fit together")
+        builder
+            .build()
+            .expect("the settings must be valid together")
     }
 
-    /// Takes the steps of one change until all masters have the generation marker `goal` or a higher marker. Returns
-    /// false if masters have lost the markers of the previous change, whose steps must then be taken again.
+    /// Takes the steps of one change until the generation markers of the masters have reached the number `goal`.
+    /// Returns false if masters have lost the markers of the previous change, whose steps must then be repeated.
     async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
         let change_of = redlock
@@ -189,8 +192,8 @@ impl Operator {
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
             if later && misses(&error, "belongs to other masters") {
-                // A restarted master has a generation marker of the next change, so the operator continues with the
-                // next change.
+                // A master that was restarted has a generation marker of the next change, so the operator continues
+                // with the next change.
                 return true;
             }
         }
@@ -205,7 +208,7 @@ impl Operator {
         true
     }
 
-    /// Removes the values that the error names as lost, because no majority of the old masters has them any more.
+    /// Removes the values that the error names as lost. No majority of the old masters still has these values.
     async fn drop_lost(&self, redlock: &Redlock, error: &ChangeError) {
         let ChangeError::Missing(missing) = error else {
             return;
@@ -250,9 +253,9 @@ impl Operator {
             Fact::ValueReturned {
                 resource, result, ..
             } => {
-                format!("the operator removes the value r{resource}: {result:?}")
+                format!("the operator has tried to remove the value r{resource}: {result:?}")
             }
-            _ => "the operator removes a stored value that was lost".to_owned(),
+            _ => "the operator begins to remove a stored value that was lost".to_owned(),
         });
         world.watch.fact(now, &fact);
     }
@@ -281,7 +284,7 @@ impl Operator {
         self.sleep(pause).await;
     }
 
-    /// Takes the next step of the change of masters.
+    /// Takes the step of the change of masters that follows `stage`.
     async fn next(
         &mut self,
         change: &MastersChange<'_>,
@@ -295,7 +298,7 @@ impl Operator {
         }
     }
 
-    /// Repeats a step of the change of masters.
+    /// Repeats a step of the change of masters that was already taken at `stage`.
     async fn again(
         &mut self,
         change: &MastersChange<'_>,
@@ -323,7 +326,8 @@ impl Operator {
 }
 
 impl Operator {
-    /// Whether the operator waits before it opens the new masters. It always waits, except with two seeded bugs.
+    /// Whether the operator waits for old leases to end before it opens the new masters. It always waits, except with
+    /// two seeded bugs.
     fn waits(&self, closed: &Survey) -> bool {
         let clients = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);

@@ -1,9 +1,10 @@
-//! Places: what a client may hold, i.e. resources and slots of semaphores. Each place has a number and a key.
+//! Places: the things that a client can lock, i.e. resources and slots of semaphores. Each place has a number and a
+//! key.
 
 /// The largest number of resources in a run.
 pub(crate) const RESOURCES: usize = 20;
 
-/// The largest number of semaphores in a run. They have the names of the first resources.
+/// The largest number of semaphores in a run. They have the same names as the first resources.
 pub(crate) const SEMAPHORES: usize = 4;
 
 /// The largest number of permits of each semaphore.
@@ -47,12 +48,12 @@ const NAMES: [&str; PLACES] = [
     "quorate:slot:2:r3",
 ];
 
-/// Returns the name of a resource, or the key of a slot.
+/// Returns the key of a place: the name of a resource, or the key of a slot.
 pub(crate) fn name(place: u8) -> &'static str {
     NAMES[usize::from(place)]
 }
 
-/// Returns the place, a resource or a slot, that a key names.
+/// Returns the number of the place (a resource or a slot) with this key.
 pub(crate) fn resource_of(key: &[u8]) -> usize {
     if let Some([slot, b':', b'r', semaphore]) = key.strip_prefix(b"quorate:slot:") {
         let number = |digit: &u8| usize::from(digit - b'0');
@@ -62,7 +63,8 @@ pub(crate) fn resource_of(key: &[u8]) -> usize {
     digits.fold(0, |number, digit| 10 * number + digit)
 }
 
-/// Returns the semaphore to which the key of a slot or of a queue belongs; `None` for other keys.
+/// Returns the number of the semaphore to which the key of a slot or of a semaphore's queue belongs; `None` for other
+/// keys.
 pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     let rest = key.strip_prefix(b"quorate:slot:")?;
     match rest.strip_prefix(b"line:r") {
@@ -83,7 +85,7 @@ pub(crate) fn place_of_slot(resource: u8, slot: usize) -> u8 {
     (RESOURCES + PERMITS * semaphore + slot) as u8
 }
 
-/// Returns the semaphore to which a place belongs; `None` for a resource.
+/// Returns the number of the semaphore to which a place belongs; `None` for a resource.
 pub(crate) fn semaphore_of(place: usize) -> Option<usize> {
     Some(place.checked_sub(RESOURCES)? / PERMITS)
 }

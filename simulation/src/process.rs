@@ -21,7 +21,7 @@ use crate::store_node::WatchedStore;
 use crate::store_plan::StorePlan;
 use crate::world::{Event, Link, Shared};
 
-/// One life of a client process: from its start until it ends or is killed.
+/// One life of a client process: from its start until it is done or is killed.
 pub(crate) struct Process {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: usize,
@@ -60,7 +60,7 @@ impl Process {
         settings.guard &= world.flaw != Some(Flaw::GuardOff);
         let settings = named.in_settings(settings.builder());
         let jitter = Rng::stream(seed, 3 << 48 | salt).draw();
-        let drivers = drivers(&settings, jitter).expect("valid addresses");
+        let drivers = drivers(&settings, jitter).expect("the addresses must be valid");
         let drivers: Vec<Arc<Driver>> = drivers.into_iter().map(Arc::new).collect();
         for (master, driver) in masters.iter().zip(&drivers) {
             let rng = Rng::stream(seed, 1 << 48 | salt | *master as u64);
@@ -115,7 +115,7 @@ impl Process {
         })
     }
 
-    /// Ends this life. From now on, nothing that the process does has any effect.
+    /// Ends this life: the library can spawn no further task in this process.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
@@ -126,10 +126,10 @@ impl Process {
     }
 }
 
-/// A clock reading takes less than [`LONGEST_READING`], which is about two microseconds.
+/// The number of random bits of which the duration of a clock reading consists, in nanoseconds.
 const STEP_BITS: u32 = 11;
 
-/// The limit for the time that one reading of a clock takes, in nanoseconds.
+/// The time in nanoseconds that one reading of a clock never reaches: about two microseconds.
 pub(crate) const LONGEST_READING: u64 = 1 << STEP_BITS;
 
 /// Multiplier and increment of Knuth's generator, which makes a random number for each clock reading in two
@@ -142,8 +142,8 @@ impl Runtime for Process {
         let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
         self.steps.store(drawn, Ordering::Relaxed);
         let (ppm, lasts) = self.preempt;
-        // The low bits of these random numbers repeat after a short period. The duration therefore uses the highest
-        // bits, and this decision uses the middle bits.
+        // The low bits of these random numbers repeat after a short period. So the decision about a preemption uses the
+        // middle bits, and the durations use the highest bits.
         if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
             self.shared.preempt(lasts / 1_000 * (drawn >> 54));
         }
@@ -184,7 +184,7 @@ impl Runtime for Process {
     }
 }
 
-/// A timer of a process. It fires when the process's own clock shows the wanted reading.
+/// A timer of a process. It fires when the process's own clock reaches the wanted reading.
 struct Sleep {
     shared: Weak<Shared>,
     client: usize,
@@ -231,7 +231,7 @@ impl Drop for Sleep {
             return;
         };
         let mut world = shared.world();
-        // At the end of a run the world has no timers any more.
+        // At the end of a run the world's timers have already been removed.
         if let Some(timer) = world.timers.get_mut(slot as usize) {
             timer.lap += 1;
             let waker = timer.waker.take();
@@ -242,7 +242,7 @@ impl Drop for Sleep {
     }
 }
 
-/// A Redis master as one process reaches it.
+/// The `Node` of a Redis master in one client process.
 struct SimNode {
     driver: Arc<Driver>,
     shared: Weak<Shared>,

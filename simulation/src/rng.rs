@@ -13,8 +13,9 @@ impl Rng {
         Self(seed)
     }
 
-    /// Begins a random stream for one part of a run. The streams of different parts are independent: if one part draws
-    /// more or fewer numbers, the draws of other parts do not change. So a shrunk scenario stays close to the original.
+    /// Begins a random stream for one part of a run. `part` is any number that identifies the part. The streams of
+    /// different parts are independent: if one part draws more or fewer numbers, the draws of other parts do not
+    /// change. So a shrunk scenario stays similar to the original scenario.
     pub fn stream(seed: u64, part: u64) -> Self {
         let mut rng = Self(seed ^ part.wrapping_mul(0xA076_1D64_78BD_642F));
         rng.draw();
@@ -40,7 +41,7 @@ impl Rng {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// Draws a number from `-most` to `most`.
+    /// Draws a number from `-most` to `most`, both included.
     pub fn around(&mut self, most: i64) -> i64 {
         self.below(2 * most.unsigned_abs() + 1) as i64 - most
     }
@@ -50,7 +51,7 @@ impl Rng {
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// Draws one of several elements.
+    /// Draws one of the elements of `of`.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -24,9 +24,9 @@ pub struct Outcome {
     pub coverage: Coverage,
     /// How many cases each rule has judged in the run. The order is that of [`RULES`](crate::RULES).
     pub judged: Judged,
-    /// How often kinds of locks and values met happenings (events that may interfere) while a rule was checked.
+    /// How often a rule was checked for each kind of lock and value after each happening (an event that may interfere).
     pub crossings: Crossings,
-    /// The call that came closest to its time limit under the rule `calls`.
+    /// The call that came closest to its time limit under the rule "calls end"; `None` if this rule judged no call.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,
@@ -99,7 +99,7 @@ impl Run {
             let redlock = builder
                 .runtime(process.clone())
                 .build()
-                .expect("valid settings");
+                .expect("the settings must be valid");
             Arc::new(Arc::new(Library::new(
                 redlock,
                 nodes,
@@ -115,7 +115,7 @@ impl Run {
         process
     }
 
-    /// Starts the process of an operator, which takes no locks.
+    /// Starts the process of an operator, which only replaces masters.
     fn boot_operator(&mut self, client: usize) -> Arc<Process> {
         let process = Process::alone(&self.shared, client);
         self.shared.world().processes[client].tasks = 1;
@@ -165,7 +165,7 @@ impl Run {
         if outcome.violation.is_none() && outcome.coverage.acquired == 0 {
             outcome.violation = Some(Violation {
                 rule: "something happens",
-                what: "no client ever acquired a lock in this run".into(),
+                what: "no client has acquired a lock in this run".into(),
                 at: self.scenario.heal_at,
             });
         }
@@ -180,7 +180,7 @@ impl Run {
     }
 
     /// Plays until all clients are done, a rule is broken, or the deadline is reached. If the deadline is reached,
-    /// returns the clients that are still waiting.
+    /// returns the clients that are not done; otherwise `None`.
     fn play(&mut self, deadline: u64) -> Option<Vec<usize>> {
         loop {
             if !self.executor.settle() {
@@ -201,7 +201,7 @@ impl Run {
         }
     }
 
-    /// Does what an event requires of tasks and processes.
+    /// Does the part of an event's work that concerns tasks and processes: wakes, kills or starts them.
     fn follow_up(&mut self, event: Event) {
         match event {
             Event::Wake(task) => self.executor.wake([task as usize]),

@@ -1,4 +1,4 @@
-//! Shrinks a failing scenario until no part of it can be removed.
+//! Shrinks a failing scenario: removes parts, as long as the scenario without the part still breaks the same rule.
 
 use crate::play::Play;
 use crate::scenario::{FaultKind, Scenario, Step};
@@ -29,8 +29,8 @@ struct Shrinker<'a> {
 }
 
 impl Scenario {
-    /// Whether each clock that jumps jumps back as far. A master whose clock stays wrong is another fault than one
-    /// whose clock is put right again.
+    /// Whether the jumps of each master's clock add up to zero. If only one of two such jumps were removed, the clock
+    /// would stay wrong, which is another fault.
     fn clocks_end_right(&self) -> bool {
         (0..self.masters.len()).all(|of| {
             let jumps = self.faults.iter().filter_map(|fault| match fault.kind {
@@ -65,7 +65,7 @@ impl Shrinker<'_> {
         fails
     }
 
-    /// Tries to remove every part once. Returns true if some part was removed and runs are left.
+    /// Tries to remove every part once. Returns true if some part was removed and the limit [`MOST`] is not reached.
     fn round(&mut self) -> bool {
         let mut smaller = false;
         smaller |= self.faults();
@@ -95,8 +95,8 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Removes clients, the last one first, together with the faults that name them. Then removes all steps of each
-    /// client that is left.
+    /// Removes clients, the last client first, together with the faults that name them. Then tries to remove all steps
+    /// of each remaining client.
     fn clients(&mut self) -> bool {
         let mut smaller = false;
         while self.best.clients.len() > 1 {
@@ -146,7 +146,7 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Turns off the remaining network faults, clock errors and details of steps, where possible.
+    /// Removes network faults, clock errors and details of steps, one after another.
     fn plainer(&mut self) -> bool {
         let mut smaller = false;
         let net = self.best.net;

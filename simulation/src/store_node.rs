@@ -1,5 +1,4 @@
-//! A master that is a store, as one process reaches it. The library's driver for stores is real, and the store is
-//! simulated.
+//! The `Node` of a store in one client process. The library's driver for stores is real, and the store is simulated.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -43,7 +42,7 @@ impl Drop for SimSession {
 }
 
 fn over() -> Fault {
-    Fault::Down("the world is gone".into())
+    Fault::Down("the simulation run has ended".into())
 }
 
 impl SimSession {
@@ -59,7 +58,8 @@ impl SimSession {
     }
 }
 
-/// The error for an answer that belongs to another request. It occurs with a seeded bug that uses a lost session again.
+/// The error for an answer that belongs to another request. It occurs with the seeded bug that uses an abandoned
+/// session again.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server(
         "the answer belongs to another request".into(),
@@ -279,8 +279,8 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // The library handles the answer at once. As with Redis masters, its task is not preempted while it handles the
-        // answer.
+        // The library handles the answer at once. As with Redis masters, the task that is being polled is not preempted
+        // in the meantime.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

@@ -3,7 +3,7 @@
 /// The abilities of a store, and the faults that only stores have.
 #[derive(Clone, Copy, Debug)]
 pub struct StorePlan {
-    /// Whether the store reports its clock. A database does; a coordination service does not.
+    /// Whether the store reports its clock. Databases report it; a coordination service like ZooKeeper does not.
     pub clocked: bool,
     /// The time that a client waits for an answer of the store, in nanoseconds.
     pub timeout: u64,
@@ -15,13 +15,14 @@ pub struct StorePlan {
     pub wakes: bool,
     /// Whether the store reports that it loses nothing at a restart. True only if the store's disk keeps everything.
     pub durable: bool,
-    /// Whether the store's wake-ups do not name the lock that became free.
+    /// Whether the store's wake-ups do not name the lock that became free. Such a wake-up concerns all locks for which
+    /// the process waits.
     pub vague: bool,
-    /// The share of reads that a lagging follower answers, per million.
+    /// The number of reads per million that a lagging follower answers.
     pub lag_ppm: u32,
-    /// The share of wake-ups that are lost, late, or sent twice, per million.
+    /// The number of wake-ups per million that are lost, late, or sent twice.
     pub deaf_ppm: u32,
-    /// The share of commits that wait at the server, as if for a row lock, per million.
+    /// The number of commits per million that wait at the server, as if for a row lock.
     pub stuck_ppm: u32,
     /// The longest time that a commit waits at the server, in nanoseconds.
     pub stuck: u64,

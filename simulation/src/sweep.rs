@@ -44,7 +44,7 @@ pub enum Worlds {
 }
 
 impl Worlds {
-    /// Draws this seed's scenario for these masters.
+    /// Draws this seed's scenario from this family.
     pub fn draw(self, seed: u64) -> Scenario {
         match self {
             Self::Redis => Scenario::draw(seed),
@@ -75,9 +75,10 @@ pub struct Summary {
     pub coverage: Coverage,
     /// The number of cases that each rule has judged in all runs together, in the order of [`RULES`](crate::RULES).
     pub judged: Judged,
-    /// How often a rule was checked while a kind of lock or value met a happening, such as a restart.
+    /// How often a rule was checked for each kind of lock and value after each happening, such as a restart.
     pub crossings: Crossings,
-    /// The call that came closest to the time limit of the rule for calls, and the seed of its run.
+    /// The seed of a run, and the call in it that came closest to its time limit under the rule "calls end". `None` if
+    /// no call was judged.
     pub worst: Option<(u64, Lateness)>,
     /// The wall-clock time that the sweep took.
     pub took: Duration,
@@ -107,19 +108,19 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Keeps the call that used the larger share of its time limit. Of two equal calls, keeps the call with the smaller
-    /// seed.
+    /// Keeps as `worst` the call that used the larger share of its time limit. If both used the same share, keeps the
+    /// call with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
-    /// Whether a rule can have judged a case in these runs. One rule judges only masters that are stores.
+    /// Whether a rule could judge a case in these runs. One rule judges only masters that are stores.
     fn may_judge(&self, rule: &str) -> bool {
         rule != OF_STORES || self.coverage.sessions > 0
     }
 
-    /// Returns the rules that have judged no case in these runs, although they could.
+    /// Returns the names of the rules that have judged no case in these runs, although they could.
     pub fn idle_rules(&self) -> Vec<&'static str> {
         let rules = RULES.into_iter().zip(self.judged);
         rules
@@ -172,8 +173,8 @@ impl Sweep {
     }
 }
 
-/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. Returns the first seed that catches the bug, with the
-/// violation.
+/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. With `harm`, checks only the rules whose violation harms
+/// users. Returns the smallest seed that catches the bug, with the violation; `None` if no seed catches it.
 pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Option<Failure> {
     let play = Play {
         flaw: Some(flaw),
@@ -203,9 +204,9 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // Every seed that was begun is played to its end, so the smallest catching seed is always found.
-                    // With a bug of replacing masters, the rule `healing` is ignored, because a client that all masters
-                    // refuse never gets a lock.
+                    // After the first success, each thread still plays its present seed to the end, so the smallest
+                    // seed that catches the bug is always found. For a bug in the replacement of masters, the rule
+                    // `healing` is ignored, because a client that all masters refuse never gets a lock.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

@@ -137,8 +137,7 @@ impl PermitLine {
         }
         match self.lines[line].passed(began) {
             Some(passed) if at.promises.order => Err(format!(
-                "client {} acquired a permit of r{line} before the waiter {passed}, which was already queued on a \
-                 majority \
+                "client {} acquired a permit of r{line} before {passed}, which was already queued on a majority \
                  when the client began",
                 believer.client
             )),

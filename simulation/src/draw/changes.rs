@@ -1,5 +1,5 @@
-//! Draws scenarios in which masters are replaced while clients take locks. These are ordinary scenarios that last
-//! longer and have a smaller `max_ttl`, so that there is time for a replacement.
+//! Draws scenarios in which masters are replaced while clients take locks. They are drawn like other scenarios, but
+//! mostly last longer and have a smaller `max_ttl`, so that there is time for a replacement.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::change_plan::{ChangePlan, admits};
@@ -30,12 +30,12 @@ const SHAPES: [[u16; 2]; 11] = [
     [0b00_0001, 0b00_0111],
 ];
 
-/// How far the fencing counters are ahead of the clocks at the beginning, in microseconds; `None` if there are no
-/// counters.
+/// The values from which a scenario draws how far the fencing counters are ahead of the clocks at the beginning, in
+/// microseconds; `None` for no counters.
 const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
-/// Draws the number in the generation markers at which the operators have reached their goal. It is mostly the last
-/// number of the change.
+/// Draws the goal of the operators: the number that the generation markers must reach. It is mostly the last number in
+/// `marks`.
 fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
     let higher: Vec<u64> = marks
         .iter()
@@ -51,7 +51,7 @@ fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
 }
 
 impl Scenario {
-    /// Draws the scenario in which masters are replaced for this seed.
+    /// Draws the scenario of this seed from the scenarios in which masters are replaced.
     pub fn draw_changes(seed: u64) -> Self {
         let rng = &mut Rng::stream(seed, 10);
         let shape = rng.pick(&SHAPES);
@@ -87,15 +87,15 @@ impl Scenario {
         scenario
     }
 
-    /// Removes jumps of clocks after which the masters' clocks stay apart, because an operator does not prepare a
-    /// change then. [`jump_clocks`](Self::jump_clocks) adds jumps that are put right again.
+    /// Removes all jumps of clocks. After a jump the masters' clocks would stay apart, and an operator does not prepare
+    /// a change while they are apart. [`jump_clocks`](Self::jump_clocks) adds jumps after which the clock jumps back.
     fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));
     }
 
-    /// Adds values under locks. Also lengthens the scenario, so that masters which have lost their memory can vote
-    /// again.
+    /// Adds values under locks. Also makes the scenario longer, so that masters which have lost their memory vote again
+    /// before the end.
     fn keep_values(&mut self, rng: &mut Rng) {
         self.slow_down(rng);
         if rng.chance(300_000) {
@@ -108,8 +108,8 @@ impl Scenario {
         self.remove_elsewhere(rng);
     }
 
-    /// Lets any client remove a value that client 0 has created, and lets any client create the value again. These
-    /// clients may be at any step of the replacement of masters.
+    /// In some scenarios, lets a random client remove a value that client 0 has created, and lets a random client
+    /// create the value again. These clients may be at any step of the replacement of masters.
     fn remove_elsewhere(&mut self, rng: &mut Rng) {
         let creates = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
         let created: Vec<Step> = self.clients[0]
@@ -138,8 +138,8 @@ impl Scenario {
         }
     }
 
-    /// Replaces crashes and stalls, so that at most one master is away at a time. That master stalls, or restarts with
-    /// the data on its disk. The next master goes away only after a restarted master votes again.
+    /// Replaces all crashes and stalls by others, so that at most one master is away (stalled, down, or not voting
+    /// after its restart) at a time.
     fn away_by_turns(&mut self, rng: &mut Rng) {
         let crashes = |fault: &Fault| {
             matches!(
@@ -171,7 +171,8 @@ impl Scenario {
         }
     }
 
-    /// Sets the time at which the faults end to 3 to 8 s, and adapts the pauses of clients and `max_ttl` to it.
+    /// Lets the faults end after 3 to 8 s, and moves them accordingly. Also lengthens the pauses of clients, and draws
+    /// `max_ttl` again.
     fn stretch(&mut self, rng: &mut Rng) {
         let was = self.heal_at / MS;
         self.heal_at = rng.range(3_000, 8_000) * MS;
@@ -189,7 +190,8 @@ impl Scenario {
         self.settings.max_ttl = longest.max(self.settings.ttl);
     }
 
-    /// Removes all faults except force-releases, and makes the network fast and lossless.
+    /// Removes all faults except force-releases. Makes the network fast, and removes its losses, repetitions and
+    /// resets.
     fn quieten(&mut self) {
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         self.faults.retain(breaks);
@@ -223,7 +225,7 @@ impl Scenario {
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
         // In some scenarios, clients begin at any step of the replacement, even at a step that the masters do not
-        // admit. No fault reconfigures the clients then.
+        // admit. In these scenarios no fault reconfigures the clients.
         let mixed = !stands && rng.chance(350_000);
         let first = if mixed {
             (0..=last).collect()
@@ -263,7 +265,7 @@ impl Scenario {
         self.change = Some(plan);
     }
 
-    /// Adds operators in front of the other clients. An operator is a client without steps, so it takes no locks.
+    /// Inserts operators before the other clients. An operator is a client process without steps.
     fn add_operators(&mut self, rng: &mut Rng, operators: u8) {
         for _ in 0..operators {
             let like = &self.clients[rng.below(self.clients.len() as u64) as usize];
@@ -276,7 +278,7 @@ impl Scenario {
         }
     }
 
-    /// Makes clients hold locks nearly always, sometimes for longer than the operators wait.
+    /// Makes clients hold locks nearly all the time, sometimes for longer than an operator waits for old leases to end.
     fn hold_for_long(&mut self, rng: &mut Rng) {
         let longest = rng.pick(&[2 * self.settings.ttl, 3 * self.settings.max_ttl]);
         let one = rng.chance(500_000);
@@ -289,8 +291,8 @@ impl Scenario {
         }
     }
 
-    /// Draws when each client is reconfigured. A client mostly moves by one step in the replacement of masters,
-    /// otherwise by two.
+    /// Adds faults that reconfigure clients at random times. A client mostly moves by one step in the replacement of
+    /// masters, sometimes by two.
     fn tell_clients(&mut self, rng: &mut Rng, steps: &[(u8, u8)], operators: u8, last: u8) {
         for (client, (first, _)) in steps.iter().enumerate().skip(operators.into()) {
             let mut step = *first;

@@ -8,24 +8,24 @@ use crate::scenario::Disk;
 const JUMPS_PPM: u32 = 150_000;
 
 impl Scenario {
-    /// Lets the clocks of masters jump, and jump back before the faults have healed. An operator does not prepare a
-    /// change while the masters' clocks differ. Also lets the wall clocks of clients and operators jump. Uses a
+    /// Lets the clocks of masters jump, and jump back before the faults end, because an operator does not prepare a
+    /// change while the masters' clocks differ. Also lets the wall clocks of clients and operators jump. `rng` is a
     /// separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn jump_clocks(&mut self, rng: &mut Rng, sets: &[u16]) {
         if self.faults.is_empty() || !rng.chance(JUMPS_PPM) {
             return;
         }
         if rng.chance(800_000) {
-            // If a clock jumps, fencing tokens are promised only if masters forget nothing.
+            // If a clock jumps, fencing tokens are promised only if restarts of masters preserve everything.
             for master in &mut self.masters {
                 master.disk = Disk::Always;
             }
         }
         let heal = self.heal_at / MS;
         // A lock that a master has granted under a wrong date in the future expires only after a long time. So only one
-        // master shows a wrong date. If each set of masters has at least five, one more master may be missing after the
-        // change: a master that was down when the operator wrote the generation markers. If a set has fewer, the wrong
-        // date is the only fault.
+        // master shows a wrong date. One more master may be missing after the change: a master that was down when the
+        // operator wrote the generation markers. So other faults are possible only if each set that contains the master
+        // with the wrong date has at least five masters. Otherwise the wrong date is the only fault.
         let wrong = rng.below(self.masters.len() as u64) as u8;
         let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
         let least = sets.iter().filter_map(masters).min().unwrap_or(5);

@@ -1,5 +1,5 @@
-//! Adds days in which nobody uses the masters to scenarios. Often a clock has shown a wrong date before these days, and
-//! has left counters or locks with this date.
+//! Adds to scenarios a time of several days in which nobody uses the masters ("unused days"). Often a clock has shown a
+//! wrong date before this time, and has left counters or locks with this date.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
@@ -12,10 +12,11 @@ const RARE_PPM: u32 = 200_000;
 
 const HOUR: u64 = 3_600_000 * MS;
 
-/// The time for which nobody uses the masters, in hours. Masters keep fencing counters for 24 hours.
+/// The times, in hours, from which a scenario draws how long nobody uses the masters. Masters keep fencing counters for
+/// 24 hours.
 const HOURS: [u64; 6] = [20, 25, 25, 30, 100, 1_000];
 
-/// The difference of a wrong date from the true date, in hours.
+/// The differences, in hours, from which a scenario draws how far a wrong date is from the true date.
 const WRONG: [i64; 4] = [30, 720, 720, 9_600];
 
 /// Draws the difference of a wrong date from the true date, in microseconds. Most wrong dates are in the future.
@@ -25,8 +26,8 @@ pub(super) fn wrong_date_us(rng: &mut Rng) -> i64 {
 }
 
 impl Scenario {
-    /// Adds unused days to some scenarios. With `dates`, a clock may show a wrong date before the unused days. Uses a
-    /// separate random stream, so all other draws of the seed stay unchanged.
+    /// Adds unused days to some scenarios. With `dates`, the clock of a master may show a wrong date before the unused
+    /// days. `rng` is a separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn idle_for_days(&mut self, rng: &mut Rng, dates: bool) {
         let rare = self.has_values() || self.has_notes();
         if !rng.chance(if rare { RARE_PPM } else { WORLDS_PPM }) {
@@ -41,7 +42,8 @@ impl Scenario {
         // after a long time. The other masters must therefore be a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
-                // A wrong date is a jump of a clock. Fencing tokens are then promised only if masters forget nothing.
+                // A wrong date is a jump of a clock. If a clock jumps, fencing tokens are promised only if restarts of
+                // masters preserve everything.
                 master.disk = Disk::Always;
             }
             let masters = self.masters.len() as u64;
@@ -60,7 +62,7 @@ impl Scenario {
             };
             faults.extend([jump(from, by_us), jump(to, -by_us)]);
             if rng.chance(600_000) {
-                // The other masters that are still up are no majority, so clients need the master with the wrong date.
+                // Enough of the other masters stall that every majority needs the master with the wrong date.
                 faults.extend((1..=others).map(|other| away(wrong + other, from, to)));
             }
             if rng.chance(700_000) {

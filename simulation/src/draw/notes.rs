@@ -7,15 +7,15 @@ use crate::kind::Kind;
 const WORLDS_PPM: u32 = 60_000;
 
 impl Scenario {
-    /// Adds notes and elections to some scenarios. Uses a separate random stream, so all other draws of the seed stay
-    /// unchanged.
+    /// Adds notes and elections to some scenarios. `rng` is a separate random stream, so all other draws of the seed
+    /// stay unchanged.
     pub(super) fn add_notes(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
             self.note_holders(rng);
         }
     }
 
-    /// Turns some plain locks into noted locks, leaderships and observations.
+    /// Turns some steps with a plain exclusive lock into steps that leave a note, lead, or observe an election.
     pub(super) fn note_holders(&mut self, rng: &mut Rng) {
         let ttl = self.settings.ttl;
         let clients = &mut self.clients;
@@ -32,8 +32,8 @@ impl Scenario {
                 }
                 _ => continue,
             }
-            // The library writes no note for a short hold, and leaders lead for a while. Half of these holds therefore
-            // become longer.
+            // The library writes no note for a short hold, and real leaders lead for a long time. So half of these
+            // holds become longer.
             if rng.chance(500_000) {
                 step.hold = rng.below(2 * ttl);
             }

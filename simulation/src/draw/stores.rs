@@ -1,22 +1,22 @@
-//! Draws scenarios in which some masters are stores (databases or ZooKeeper). Everything else is as in the scenario
-//! that the same seed draws without stores.
+//! Draws scenarios in which some masters are stores (databases or ZooKeeper). Apart from the stores, and from wrong
+//! dates of some clients, it is the scenario that [`Scenario::draw`] returns for the same seed.
 
 use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;
 use crate::store_plan::StorePlan;
 
-/// Which stores and which of their faults occur in a scenario.
+/// The share of stores among the masters of a scenario, and the faults of stores that occur in it.
 #[derive(Clone, Copy)]
 struct Family {
     /// The share of masters that are stores, in percent.
     stores: u64,
     /// The share of the stores that report their clocks, in percent.
     clocked: u64,
-    /// Whether followers of stores lag.
+    /// Whether followers of stores may answer reads with old states.
     lagging: bool,
-    /// Whether wake-ups are lost.
+    /// Whether wake-ups may be lost, late or sent twice.
     deaf: bool,
-    /// Whether commits wait at the server, as if for a row lock.
+    /// Whether commits may wait at the server, as if for a row lock.
     stuck: bool,
     /// Whether stores without a clock may lose their memory in a restart.
     forgets: bool,
@@ -65,7 +65,7 @@ impl Family {
 }
 
 impl Scenario {
-    /// Draws the scenario with at least one store for this seed.
+    /// Draws the scenario of this seed from the scenarios in which at least one master is a store.
     pub fn draw_stores(seed: u64) -> Self {
         let mut scenario = Self::draw(seed);
         let rng = &mut Rng::stream(seed, 9);

@@ -1,5 +1,5 @@
-//! Adds values under locks to other scenarios. These scenarios then last longer, so that masters which have lost their
-//! memory vote again before the end. Faults continue during this time.
+//! Adds values under locks to scenarios. A scenario with values lasts longer, so that masters which have lost their
+//! memory vote again before the faults end.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
@@ -13,11 +13,11 @@ const RECORD: u8 = 1;
 /// The probability that a scenario has values under locks, in parts per million.
 const WORLDS_PPM: u32 = 70_000;
 
-/// In scenarios with values: the largest number of tasks of each client, and the largest number of its steps.
+/// In scenarios with values: the largest number of tasks of a client, and the largest number of its steps.
 const MOST: (u8, usize) = (2, 20);
 
 impl Scenario {
-    /// Adds values to some scenarios. Uses a separate random stream, so all other draws of the seed stay unchanged.
+    /// Adds values to some scenarios. `rng` is a separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn add_values(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
             self.slow_down(rng);
@@ -61,7 +61,7 @@ impl Scenario {
     }
 
     /// In some scenarios with values, lets the first client remove a value and create it again, and lets clients do
-    /// work at least once per period. Uses a separate random stream, so all other draws of the seed stay unchanged.
+    /// work at least once per period. `rng` is a separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn add_removals(&mut self, rng: &mut Rng) {
         if !self.has_values() {
             return;
@@ -95,7 +95,7 @@ impl Scenario {
         steps.splice(at..at, [remove, create]);
     }
 
-    /// If `on`, inserts a step in front of the first client's steps. This step creates the value of the resource.
+    /// If `on`, inserts a new first step for the first client, which creates the value of the resource.
     fn create(&mut self, resource: u8, units: u8, on: bool) {
         let steps = &mut self.clients[0].steps;
         if let Some(first) = steps.first().copied().filter(|_| on) {

@@ -1,4 +1,4 @@
-//! A master as an operator reaches it, and one connection of an operator to a master.
+//! The operator's `Node` of a master, and one connection of an operator to a master.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,12 +16,12 @@ use crate::world::{Heard, Word, number_of};
 /// How long an operator waits for a master's answer to one order.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// For a seeded bug: the masters that the operator considers closed although they are open, with the generation marker
-/// that the operator believes each of them to have.
+/// For a seeded bug: the masters that the operator wrongly considers closed, each with the number and the text of the
+/// generation marker that the operator assumes.
 pub(super) type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
-/// A master as an operator reaches it. Orders of the operator use separate connections; locks use the same driver as
-/// any client.
+/// The operator's `Node` of a master. Each order of the operator uses a connection of its own; requests for locks use
+/// the same driver as any client.
 pub(super) struct OperatorNode {
     pub(super) process: Arc<Process>,
     pub(super) master: usize,
@@ -132,9 +132,9 @@ impl Talk {
         Ok(())
     }
 
-    /// Ends the connections of clients at steps below `step`, and returns the number of ended connections.
+    /// Closes the connections of clients at steps below `step`, and returns the number of closed connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // The operator reads the list of clients only after it has raised the generation marker, as with real servers.
+        // The list of clients is read after the generation marker was raised, as with real servers.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -163,8 +163,8 @@ impl Talk {
         Ok(())
     }
 
-    /// For a seeded bug: the operator closes only the first master, and reports the other masters as closed. Returns
-    /// true for these other masters.
+    /// For a seeded bug: the operator closes only the first of the old masters, and reports the others as closed.
+    /// Returns true for the others.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

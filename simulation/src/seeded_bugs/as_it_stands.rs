@@ -1,4 +1,5 @@
-//! A frozen copy of a hold. Its client believes in the copy and never asks the library again.
+//! A copy of a hold, for a seeded bug. The client believes that it holds the lock as long as the copy says so, and
+//! never asks the library again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use quorate::runtime::BoxFuture;
 
 use crate::locker::Hold;
 
-/// A copy of a hold. It always reports the state that the hold had when it was copied.
+/// A copy of a hold. It always reports the state that the hold had at the time of the copy.
 pub(crate) struct AsItStands {
     value: Token,
     fencing: Option<u64>,

@@ -1,5 +1,5 @@
-//! A seeded bug: the process of an owner counts its holds. A further acquire of the owner succeeds at once, even if the
-//! masters have lost the hold.
+//! A seeded bug: a process counts the holds of its owners. A further acquire of an owner that has a hold already
+//! succeeds at once, even if the masters have lost the hold.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use crate::locker::Hold;
 /// The number of an owner and the number of a resource.
 type Place = (u8, u8);
 
-/// The number of clones of a hold, and the hold itself.
+/// The number of live clones of a hold, and the hold itself.
 type Clones = (u32, Arc<dyn Hold>);
 
-/// The holds of the owners of one process.
+/// The holds of the owners in one process, by owner and resource.
 #[derive(Clone, Default)]
 pub(crate) struct CountedHolds(Arc<Mutex<HashMap<Place, Clones>>>);
 
@@ -26,7 +26,8 @@ impl CountedHolds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a further clone of the owner's hold; `None` if the process has counted no hold of this owner.
+    /// Returns a further clone of the hold of this owner on this resource; `None` if the process has counted no such
+    /// hold.
     pub(crate) fn join(&self, place: Place) -> Option<Arc<dyn Hold>> {
         let mut holds = self.holds();
         let (count, hold) = holds.get_mut(&place)?;
@@ -48,8 +49,8 @@ impl CountedHolds {
     }
 }
 
-/// One clone of a hold. Dropping the clone decreases the count, and dropping the last clone drops the hold. Once the
-/// hold is lost, its clones no longer decrease the count.
+/// One clone of a hold. Dropping a clone decreases the count, and dropping the last clone drops the hold. The drop of a
+/// clone of a lost hold does not decrease the count.
 struct Counted {
     all: CountedHolds,
     place: Place,

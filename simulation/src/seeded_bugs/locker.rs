@@ -1,7 +1,7 @@
-//! A small Redlock client that uses the same nodes as the library and has one flaw.
+//! A small Redlock client, which uses the same nodes as the library. Each of its variants has one flaw.
 //!
-//! It shares no decision with the library. It never waits in a queue, retries without wake-ups, and has one renewal
-//! task for each lock.
+//! It makes all decisions itself; of the library it uses only the nodes and their types. It never waits in a queue,
+//! retries without wake-ups, and has one renewal task for each lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,11 +28,11 @@ struct Core {
     process: Arc<Process>,
     nodes: Vec<Arc<dyn Node>>,
     settings: Settings,
-    /// Whether this client has begun to renew any lock.
+    /// Whether this client has already acquired a lock. The flaw `RenewsOnlyFirst` renews only the first lock.
     renews: AtomicBool,
 }
 
-/// Counts the positive answers, the negative answers and the faults.
+/// Returns the number of answers that `yes` accepts, of other answers, and of faults.
 fn counts(answers: &Answers, yes: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
     let mut counts = (0, 0, 0);
     for answer in answers.iter().flatten() {
@@ -171,8 +171,9 @@ impl Core {
         }
     }
 
-    /// Chooses the fencing token, and lets a majority confirm it if no majority granted it. The outer `None` means that
-    /// the confirmation failed; the inner `None` means a lock without a fencing token.
+    /// Chooses the fencing token: the largest counter among the grants. If no majority has granted the lock with the
+    /// same counter, lets a majority confirm the token. The outer `None` means that the confirmation failed; the inner
+    /// `None` means a lock without a fencing token.
     async fn agree(&self, claim: &Arc<Claim>, votes: &Votes) -> Option<Option<u64>> {
         if !claim.fenced() {
             return Some(None);
@@ -372,7 +373,7 @@ async fn renew(lease: std::sync::Weak<Lease>) {
     }
 }
 
-/// The handle of a held lock. Dropping the handle releases the lock.
+/// The guard of a held lock. Dropping the guard releases the lock.
 struct WrongHold(Arc<Lease>);
 
 impl Hold for WrongHold {

@@ -10,7 +10,7 @@ use super::Flaw;
 use crate::change_plan::{ChangePlan, Named};
 
 impl Flaw {
-    /// The seeded bugs in the replacement of masters. Only scenarios in which masters are replaced show them.
+    /// The seeded bugs in the replacement of masters. Only scenarios in which masters are replaced can reveal them.
     pub const OF_CHANGES: [Self; 23] = [
         Self::JointUnion,
         Self::JointOldOnly,
@@ -42,7 +42,7 @@ impl Flaw {
         Self::OF_CHANGES.contains(&self)
     }
 
-    /// The name of a bug of replacing masters.
+    /// The name of a seeded bug in the replacement of masters, for commands and tables.
     pub(super) fn name_at_changes(self) -> &'static str {
         match self {
             Self::JointUnion => "joint-union",
@@ -71,7 +71,7 @@ impl Flaw {
         }
     }
 
-    /// Whether this bug concerns values that are carried over to new masters.
+    /// Whether this bug concerns the copying of values to new masters.
     pub fn is_of_carrying(self) -> bool {
         matches!(
             self,
@@ -84,8 +84,8 @@ impl Flaw {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// Returns the settings of a client with these masters and nodes. The settings are correct, except for bugs that
-    /// count the votes of the old and the new masters in one set.
+    /// Returns the settings of a client that uses these masters through these nodes. The settings are correct, except
+    /// for the bugs in which a client with two sets of masters counts the votes of a single set.
     pub(crate) fn counted_by(
         self,
         named: &Named,
@@ -108,8 +108,7 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// Falsifies a new master's answer to a client that uses both the old and the new masters. The master is not one of
-    /// the old masters.
+    /// Falsifies the answer of a master that is only in the new set to a client that uses both the old and the new set.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
@@ -128,13 +127,15 @@ impl Flaw {
 }
 
 impl ChangePlan {
-    /// Returns the masters of a client for the bugs that replace masters without an operator: the first set at step 0,
-    /// and the second set at later steps. The client is configured as if masters had never been replaced.
+    /// For the bugs that replace masters without an operator: returns the masters of a client at this step. At step 0
+    /// these are the first set, and at later steps the second set. The client is configured as if masters had never
+    /// been replaced.
     pub(crate) fn replaced(&self, step: u8) -> Named {
         Named::unmarked(self.sets[usize::from(step > 0)])
     }
 
-    /// Returns the master that is replaced, if the plan replaces exactly one of at least three masters.
+    /// Returns the number of the master that is replaced, if the plan's first change replaces exactly one of at least
+    /// three masters; otherwise `None`.
     pub(crate) fn one_replaced(&self) -> Option<usize> {
         let [old, next] = [self.sets[0], self.sets[1]];
         let (left, new) = (old & !next, next & !old);

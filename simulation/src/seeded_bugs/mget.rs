@@ -1,5 +1,5 @@
-//! A seeded bug: the master reads all lock keys at once, as MGET does. A key of another type then looks like a free
-//! lock, and the lock overwrites it.
+//! A seeded bug: the master reads all lock keys with one MGET. A key with a value of another type then looks like a
+//! free lock, and a grant overwrites it.
 
 use quorate::node::{Answer, Fault, Request};
 

@@ -1,4 +1,4 @@
-//! Seeded bugs that the checkers must catch. If a bug is not caught, a checker is wrong.
+//! Seeded bugs (wrong implementations) that the checkers must catch. If a seeded bug is not caught, a checker is wrong.
 //!
 //! Some bugs are in the simulated masters, in connections or in operators; the clients then use the real library. Other
 //! bugs are variants of a small client of this package, [`WrongLocker`], which replaces the library. Its correct
@@ -29,16 +29,16 @@ pub(crate) use permits::counted_place;
 pub(crate) use register::{WrongRegister, wrong_value};
 pub(crate) use scripts::WrongScripts;
 
-/// A seeded bug. The comment of each variant says what the faulty client or master does.
+/// A seeded bug. The comment of each variant describes the faulty behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// The small client without a flaw. The other small clients are compared with it.
+    /// No bug: the small client without a flaw. It must break no rule.
     Sound,
-    /// Half of the masters are taken for a majority.
+    /// A client takes half of the masters for a majority.
     HalfQuorum,
-    /// A majority of the masters that answered is taken for a majority of all.
+    /// A client takes a majority of the masters that answered for a majority of all masters.
     ReachableQuorum,
-    /// The validity of a lock is counted from the last reply instead of from the send.
+    /// The validity of a lock is counted from the time of the last reply instead of the time of the request.
     ValidityAfterReplies,
     /// Nothing is subtracted from the validity for clock drift.
     NoDrift,
@@ -48,9 +48,9 @@ pub enum Flaw {
     LargestCounter,
     /// An extension is counted even if its votes arrive after the old validity has ended.
     LateExtension,
-    /// The validity of an extension is counted from its replies instead of from the send.
+    /// The validity of an extended lock is counted from the time of the replies instead of the time of the request.
     ExtensionAfterReplies,
-    /// The holder is notified of a loss only when the next renewal would be due.
+    /// When the validity ends, the holder is notified only at the time at which the next renewal would be due.
     LossAtTick,
     /// A release deletes the lock key even if it holds another value.
     UnconditionalDelete,
@@ -62,9 +62,10 @@ pub enum Flaw {
     GuardOff,
     /// The uptime that the restart guard uses is two seconds too high.
     UptimeAhead,
-    /// Only a share of the TTL is subtracted for clock drift, and not the fixed amount for rounding to milliseconds.
+    /// Only a share of the TTL is subtracted from the validity for clock drift, and not the fixed amount for rounding
+    /// to milliseconds.
     NoFixedDrift,
-    /// The validity is counted from a clock reading after the send instead of before it.
+    /// The validity is counted from a clock reading after the request was sent instead of before.
     ClockAfterSend,
     /// Dropping a lock or an acquire future releases nothing.
     DropsWithoutRelease,
@@ -78,13 +79,13 @@ pub enum Flaw {
     OverstaysWait,
     /// Masters send no wake-up when a lock becomes free.
     NobodyWoken,
-    /// Masters report a largest ticket that is too small by one.
+    /// The largest ticket in the queue that a master reports to waiters is too small by one.
     TicketNotRaised,
     /// Masters only count the holds that share a lock (those of readers or of one owner), and do not tell them apart by
     /// their lock values.
     CountedHolds,
-    /// The class marker in a shared lock's key (it names the readers or the owner) expires with the hold that was
-    /// granted or extended last, even if an earlier hold lives longer.
+    /// The class marker in the key of a shared lock (it shows whether readers, or which owner, hold the lock) expires
+    /// with the hold that was granted or extended last, even if an earlier hold lives longer.
     NewestExpiry,
     /// Readers leave no marker of readers in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
@@ -111,16 +112,16 @@ pub enum Flaw {
     MultiOwnCounter,
     /// A master confirms the fencing token of a lock on several resources even if it has kept only one of them.
     ConfirmAnyKey,
-    /// A master that can grant only some of several resources replies as if it had granted all.
+    /// A master that can grant only some of several resources replies as if it had granted all of them.
     PartialGrantCounts,
-    /// An owner that already holds a lock and acquires it again waits in the queue behind other clients.
+    /// An owner that already holds a lock, and acquires it again, waits in the queue behind other clients.
     OwnerInLine,
     /// A master confirms a new fencing token for a further hold of an owner, although the owner has a token already.
     OwnerWritesBack,
-    /// A master extends or restores a hold of an owner, even if the owner's lock has a newer fencing token.
+    /// A master extends or restores a hold of an owner, even if the lock has a newer fencing token since.
     OwnerAnyNumber,
-    /// A further acquire of an owner succeeds by a count in its process, even if the masters have lost the owner's
-    /// lock.
+    /// If a process has counted a hold of an owner, it lets a further acquire of this owner succeed without asking the
+    /// masters, even if the masters have lost the owner's lock.
     LocalCountAnswers,
     /// A master accepts the late note of a former holder, and stores it as the note of the present holder.
     NoteOfAnybody,
@@ -128,10 +129,10 @@ pub enum Flaw {
     NoteLeft,
     /// A refusal returns any note that is next to the lock, even the note of an earlier holder.
     NoteOfLast,
-    /// At each read, an observer of an election believes a single master, and a different one each time. The terms that
-    /// it sees can then decrease.
+    /// An observer of an election reads a single master at a time, in turn, and believes it. The terms that the
+    /// observer sees can then decrease.
     TermOfOne,
-    /// The small client of values without a flaw. The other small clients of values are compared with it.
+    /// No bug: the small client for values under locks without a flaw. It must break no rule.
     SoundRegister,
     /// A master accepts a write of a value although its counter is above the writer's fencing token.
     BlindWrite,
@@ -143,18 +144,17 @@ pub enum Flaw {
     SmallerNumberRead,
     /// A master without a value is counted as if it had the initial value.
     MissingIsInitial,
-    /// Values that were written in an earlier run of the server process are counted.
+    /// A read counts values that were written in an earlier run of the server process.
     NoRunStamp,
-    /// A write that waits for a connection is sent even if the server has restarted since the read, and the write is
-    /// counted.
+    /// A write is sent and counted even if the server has restarted since the read.
     LateRefill,
-    /// A write is counted even on masters where the value was not read before.
+    /// A client counts a write even on masters from which it has not read the value before.
     WriteElsewhere,
     /// Each resource of a lock on several resources has a ticket of its own, instead of one ticket for all.
     TicketPerResource,
     /// A master overwrites foreign keys of another type.
     MgetWrongtype,
-    /// Masters only count the permits of a semaphore, instead of identifying them by their slots.
+    /// Masters only count the permits of a semaphore that are held, instead of assigning a slot to each permit.
     CountToK,
     /// Each master offers only its own lowest free slot of a semaphore.
     MasterPicksSlot,
@@ -164,16 +164,17 @@ pub enum Flaw {
     VersionsAgain,
     /// When a session ends, the store removes the records that the session wrote.
     SessionIsLease,
-    /// A client of a store without a clock considers a lease expired after only a third of its time.
+    /// A client of a store without a clock considers another client's lease expired after a third of the lease time.
     EarlyEnd,
-    /// After the loss of a session, the client does not guard against unanswered commits that take effect later.
+    /// After the loss of a session, a client ignores that unanswered commits of this session may still take effect.
     Unsoiled,
     /// Masters that are stores vote at once after a restart.
     StoreGuardOff,
-    /// The expiry of a lease is computed from the earliest time that the server's clock may show, instead of the
+    /// The expiry of a lease is computed from the earliest time that the store's clock possibly shows, instead of the
     /// latest.
     NoSlack,
-    /// A session that was abandoned is used again. The client then takes each reply for the reply to its next request.
+    /// A client uses a session again that it has abandoned with an answer outstanding. Each answer is then taken for
+    /// the answer to the next request.
     KeptSession,
     /// Clients that use the old and the new masters need a majority of all masters together, instead of a majority of
     /// each set.
@@ -182,16 +183,16 @@ pub enum Flaw {
     JointOldOnly,
     /// Clients that use the old and the new masters need only a majority of the new masters.
     JointNextOnly,
-    /// Masters refuse no client, whatever generation marker they have.
+    /// Masters refuse no client because of their generation marker.
     NextBesideOld,
-    /// The operator waits before it opens the new masters only if it still sees clients that use only the old masters.
-    /// It ignores locks of clients that have left.
+    /// Before the operator opens the new masters, it waits only if it still sees clients that use only the old masters.
+    /// It ignores that such clients may have left locks when they disconnected.
     LeftoverLock,
-    /// While masters are replaced, only the old masters agree on the fencing token.
+    /// While masters are replaced, clients agree on the fencing token with the old masters only.
     FenceOneSet,
     /// While masters are replaced, a master confirms a fencing token even if the master's counter is above the token.
     ConfirmAtLeastJoint,
-    /// While masters are replaced, fencing counters are not carried over to the new masters.
+    /// While masters are replaced, fencing counters are not copied to the new masters.
     NoCarry,
     /// The fencing counters for the new masters are read before the old masters are closed.
     CarryBeforeClose,
@@ -203,23 +204,24 @@ pub enum Flaw {
     CloseMinority,
     /// The operator opens the new masters at once, without waiting until old leases have ended.
     OpenWithoutWait,
-    /// A closed master admits clients that it should admit only after it has been opened.
+    /// A closed master already admits the clients that it should admit only after the step "open".
     ClosingOpens,
     /// A client that a master no longer admits may still extend its locks there.
     ExtendUnrefused,
-    /// Connections of clients that a master no longer admits are not closed.
+    /// When a master has ceased to admit a client, the operator does not close the client's connection.
     MarkWithoutKill,
     /// Masters that are no longer used are restarted instead of stopped for good. They lose their generation markers,
     /// and no client restores the markers.
     MarkLostOnRestart,
-    /// A dead master is replaced at once by reconfiguring the clients, without an operator's steps.
+    /// A master that has died is replaced at once by reconfiguring the clients, without an operator's steps.
     ReplaceDeadAtOnce,
-    /// A dead master is replaced by reconfiguring the clients, without an operator's steps, and comes back later.
+    /// A master that has died is replaced by reconfiguring the clients, without an operator's steps. It comes back
+    /// later.
     DeadComesBack,
     /// A restarted master reports its old run id, and an uptime that includes the time before the restart. Clients do
     /// not notice the restart.
     WarmSpare,
-    /// Values are not carried over: clients of the new masters find no values.
+    /// Values under locks are not copied to the new masters, so clients of the new masters find no values.
     ValuesLeftBehind,
     /// The operator takes the value of a single master for the value of a majority.
     CarryOneShown,
@@ -227,14 +229,15 @@ pub enum Flaw {
     CarryWithoutLock,
     /// Masters keep each fencing counter for only a day, even a counter that is ahead of the clock.
     CounterForADay,
-    /// A grant never renews the expiry of a fencing counter, not even with the first number of a period.
+    /// A grant never renews the expiry of a fencing counter. (Correct masters renew it with the first number of each
+    /// period of 1,000 s.)
     CounterKeepsExpiry,
 }
 
 impl Flaw {
-    /// Every seeded bug that randomly drawn scenarios can reveal. `Sound` is missing, because it has no flaw.
-    /// `ConfirmAnyKey` is missing, because only hand-written scenarios lose one of several resources during a
-    /// confirmation.
+    /// The seeded bugs that randomly drawn scenarios can reveal, without the bugs in [`OF_STORES`](Self::OF_STORES) and
+    /// [`OF_CHANGES`](Self::OF_CHANGES). `ConfirmAnyKey`, `LateRefill` and `WriteElsewhere` are missing, because only
+    /// hand-written scenarios reveal them (`tests/all/kinds.rs`, `tests/all/values.rs`).
     pub const ALL: [Self; 58] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
@@ -296,7 +299,7 @@ impl Flaw {
         Self::CounterKeepsExpiry,
     ];
 
-    /// The seeded bugs in stores. Only scenarios with stores show them.
+    /// The seeded bugs in stores. Only scenarios with stores can reveal them.
     pub const OF_STORES: [Self; 7] = [
         Self::VersionsAgain,
         Self::SessionIsLease,
@@ -393,7 +396,7 @@ impl Flaw {
         }
     }
 
-    /// The name of a seeded bug in stores.
+    /// The name of a seeded bug in stores, for commands and tables.
     fn name_at_stores(self) -> &'static str {
         match self {
             Self::VersionsAgain => "versions-again",
@@ -406,7 +409,7 @@ impl Flaw {
         }
     }
 
-    /// Returns the seeded bug with this name.
+    /// Returns the seeded bug with this name; `None` if there is none.
     pub fn by_name(name: &str) -> Option<Self> {
         let all = Self::ALL.into_iter().chain(Self::OF_STORES);
         let all = all.chain(Self::OF_CHANGES).chain([
@@ -419,7 +422,7 @@ impl Flaw {
         all.into_iter().find(|flaw| flaw.name() == name)
     }
 
-    /// Whether this bug is one of the small client [`WrongLocker`], which then replaces the library.
+    /// Whether this bug is a variant of the small client [`WrongLocker`], which then replaces the library.
     pub(crate) fn is_locker(self) -> bool {
         !self.is_of_kinds()
             && !self.is_of_values()
@@ -440,7 +443,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether this bug concerns values under locks. Only scenarios with values show it.
+    /// Whether this bug concerns values under locks. Only scenarios with values can reveal it.
     pub fn is_of_values(self) -> bool {
         matches!(
             self,
@@ -458,7 +461,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether this bug concerns notes or elections. Only scenarios with notes show it.
+    /// Whether this bug concerns notes or elections. Only scenarios with notes or elections can reveal it.
     pub fn is_of_notes(self) -> bool {
         matches!(
             self,
@@ -469,7 +472,7 @@ impl Flaw {
 
 impl Flaw {
     /// Whether this bug concerns locks on several resources, readers, owners or semaphores. Only scenarios with such
-    /// locks show it.
+    /// locks can reveal it.
     pub fn is_of_kinds(self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! Seeded bugs in semaphores: a master that only counts permits, a master that picks the slot itself, and a master
-//! without a queue.
+//! Seeded bugs in semaphores: a master that only counts the held permits, a master that picks the slot itself, and a
+//! master without a queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::facts::Believer;
 use crate::kind::Kind;
 use crate::locker::{PERMITS, RESOURCES};
 
-/// The slot that a faulty master has given to each lock value, whatever slot the client asked for.
+/// For each lock value, the slot that a faulty master has assigned to it. The client may have asked for another slot.
 #[derive(Default)]
 pub(super) struct SlotsTaken(HashMap<[u8; 32], Permit>);
 
@@ -34,8 +34,8 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
 
-/// Returns the place (slot) that the checkers assign to a counted permit: the first slot that no client believes to
-/// hold, or `place` if every slot has a believer.
+/// Returns the number of the slot that the checkers assign to a permit if masters only count permits: the first slot
+/// that no client believes to hold, or `place` if clients believe to hold all slots.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;
@@ -90,7 +90,8 @@ impl SlotsTaken {
         }
     }
 
-    /// Grants a permit in any free slot while fewer permits are held than configured. All slots share one counter.
+    /// Grants a permit in any free slot, as long as fewer permits are held than configured. All slots share one fencing
+    /// counter.
     fn counted(
         &mut self,
         turn: &mut Turn<'_>,
@@ -126,7 +127,7 @@ impl SlotsTaken {
         Some(Ok(Answer::Granted { counter }))
     }
 
-    /// Applies a request to the slot that this master has given to the request's lock value.
+    /// Applies a request to the slot that this master has assigned to the lock value of the request.
     fn of_taken(&self, turn: &mut Turn<'_>, request: &Request) -> Option<Outcome> {
         let of = |claim: &Arc<Claim>| match self.0.get(&claim.token().to_hex()) {
             Some(slot) => moved(claim, slot),
@@ -156,7 +157,8 @@ impl SlotsTaken {
     }
 }
 
-/// Offers only the lowest free slot of this master.
+/// Replies to an acquire of another slot than the lowest free slot of this master: refuses it, and offers only the
+/// lowest free slot. Returns `None` if the correct master shall reply.
 fn picked(turn: &mut Turn<'_>, claim: &Claim, (ttl, proposal): (Duration, u64)) -> Option<Outcome> {
     let permit = claim.permit()?;
     let free = |slot: &Permit| turn.holder(&slot.key()).is_none();

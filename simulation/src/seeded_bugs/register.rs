@@ -13,7 +13,7 @@ use super::turn::Outcome;
 use super::votes::{Answers, Votes};
 use crate::locker::name;
 
-/// The content of the record before any period is done.
+/// The content of a once-per-period record before the work of any period was done.
 const NEVER: &[u8] = b"once never";
 
 /// Returns the reply of a faulty master to a request about a value; `None` if the flaw does not change the reply.
@@ -67,7 +67,7 @@ pub(crate) struct WrongRegister {
     nodes: Vec<Arc<dyn Node>>,
 }
 
-/// The value that one master has, and the fencing token under which it was written.
+/// The value that one master has returned, and the fencing token under which it was written.
 struct Vote {
     number: u64,
     bytes: Vec<u8>,
@@ -113,8 +113,8 @@ impl WrongRegister {
         said.filter_map(|answer| self.vote(answer))
     }
 
-    /// Reads the record. Returns the newest content if a majority of the masters returned a value that this client
-    /// counts.
+    /// Reads the once-per-period record. Returns the newest content; `None` if fewer than a majority of the masters
+    /// returned a value that this client counts.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
@@ -148,7 +148,7 @@ impl WrongRegister {
     }
 }
 
-/// A record that has been read and may be written.
+/// A once-per-period record that was read and that the client may write.
 pub(crate) struct Known<'a> {
     register: &'a WrongRegister,
     claim: Arc<Claim>,
@@ -159,8 +159,9 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Records as done the period that began at `began_us` (microseconds). Returns `None` if the period was already
-    /// recorded as done, `Some(true)` if a majority has written the record, and `Some(false)` if not.
+    /// Records that the work of the period that began at `began_us` (microseconds) was done. Returns `None` if this was
+    /// already recorded, `Some(true)` if a majority has written the record, and `Some(false)` if no majority has
+    /// written it.
     pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
         let began = began_us / 1_000;
         let last = self.bytes.strip_prefix(b"once ")?;
@@ -195,7 +196,8 @@ impl Known<'_> {
         Some(votes.until(written).await)
     }
 
-    /// Returns the run of the server process that answered the read of this master.
+    /// Returns the run of the server process that answered the read request to this master; `None` if the master
+    /// returned no value.
     fn run(&self, node: usize) -> Option<ServerRun> {
         match &self.read[node] {
             Some(Ok(Answer::Value { run, .. })) => Some(run.clone()),

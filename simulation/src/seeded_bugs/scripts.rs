@@ -25,11 +25,11 @@ pub(crate) struct WrongScripts {
     several: HashSet<Arc<str>>,
     /// The slots of semaphores that the master has given to lock values.
     slots: SlotsTaken,
-    /// The largest ticket that the master has drawn for each resource.
+    /// The largest ticket that waiters have drawn for each resource.
     tickets: Tickets,
 }
 
-/// Returns the class of a claim on one key (readers, or one owner); `None` for an exclusive claim.
+/// Returns the class of a claim on its first key (readers, or one owner); `None` for an exclusive claim.
 fn class(claim: &Claim) -> Option<&Class> {
     match &claim.group()?.parts().first()?.mode {
         Mode::Class(class) => Some(class),
@@ -87,7 +87,7 @@ impl Turn<'_> {
         members.iter().any(|(member, _)| *member == value)
     }
 
-    /// Returns the waiters ahead of the claim in the queue.
+    /// Returns the names of the waiters that are ahead of the claim in the queue.
     fn before(&mut self, claim: &Claim) -> Vec<String> {
         let key: Arc<[u8]> = claim.key().into();
         let Ok(Answer::State(state)) = self.memory.apply(self.now, &Request::Look { key }) else {
@@ -107,7 +107,8 @@ impl Turn<'_> {
         Answer::Granted { counter }
     }
 
-    /// If the key had a counter before the grant, sets it back to that value.
+    /// After a grant: sets the fencing counter of the key back to `before`, its value before the grant, if it had one.
+    /// Returns the answer with this counter.
     fn unraised(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
         if !matches!(answer, Ok(Answer::Granted { .. })) || before == 0 {
             return answer;
@@ -119,7 +120,7 @@ impl Turn<'_> {
 }
 
 impl WrongScripts {
-    /// Returns the reply of a master with this flaw; `None` if the correct master shall reply.
+    /// Returns the reply of a master with this flaw to a request; `None` if the correct master shall reply.
     pub(crate) fn execute(
         &mut self,
         flaw: Flaw,

@@ -1,5 +1,5 @@
-//! A seeded bug of locks on several resources: each resource draws a ticket of its own. Two clients that wait for the
-//! same resources may then each be ahead of the other in one queue.
+//! A seeded bug of locks on several resources: each resource draws a ticket of its own. Of two clients that wait for
+//! the same two resources, each can then be ahead of the other in one of the two queues.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 
 use super::turn::{Outcome, Turn, ticket};
 
-/// The number of bits for one resource's ticket in the number that packs all tickets.
+/// The faulty master packs the tickets of all resources into one number. This is the number of bits for each ticket.
 const BITS: u32 = 11;
-/// The number of the lowest bits that stay free in the packed number, because the client adds to the ticket that it
-/// receives.
+/// The number of lowest bits of the packed number that contain no ticket. They leave room for the small number that the
+/// client adds to the ticket that it receives.
 const BELOW: u32 = 4;
 
 /// The largest ticket of each queue, by lock key.
@@ -39,7 +39,7 @@ impl Tickets {
         claim.keys().enumerate().map(one).sum()
     }
 
-    /// Notes the ticket of an acquire of one resource. Returns `None`, because the correct master replies.
+    /// Records the ticket of an acquire of one resource. Always returns `None`, because the correct master shall reply.
     pub(super) fn alone(&mut self, claim: &Claim) -> Option<Outcome> {
         if let Some(ticket) = ticket(claim) {
             self.drawn(claim.key(), ticket.number);

@@ -1,11 +1,11 @@
-//! The request to a master, for the code of a seeded bug that answers the request.
+//! One request to a master, as seen by the code of a seeded bug that answers it.
 
 use std::time::Duration;
 
 use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, Fairness, Fault, Request, Ticket};
 
-/// How long a master keeps a fencing counter.
+/// How long a master keeps a fencing counter: one day.
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) type Outcome = Result<Answer, Fault>;

@@ -1,4 +1,4 @@
-//! One request to all masters, and their answers.
+//! The answers of all masters to one request, for the small clients of the seeded bugs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -15,7 +15,7 @@ pub(super) struct Votes {
 }
 
 impl Votes {
-    /// Creates an empty set of answers, before any master has been asked.
+    /// Creates an empty collection of answers for a request to this number of masters.
     pub(super) fn of(nodes: usize) -> Arc<Self> {
         Arc::new(Self {
             answers: Mutex::new(vec![None; nodes]),
@@ -23,7 +23,8 @@ impl Votes {
         })
     }
 
-    /// Sends `request` to every master.
+    /// Sends to every master the request that `request` returns for the master's index. Returns the collection of their
+    /// answers.
     pub(super) fn ask(
         nodes: &[Arc<dyn Node>],
         phase: Phase,

@@ -1,4 +1,4 @@
-//! Decodes the commands that the library's driver sends into the requests that they carry.
+//! Decodes the commands that the library's driver sends: returns the requests that they carry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) fn asked(words: &[&[u8]]) -> Option<Asked> {
     }
 }
 
-/// Returns the script that a simulated server runs under this name.
+/// Returns the script with this simulated SHA; `None` if there is none.
 pub(super) fn script_of(sha: &[u8]) -> Option<Script> {
     let script = number(sha.last_chunk::<2>()?) as usize;
     Script::ALL.get(script).copied()
@@ -45,7 +45,7 @@ fn scripted(script: Script, keys: &[&[u8]], args: &[&[u8]]) -> Option<Asked> {
         Script::Release => release(key, args),
         Script::ReleaseFair => release_fair(key, args),
         Script::Extend => extend(keys, args),
-        // No simulated client sends LOOK for a slot of a semaphore, or BREAK.
+        // No simulated client sends BREAK, or LOOK for a slot of a semaphore (LOOK with arguments).
         Script::Look => args.is_empty().then(|| notes::looked(key)),
         Script::Break => None,
         Script::Note => notes::noted(keys, args),
@@ -69,7 +69,7 @@ fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<A
     ))
 }
 
-/// Returns a claim on one key, without a place in a queue.
+/// Returns a fenced claim on one key, without a place in a queue.
 fn alone(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     claim(key, value, true, Fairness::Unordered)
 }

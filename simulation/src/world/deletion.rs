@@ -1,5 +1,5 @@
-//! The command `DELIFEQ`, which deletes a key if it has a given value: which masters know the command, and which
-//! connections may use it.
+//! The command `DELIFEQ`, which deletes a key if it has a given value. Only some masters know the command, and only
+//! some connections are permitted to use it.
 
 use std::sync::Arc;
 
@@ -28,14 +28,14 @@ pub(super) fn release(words: &[&[u8]]) -> Option<Request> {
 
 impl World {
     /// Returns the additional version line of a master, which is empty unless the master knows `DELIFEQ`. Every second
-    /// master knows it. No random number is drawn for this, so old seeds still draw the same scenarios.
+    /// master knows the command. The choice draws no random number, so it changes no other draw of the seed.
     pub(super) fn version_with_deletion(&self, master: usize) -> &'static str {
         let has = (self.scenario.seed + master as u64).is_multiple_of(2);
         if has { VERSION } else { "" }
     }
 
-    /// Returns the error reply if the command is `DELIFEQ` and the connection may not use it. Every third connection
-    /// may not.
+    /// Returns the error reply if the command is `DELIFEQ` and the server refuses it on this connection; otherwise
+    /// `None`. On every third connection it is refused.
     pub(super) fn refused_deletion(
         &mut self,
         conn: usize,

@@ -3,17 +3,17 @@
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer of a process fires.
+    /// A timer of a process fires, unless `lap` is outdated.
     Timer {
         client: u8,
         slot: u32,
         lap: u32,
     },
-    /// The actor of a link runs.
+    /// The actor of a link (a client's connection state for one master) runs.
     Turn {
         link: u32,
     },
-    /// The alarm of a link fires.
+    /// The alarm of a link fires, unless `lap` is outdated.
     Alarm {
         link: u32,
         lap: u32,
@@ -56,20 +56,20 @@ pub(crate) enum Event {
     Stray(u32),
     /// A task that was delayed at an await becomes ready.
     Wake(u32),
-    /// A fault of the scenario happens.
+    /// The fault of the scenario with this index happens.
     Fault(u32),
     /// A master that has crashed restarts.
     Restart(u8),
-    /// The state that a stale disk will restore is saved.
+    /// The state of a master is saved. A stale disk restores this state at the next restart.
     Snapshot(u8),
-    /// The other program removes its foreign value from a master.
+    /// Another program removes the foreign value that it has stored under a lock key.
     ForeignKeyGoes {
         master: u8,
         resource: u8,
     },
     /// A paused process resumes.
     Resume(u8),
-    /// A killed process restarts. The executor handles this event.
+    /// A killed client process restarts. The executor handles this event.
     Boot(u8),
     /// A client is configured with the masters of its last step.
     Reconfigured(u8),
@@ -84,7 +84,7 @@ pub(crate) enum Event {
     Unguarded,
     /// The administrator checks for masters that have lost their generation markers.
     LookedAfter,
-    /// All clocks jump, as if the masters had been unused for the time that a `Skip` fault states.
+    /// All clocks advance by the time for which nobody uses the masters. The number is the index of the fault `Skip`.
     Skipped(u32),
 }
 

@@ -1,4 +1,4 @@
-//! The faults of a scenario, when they happen.
+//! Injects the faults of a scenario at their times.
 
 use std::sync::atomic::Ordering;
 
@@ -33,7 +33,7 @@ impl World {
                 let process = &self.processes[usize::from(client)];
                 process.wall_us.fetch_add(by_us, Ordering::Relaxed);
             }
-            // Each message looks up the partitions in the scenario, so nothing is done here.
+            // Each packet looks up the partitions in the scenario (`Trip::ends`), so the partition is only counted.
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
             FaultKind::Reset { master } => {
                 self.cut_all(master.into(), true);
@@ -87,7 +87,8 @@ impl World {
         self.at(until, Event::Resume(client));
     }
 
-    /// Kills all processes, lets the clocks jump, and starts the processes again after `down` nanoseconds.
+    /// Handles the fault `Skip`: kills all client processes, schedules the jump of all clocks, and starts the processes
+    /// again after `down` nanoseconds.
     fn leave_alone(&mut self, fault: usize, down: u64) {
         for client in 0..self.processes.len() {
             self.kill_process(client as u8, down);
@@ -95,7 +96,7 @@ impl World {
         self.at(self.now, Event::Skipped(fault as u32));
     }
 
-    /// Advances all clocks by the time that a `Skip` fault states.
+    /// Advances all clocks by the time `by` of the fault `Skip` with this index.
     pub(super) fn skip(&mut self, fault: usize) {
         let FaultKind::Skip { by, .. } = self.scenario.faults[fault].kind else {
             return;
@@ -147,7 +148,7 @@ impl World {
         }
     }
 
-    /// Saves the state of a master that a stale disk will restore.
+    /// Saves the state of a master. A stale disk restores this state at the next restart.
     pub(super) fn snapshot(&mut self, index: usize) {
         self.masters[index].snapshot();
         if self.scenario.masters[index].store.is_some() {
@@ -166,7 +167,7 @@ impl World {
         self.say(|| format!("client {client} resumes"));
     }
 
-    /// Reports to the checkers that something has happened which concerns all clients and resources.
+    /// Reports to the checkers a happening that concerns all clients and resources.
     pub(super) fn happened(&mut self, what: Happening) {
         self.tell_happened(what, None, None);
     }

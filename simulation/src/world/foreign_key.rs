@@ -1,5 +1,5 @@
-//! Foreign keys: other programs store values of another type under the keys of locks. While a foreign value is under a
-//! lock's key, no client may hold the lock or change the value.
+//! Foreign keys: other programs store values of another type under the keys of locks. While a master has a foreign
+//! value under a lock key, it must not grant this lock, and no client may change the value.
 
 use quorate::node::{Fault, Request};
 
@@ -25,8 +25,8 @@ impl SimMaster {
         }
     }
 
-    /// Called when the server has restarted: removes the foreign values, because the other programs no longer expect
-    /// them.
+    /// Called when the server has restarted: removes the foreign values. The simulated programs do not expect their
+    /// values to survive a restart.
     pub(super) fn forget_foreign_keys(&mut self, now: u64) {
         for resource in 0..RESOURCES {
             self.end(now, resource);

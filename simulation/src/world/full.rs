@@ -22,9 +22,9 @@ impl World {
         !locks.flatten().any(|key| self.is_full_for(index, key))
     }
 
-    /// Lets a master execute a request. If the master has no memory for a lock of the request, it refuses a request
-    /// that takes memory, and changes nothing. An extension is refused only for locks whose keys are missing on the
-    /// master: a new expiry takes no memory.
+    /// Lets a master execute a request. If the master has no memory for a lock of the request, it refuses requests that
+    /// take memory, and changes nothing. It refuses an extension only for locks whose keys are missing on the master,
+    /// because a new expiry of an existing key takes no memory.
     pub(super) fn apply_if_room(
         &mut self,
         index: usize,
@@ -40,7 +40,9 @@ impl World {
                 if claim.keys().any(|key| self.is_full_for(index, key)) =>
             {
                 self.watch.coverage.full += 1;
-                self.say(|| format!("master {index}: no memory for this lock"));
+                self.say(|| {
+                    format!("master {index} has no memory for this lock, and refuses the request")
+                });
                 return Err(Fault::OutOfMemory);
             }
             _ => {}

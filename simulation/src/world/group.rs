@@ -1,4 +1,4 @@
-//! Decodes the requests of the scripts for several keys and shared holds, as the driver writes them.
+//! Decodes the requests for several keys and for shared holds, as the driver writes them for the scripts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +103,7 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of the script KEEP. Adjacent keys with the same value belong to one lock.
+/// Decodes the arguments of the script KEEP. Adjacent keys with the same lock value belong to one lock.
 pub(super) fn kept(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<4>() else {
         return None;

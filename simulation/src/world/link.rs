@@ -1,9 +1,10 @@
-//! One client's link to one master: the library's own driver, stepped by the world.
+//! A link: the state of one client's connection to one master, with the library's own driver. The world calls the
+//! driver.
 //!
 //! The driver decides what it sends, which replies are late, and when it reconnects. This file does only what the actor
 //! around the driver does: it calls the driver when a request is queued, when an alarm fires, and when the connection
-//! changes. The driver is never called while the world is locked, because the driver answers callers, and they lock the
-//! world.
+//! changes. The driver is never called while the world is locked, because the driver delivers answers to callers, and
+//! the callers lock the world.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -26,7 +27,8 @@ pub(crate) struct Link {
     pub(super) conn: Option<usize>,
     /// Whether the link's actor has been woken and has not run yet.
     ringing: bool,
-    /// The true time of the alarm, and the alarm's sequence number. An alarm event with an older number is ignored.
+    /// The true time of the alarm that is set, and its sequence number; `None` if no alarm is set. An alarm event with
+    /// another number is ignored.
     armed: Option<(u64, u32)>,
     laps: u32,
     pub(super) rng: Rng,
@@ -58,7 +60,7 @@ impl Link {
 }
 
 impl Shared {
-    /// Sends a request to a node: puts the request into the mailbox, and wakes the actor.
+    /// Sends a request over a link: puts the request into the driver's mailbox, and schedules the actor.
     pub(crate) fn send(&self, index: usize, request: Request, reply: Reply) {
         let driver = {
             let mut world = self.world();
@@ -72,7 +74,7 @@ impl Shared {
         driver.send(request, reply);
     }
 
-    /// Calls the driver of a link, and then does what the driver asks for.
+    /// Calls the driver of a link, and then carries out the actions that the driver requests.
     pub(super) fn step_link(&self, world: MutexGuard<'_, World>, index: usize, call: Call) {
         let link = &world.links[index];
         if link.dead {
@@ -102,7 +104,7 @@ impl Shared {
 }
 
 impl World {
-    /// Schedules the actor of a link to run after all tasks that are ready now.
+    /// Schedules the actor of a link. It runs after all tasks that are ready at this time.
     fn ring(&mut self, index: usize) {
         if !std::mem::replace(&mut self.links[index].ringing, true) {
             let link = index as u32;
@@ -124,8 +126,8 @@ impl World {
         Some(Call::Tick)
     }
 
-    /// Reports to the checkers every write of a value, and every attempt when its first request is queued. Notes the
-    /// time of the first request of the process.
+    /// Reports to the checkers every write of a value, and every attempt when its first request is queued. Also records
+    /// the time of the first request of the process.
     pub(super) fn started(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.task);
         self.processes[client].first_request.get_or_insert(self.now);
@@ -154,7 +156,8 @@ impl World {
         self.watch.fact(self.now, &fact);
     }
 
-    /// Does what a driver asks for after a call: connects, sends bytes, or sets an alarm.
+    /// Carries out the actions that a driver has requested: connects, sends bytes, closes the connection, or sets an
+    /// alarm.
     fn sync(&mut self, index: usize, stage: Stage, bytes: Vec<u8>, alarm: Option<Instant>) {
         match stage {
             Stage::Dial => {
@@ -181,7 +184,7 @@ impl World {
         let Some(at) = clock.when(alarm.as_nanos()) else {
             return;
         };
-        // An alarm that is set and comes earlier is kept, as in the actor.
+        // If an earlier alarm is set already, that alarm is kept, as in the real actor.
         let at = at.max(self.now);
         if link.armed.is_none_or(|(armed, _)| armed > at) {
             let link = &mut self.links[index];

@@ -1,4 +1,5 @@
-//! Decodes the scripts that carry many requests, as the driver writes them, and encodes their replies.
+//! Decodes the commands that carry many requests in one script call, as the driver writes them, and encodes their
+//! replies.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -46,7 +47,8 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     keys.iter().zip(args).map(one).collect()
 }
 
-/// Writes the reply of a script for many requests. `each` has the reply that each request would get alone.
+/// Writes the reply of a script to many requests. `each` contains, for each request, the reply that this request would
+/// get if it were sent alone.
 pub(super) fn reply(requests: &[Request], each: &[String], out: &mut String) {
     let releases = matches!(requests.first(), Some(Request::Release { .. }));
     if releases {

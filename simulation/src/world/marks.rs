@@ -1,5 +1,5 @@
-//! Generation markers: which marker each master has, which clients the marker admits, and what becomes of it at a
-//! restart.
+//! Generation markers: which marker each master has, which clients a master admits because of its marker, and which
+//! promises hold after masters have lost their markers in a restart.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,7 +21,8 @@ const MASTERS: &[u8] = b"quorate:masters";
 /// The TTL of a generation marker that a client has restored after its loss: ten years.
 pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// How often the administrator checks for masters that have lost their generation markers, in nanoseconds: 500 ms.
+/// The time between two checks of the simulated administrator for masters that have lost their generation markers, in
+/// nanoseconds: 500 ms.
 const LOOKED_AFTER: u64 = 500 * MS;
 
 /// The check of the generation marker that a script makes before it votes.
@@ -61,8 +62,8 @@ impl Looks {
 }
 
 impl Looks {
-    /// For a seeded bug: whether `mark` is a generation marker that closes the old masters, and this check would admit
-    /// a client at the following number, which opens the next masters.
+    /// For a seeded bug: whether `mark` is the generation marker of a closed master, and the script with this check
+    /// votes as soon as the marker has the next number, with which the master is open.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -70,7 +71,8 @@ impl Looks {
     }
 }
 
-/// Returns the index of the check of the generation marker; the name of a script contains it.
+/// Returns the index of the check of the generation marker that a script contains. The simulated SHA of the script
+/// begins with this index.
 pub(super) fn looks_in(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
         .map_or(0, |looks| number(looks) as usize)
@@ -82,7 +84,7 @@ pub(crate) fn number_of(mark: Option<&str>) -> u64 {
         .unwrap_or(0)
 }
 
-/// Returns the lock key to which a counter key belongs.
+/// Returns the lock key to which the key of a fencing counter belongs.
 fn lock_of(counter: &[u8]) -> &[u8] {
     counter.strip_prefix(b"quorate:fence:").unwrap_or(counter)
 }
@@ -96,13 +98,15 @@ impl SimMaster {
         (self.memory).put_text(now_us, MASTERS, mark.as_bytes(), lifetime);
     }
 
-    /// The time until the generation marker expires; `None` if it does not expire. Only restored markers expire.
+    /// The time until the generation marker expires; `None` if there is no marker, or if it does not expire. Only
+    /// markers that clients have restored expire.
     pub(super) fn mark_left(&self, now_us: u64) -> Option<Duration> {
         let expires = self.memory.peek(now_us, MASTERS).expires?;
         Some(Duration::from_micros(expires.saturating_sub(now_us)))
     }
 
-    /// Records that the master has loaded this script with this check of the generation marker.
+    /// Records that the master has loaded the script with the index `script`, with the check of the generation marker
+    /// that has the index `looks`.
     pub(super) fn learn(&mut self, looks: usize, script: usize) {
         if self.scripts.len() <= looks {
             self.scripts.resize(looks + 1, 0);
@@ -116,8 +120,8 @@ impl SimMaster {
             .is_some_and(|all| all >> script & 1 == 1)
     }
 
-    /// Returns the value of the lock key that names the owner which holds the lock, if the lock's fencing counter is at
-    /// most `number`.
+    /// Returns the value of the lock key, which names the owner that holds the lock. Returns `None` if no owner holds
+    /// the lock, or if the lock's fencing counter is above `number`.
     pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
         let peek = self.memory.peek(now_us, lock_of(key));
         let holder = peek.holder?;
@@ -132,8 +136,8 @@ impl SimMaster {
 }
 
 impl World {
-    /// Called when a client starts: the client's next step in the replacement of masters becomes its present step.
-    /// Returns the masters with which the client is configured.
+    /// Called when a client process connects: the client's next step in the replacement of masters becomes its present
+    /// step. Returns the masters with which the client is configured at this step.
     pub(crate) fn named(&mut self, client: usize) -> Named {
         let process = &mut self.processes[client];
         process.step_now = process.next_step;
@@ -160,7 +164,7 @@ impl World {
             && plan.is_some_and(|plan| plan.one_replaced().is_some())
     }
 
-    /// For a seeded bug: removes the fencing counters from all masters, even counters that are ahead of the clock.
+    /// For a seeded bug: removes all fencing counters from all masters, even counters that are ahead of the clock.
     pub(super) fn forget_counters(&mut self) {
         for master in &mut self.masters {
             let now_us = master.micros(self.now);
@@ -174,12 +178,12 @@ impl World {
         }
     }
 
-    /// The step of a client in the replacement of masters.
+    /// The present step of a client in the replacement of masters.
     pub(crate) fn step_of(&self, client: usize) -> u8 {
         self.processes[client].step_now
     }
 
-    /// The sets of masters of which a client needs a majority.
+    /// The sets of masters of which a client needs a majority each. Called once for each hold that a client obtains.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;
         let coverage = &mut self.watch.coverage;
@@ -188,8 +192,8 @@ impl World {
         self.named_at(step).sets()
     }
 
-    /// Restarts a client with the masters of this step. For seeded bugs, the replaced master dies at the first call,
-    /// and may come back.
+    /// Restarts a client with the masters of this step. For the seeded bugs that replace masters without an operator:
+    /// at the first call the master that is replaced dies, and with one of these bugs it comes back later.
     pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
         let (now, plan) = (self.now, self.scenario.change.as_ref());
         if self.is_replacing()
@@ -214,14 +218,15 @@ impl World {
         self.kill_process(client, down);
     }
 
-    /// Whether the client of this connection uses the master only as a new master, in addition to the old masters.
+    /// Whether the client of this connection uses two sets of masters, and the master is only in the new set.
     pub(super) fn is_next_of(&self, conn: usize) -> bool {
         let conn = &self.conns[conn];
         let step = self.processes[self.links[conn.link].client].step_now;
         step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
     }
 
-    /// For a seeded bug: refuses the votes of a client that the master no longer admits, except votes on extensions.
+    /// For a seeded bug: returns the error reply to a vote for a client that the master does not admit. Extensions are
+    /// not refused.
     pub(super) fn refusal_but_of_extensions(
         &self,
         conn: usize,
@@ -236,8 +241,8 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
-    /// Whether a client may take its last lock: the operators are done, and the client has its final masters. If only
-    /// the operators are done, the client is reconfigured.
+    /// Whether a client may take its last lock: the operators are done, and the client is configured with masters that
+    /// admit it. If the operators are done and the masters do not admit the client, schedules its reconfiguration.
     pub(crate) fn may_lock(&mut self, client: usize) -> bool {
         let Some(plan) = &self.scenario.change else {
             return true;
@@ -250,8 +255,8 @@ impl World {
         self.arrived && may
     }
 
-    /// The administrator's check: restores lost generation markers. It begins when the faults have healed, and is
-    /// repeated, because masters may come back later.
+    /// The check of the simulated administrator: restores lost generation markers. The first check is at the end of the
+    /// faults. The check is repeated, because a master may come back after it.
     pub(super) fn look_after(&mut self) {
         let clients = self.processes.iter().enumerate();
         let clients = clients
@@ -266,8 +271,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Writes the generation markers by hand if no majority of the masters admits clients of this step any more.
-    /// Without a majority no client could restore the markers.
+    /// Writes the generation markers as an administrator would do by hand, if no majority of the masters admits clients
+    /// of this step. Clients can restore markers only if a majority still has them.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -292,7 +297,7 @@ impl World {
                 self.watch.coverage.mended += 1;
                 self.say(|| {
                     format!(
-                        "master {master}: the operator writes its generation marker by hand: {mark}"
+                        "master {master}: the administrator writes its generation marker by hand: {mark}"
                     )
                 });
                 self.raised(master);
@@ -333,12 +338,12 @@ impl World {
         }
     }
 
-    /// Called when an operator has reached the generation number at which the plan ends.
+    /// Called when an operator has reached the goal of the plan.
     pub(crate) fn change_done(&mut self) {
         self.arrived = true;
     }
 
-    /// Configures a client with the masters of its last step, and restarts it.
+    /// Configures a client with the masters of its last step in the plan, and restarts the client.
     pub(super) fn configure_last(&mut self, client: usize) {
         let steps = self.scenario.change.as_ref();
         let Some((_, last)) = steps.and_then(|plan| plan.steps.get(client).copied()) else {
@@ -362,8 +367,8 @@ impl World {
         self.looks.len() - 1
     }
 
-    /// Returns the error reply of a script that refuses its client because of the generation marker; `None` if it
-    /// votes.
+    /// Returns the error reply of a script that refuses its client because of the generation marker; `None` if the
+    /// script votes.
     pub(super) fn refusal_by_mark(&self, conn: usize, looks: usize) -> Option<String> {
         if looks == 0 || self.flaw == Some(Flaw::NextBesideOld) {
             return None;
@@ -376,7 +381,7 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {}\r\n", mark.unwrap_or("-")))
     }
 
-    /// Writes the generation marker as the reply to a client that connects.
+    /// Writes the reply to a client that reads the generation marker: the marker, or null if the master has none.
     pub(super) fn tell_mark(&self, conn: usize, out: &mut String) {
         let master = &self.masters[self.conns[conn].master];
         let silent = match self.flaw {
@@ -391,7 +396,8 @@ impl World {
         .expect("writing to a string cannot fail");
     }
 
-    /// Writes the reply to `PTTL` of the generation marker.
+    /// Writes the reply to the command `PTTL` for the generation marker, in milliseconds: -2 without a marker, -1 if
+    /// the marker does not expire.
     pub(super) fn tell_mark_left(&self, conn: usize, out: &mut String) {
         let master = &self.masters[self.conns[conn].master];
         let now_us = master.micros(self.now);
@@ -431,14 +437,15 @@ impl World {
         number_of(master.mark(master.micros(self.now)))
     }
 
-    /// Called when the generation marker of a master has been raised.
+    /// Called when the generation marker of a master has been raised or restored.
     pub(super) fn raised(&mut self, master: usize) {
         let number = self.mark_number(master);
         self.fallen[master] = self.fallen[master].filter(|(was, _)| *was > number);
         self.judge_marks();
     }
 
-    /// Called when a master is back. `was` is the generation number that its marker had before.
+    /// Called when a master has restarted. `was` is the number of its generation marker before the restart. Records the
+    /// master if its marker has a smaller number than before.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
         if self.flaw == Some(Flaw::MarkLostOnRestart) {
             let now_us = self.masters[master].micros(self.now);
@@ -453,18 +460,18 @@ impl World {
         }
         self.watch.coverage.fallen += 1;
         let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
-        // The clock on which `max_ttl` is measured may run up to 1 % fast or slow, as in all checkers.
+        // The clock on which `max_ttl` is measured may run up to 1 % fast.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
         self.reopened[master].get_or_insert(until);
         self.at(until, Event::Unguarded);
     }
 
-    /// Drops the promises if too many masters have lost their generation markers.
+    /// Drops the promises of the run if too many masters have lost their generation markers.
     ///
     /// Masters must keep their markers, or get them back before they vote again. If a majority admits clients again
-    /// that it had refused before, nothing is promised any more. A client of step 0 reads the marker only when it
-    /// connects. If it connected before the marker was restored, the master still votes for it afterwards.
+    /// that it had refused before, no promise holds. A client of step 0 reads the marker only when it connects. If it
+    /// has connected before the marker was restored, the master votes for it even after the marker was restored.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;
@@ -503,7 +510,7 @@ impl World {
         }
     }
 
-    /// Stops a master for good that is no longer used.
+    /// Stops for good a master that was replaced.
     pub(crate) fn retire(&mut self, index: usize) {
         if std::mem::replace(&mut self.masters[index].retired, true) {
             return;
@@ -523,11 +530,11 @@ mod tests {
     fn first_line_of_a_script_shows_whether_it_checks_the_generation_marker() {
         let line = "local mark = redis.call('GET', 'quorate:masters') if mark and mark ~= '0 aa' and mark ~= '1 bb' then \
                     return redis.error_reply('ERR x' .. (mark or '-')) end local MAX_TTL = 1";
-        let looks = Looks::read(line).expect("it looks");
+        let looks = Looks::read(line).expect("the line must check the marker");
         assert!(looks.lets_in(None) && looks.lets_in(Some("1 bb")));
         assert!(!looks.lets_in(Some("1 aa")));
         let next = line.replace("if mark and", "if true and");
-        let next = Looks::read(&next).expect("it looks");
+        let next = Looks::read(&next).expect("the line must check the marker");
         assert!(!next.lets_in(None));
         assert_eq!(Looks::read("local MAX_TTL = 1"), None);
     }

@@ -1,5 +1,5 @@
-//! One simulated master: the library's in-memory master, which has the semantics of the scripts, with a clock, a disk
-//! and a server process around it.
+//! One simulated Redis master. It consists of the library's in-memory master, which does the same as the Lua scripts,
+//! and a simulated clock, disk and server process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +27,11 @@ pub(crate) struct SimMaster {
     /// The reading of the master's clock when the server started, in microseconds.
     started_us: u64,
     pub(crate) stalled_until: u64,
-    /// The true time until which the master refuses all lock requests, and how it refuses them.
+    /// The true time until which the master refuses all lock requests, and how it refuses them; `None` if it has never
+    /// refused requests.
     pub(crate) refusing: Option<(u64, Refusal)>,
-    /// The true time until which the master has no memory for the lock of one resource, and this resource.
+    /// The true time until which the master has no memory for the lock on one resource, and this resource; `None` if it
+    /// has always had memory.
     pub(super) full: Option<(u64, usize)>,
     /// The loaded scripts (bit n is script n), by the index of the check of the generation marker that they contain.
     /// Index 0 is for scripts without a check.
@@ -72,8 +74,8 @@ impl SimMaster {
         self.clock.read(now) / 1_000_000 * 1_000
     }
 
-    /// The `uptime_in_seconds` that the server reports. As in a real server, both times are rounded down to seconds
-    /// first.
+    /// The `uptime_in_seconds` that the server reports. As in a real server, the present time and the start time are
+    /// rounded down to seconds before they are subtracted.
     pub(crate) fn uptime(&self, now: u64) -> u64 {
         (self.micros(now) / 1_000_000).saturating_sub(self.started_us / 1_000_000)
     }
@@ -84,14 +86,15 @@ impl SimMaster {
         }
     }
 
-    /// Returns the note next to a lock, and the expiry of the note in microseconds on the master's clock.
+    /// Returns the note that the master stores next to a lock, and the expiry of the note in microseconds on the
+    /// master's clock; `None` if there is no note.
     pub(super) fn note(&self, now_us: u64, key: &[u8]) -> Option<(Vec<u8>, u64)> {
         let key = [b"quorate:note:", key].concat();
         let peek = self.memory.peek(now_us, &key);
         Some((peek.holder?.to_vec(), peek.expires.unwrap_or(u64::MAX)))
     }
 
-    /// Returns the value of a lock key.
+    /// Returns the value of a lock key; `None` if there is no such key.
     pub(super) fn holder(&self, now_us: u64, key: &[u8]) -> Option<&[u8]> {
         self.memory.peek(now_us, key).holder
     }
@@ -100,15 +103,15 @@ impl SimMaster {
         self.memory.take_announced()
     }
 
-    /// Records the state of one lock after a message that may concern several locks.
+    /// Records and returns the state of one lock after a message about the value under this lock.
     pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
         let seen = self.look(now_us, key);
         self.seen[resource_of(key)] = seen;
         seen
     }
 
-    /// Records the state of all locks after a change that no message made, such as a clock jump. If a clock is set
-    /// back, keys that had expired stay away.
+    /// Records the state of all locks after a change that no message has made, such as a clock jump. Keys that have
+    /// expired do not come back if the clock is set back later.
     pub(super) fn look_at_all(&mut self, now: u64) {
         for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
@@ -126,7 +129,7 @@ impl SimMaster {
         }
     }
 
-    /// Returns the holds that share a lock, by the lock key.
+    /// Returns the holds that share the lock with this key.
     fn members(&self, key: &[u8]) -> Vec<Member> {
         let member = |(value, until_ms): &([u8; 32], u64)| Member {
             value: *value,
@@ -209,25 +212,26 @@ impl SimMaster {
     }
 }
 
-/// Returns the memory of a server process in this run.
+/// Returns `memory` as the memory of a server process with the run id of this run.
 fn started(index: usize, run: u32, mut memory: Master) -> Master {
     memory.set_run(ServerRun::new(run_id(index, run)));
     memory
 }
 
-/// Returns the run id of a server, made from the master's number and its number of restarts.
+/// Returns the run id of a server process: the number of the master and the number of its restarts.
 pub(super) fn run_id(index: usize, run: u32) -> String {
     format!("{index}.{run}")
 }
 
-/// Returns a lock value as it is, or the marker of readers or of an owner padded with zeros to 32 bytes.
+/// Returns the value in a lock key, padded with zeros to 32 bytes. A lock value has 32 bytes; the marker of readers or
+/// of an owner is shorter.
 fn padded(holder: &[u8]) -> Option<[u8; 32]> {
     let mut whole = [0; 32];
     whole.get_mut(..holder.len())?.copy_from_slice(holder);
     Some(whole)
 }
 
-/// Formats the value in a lock key for traces.
+/// Formats the value in a lock key for traces: the beginning of a lock value, or the marker of readers or of an owner.
 fn stands_as(holder: &[u8; 32]) -> String {
     let end = holder.iter().position(|byte| *byte == 0);
     match end {
@@ -251,7 +255,7 @@ fn plain(answer: &Result<Answer, Fault>) -> String {
     }
 }
 
-/// Returns each key of the lock that an item extends.
+/// Returns each key of the lock that an item extends, together with the claim of the lock.
 fn keys_of(item: &ExtendItem) -> impl Iterator<Item = (&Arc<Claim>, &Arc<[u8]>)> {
     item.claim.keys().map(|key| (&item.claim, key))
 }
@@ -268,7 +272,7 @@ fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
 
 impl World {
     /// Lets a master execute a request, and reports the request to the checkers. `live` is true if the request came
-    /// over a connection to the current run of the server process.
+    /// over a connection to the current run of the server process, and false for a delayed second copy of a request.
     pub(super) fn apply(
         &mut self,
         index: usize,
@@ -350,7 +354,8 @@ impl World {
         answer
     }
 
-    /// Handles what follows from a request: reports a waiter that has left its queue, and sends wake-ups.
+    /// Does the work that follows the execution of a request: reports a waiter that has left its queue, and sends
+    /// wake-ups.
     fn behind(&mut self, index: usize, request: &Request) {
         let now = self.now;
         let published = self.masters[index].memory.take_published();
@@ -419,7 +424,7 @@ impl World {
         self.show_note(master, key);
     }
 
-    /// Force-releases a lock on all Redis masters that are up.
+    /// Force-releases the lock on a resource, on all Redis masters that are up.
     pub(super) fn break_lock(&mut self, resource: u8) {
         self.watch.coverage.breaks += 1;
         let key: Arc<[u8]> = name(resource).as_bytes().into();
@@ -440,7 +445,7 @@ impl World {
         }
     }
 
-    /// Returns the uptime that a master reports.
+    /// Returns the uptime that a master reports, in seconds.
     pub(super) fn uptime(&self, index: usize) -> u64 {
         let ahead = if self.flaw == Some(Flaw::UptimeAhead) {
             2
@@ -497,9 +502,8 @@ impl World {
             master.started_us = master.micros(now);
         }
         let kept = master.keeps;
-        self.say(|| format!("master {index} restarts, its disk keeps: {kept:?}"));
-        // A full disk keeps the counters, so the master has forgotten nothing. The checkers must see the restart
-        // anyway.
+        self.say(|| format!("master {index} restarts, and its disk has kept: {kept:?}"));
+        // A master whose disk keeps everything has forgotten nothing. The checkers must see its restart anyway.
         let forgot = kept != Disk::Always;
         self.watch.fact(
             now,

@@ -1,6 +1,7 @@
 //! The simulated world: one queue of events, the masters, the connections and the client processes.
 //!
-//! The scenario and its seed decide everything. The world must be unlocked whenever the library is called.
+//! The scenario and its seed decide everything that happens in the world. The mutex of the world must be unlocked
+//! whenever the library is called, because the library calls back into the world.
 
 mod asked;
 mod deletion;
@@ -62,7 +63,7 @@ pub(crate) struct Shared {
     now: AtomicU64,
     /// Whether a task is being polled. Only a task that is being polled may be preempted when it reads a clock.
     polled: AtomicBool,
-    /// The tasks that have been woken. They are not part of the world, so a wake-up does not lock the world.
+    /// The tasks that have been woken. This list is not part of the world, so that a wake-up need not lock the world.
     pub(crate) ready: Arc<Mutex<VecDeque<usize>>>,
     world: Mutex<World>,
 }
@@ -93,7 +94,7 @@ impl Shared {
         self.polled.swap(polls, Ordering::Relaxed)
     }
 
-    /// Updates the checkers' view of all holds of a process.
+    /// Reads the state of all holds of a client process, and runs the checkers.
     pub(crate) fn after(&self, client: usize) {
         let mut world = self.world();
         let now = world.now;
@@ -102,16 +103,17 @@ impl Shared {
 
     /// Advances the time by `moment`, because reading a clock takes time. Returns the new true time.
     pub(crate) fn look(&self, moment: u64) -> u64 {
-        // A simulation run has one thread, so a load and a store need not be one atomic operation, here and below.
+        // A simulation run has one thread, so the load and the store need not be one atomic operation.
         let now = self.now() + moment;
         self.now.store(now, Ordering::Relaxed);
         now
     }
 
-    /// Preempts the task that is being polled for `lasts` nanoseconds. During the preemption, masters, network and
+    /// Preempts, for `lasts` nanoseconds, the task that is being polled. During the preemption, masters, network and
     /// drivers continue, and other tasks wait. The preemption ends early at an event that the executor must handle.
     pub(crate) fn preempt(&self, lasts: u64) {
-        // Drivers deliver answers within an event, in which no task may be preempted.
+        // The library also reads the clock while a driver delivers answers. This happens in an event, when no task is
+        // polled, so no task is preempted.
         if !self.polled.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -147,13 +149,13 @@ impl Shared {
     }
 
     /// Handles the next event at its time, and runs the checkers. Unlocks the world before it calls the library.
-    /// Returns `None` if no event is due until `deadline`.
+    /// Returns the event; `None` if no event is due until `deadline`.
     pub(crate) fn happen(&self, mut world: MutexGuard<'_, World>, deadline: u64) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
         if next.at > deadline {
             return None;
         }
-        // An event that became due while a task read a clock happens a little late.
+        // Reading a clock takes time, so the event may have been due a little earlier.
         world.now = next.at.max(self.now());
         self.now.store(world.now, Ordering::Relaxed);
         let todo = world.happen(next.event);
@@ -174,7 +176,7 @@ impl Shared {
         Some(next.event)
     }
 
-    /// Takes the contents out of the world at the end of a run, to break reference cycles.
+    /// Empties the world at the end of a run, to break reference cycles.
     pub(crate) fn demolish(&self) {
         let mut world = self.world();
         let links = std::mem::take(&mut world.links);
@@ -191,7 +193,8 @@ impl Shared {
     }
 }
 
-/// The rest of the work for an event, which must be done while the world is unlocked.
+/// The part of an event's work that must be done while the world is unlocked: wake a task, call a driver, or send a
+/// force-release.
 enum Todo {
     Wake(Waker),
     Step(usize, Call),
@@ -202,7 +205,7 @@ enum Todo {
 pub(crate) struct Process {
     pub(crate) clock: Clock,
     pub(crate) wall_us: Arc<AtomicI64>,
-    /// The number of starts of the process.
+    /// The number of times that the process has started.
     pub(crate) life: u32,
     pub(crate) paused_until: u64,
     /// The events that arrived while the process was paused.
@@ -215,11 +218,11 @@ pub(crate) struct Process {
     pub(crate) tasks: u8,
     pub(crate) done: bool,
     pub(crate) killed: bool,
-    /// The attempt of the process that began last.
+    /// The attempt that the process has begun last.
     attempt: Option<Arc<Claim>>,
     /// When the process sent its first request over its present connections; `None` if it has not sent one.
     pub(crate) first_request: Option<u64>,
-    /// The step in the replacement of masters that the process takes over at its next start.
+    /// The step in the replacement of masters that the process will have after its next start.
     next_step: u8,
     /// The step in the replacement of masters at which the process is now.
     step_now: u8,
@@ -237,7 +240,8 @@ struct Stray {
     run: u32,
     /// The connection on which the first copy of the message was sent.
     conn: usize,
-    /// The check of the generation marker that the script of the message makes; zero if it makes none.
+    /// The index of the check of the generation marker that the script of the message contains; zero if it contains
+    /// none.
     looks: usize,
     request: Request,
 }
@@ -259,13 +263,14 @@ pub(crate) struct World {
     store_disks: Vec<Records>,
     sessions: Vec<Session>,
     asked: Vec<Option<Asked>>,
-    /// For a seeded bug: the sessions that were abandoned and will be used again.
+    /// For a seeded bug: the abandoned sessions that clients will use again.
     pool: Vec<usize>,
     /// The lock values that a store has reported as released, each with the store's number.
     released: HashSet<(usize, [u8; 32])>,
     /// The waiters that have left the queues of a store, each with the store's number.
     left: HashSet<(usize, Arc<str>)>,
-    /// The connections to stores through which the simulation can force-release locks, one for each client and store.
+    /// The clients' connections to stores, one for each client and store. The simulation sends force-releases through
+    /// them.
     breakers: Vec<Breaker>,
     pub(crate) links: Vec<Link>,
     conns: Vec<Conn>,
@@ -273,25 +278,25 @@ pub(crate) struct World {
     pub(crate) timers: Vec<TimerSlot>,
     pub(crate) free_timers: Vec<u32>,
     strays: Vec<Option<Stray>>,
-    /// The orders of operators.
+    /// All orders that operators have sent, by index.
     orders: Vec<Order>,
-    /// Whether an operator has reached the generation number at which the plan ends.
+    /// Whether an operator has reached the goal of the plan. Always true without operators.
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master that came back with an older generation marker: the generation number before the restart, and
-    /// the true time until which the restart guard keeps the master from voting.
+    /// For each master that has come back with an older generation marker, and has not got the newer marker back: the
+    /// number before the restart, and the true time until which the restart guard keeps the master from voting.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For each master that ever came back with an older generation marker: the true time until which the restart guard
-    /// kept the master from voting after the first such restart.
+    /// For each master that has ever come back with an older generation marker: the true time until which the restart
+    /// guard keeps the master from voting after the first of these restarts.
     reopened: Vec<Option<u64>>,
-    /// For seeded bugs: the time at which a master died that is then replaced without an operator.
+    /// For the seeded bugs that replace masters without an operator: the true time at which the master died.
     died: Option<u64>,
     /// For a seeded bug: the fencing counters of each master that were read too early, before the old masters were
     /// closed.
     counted: Vec<Option<Vec<orders::Counter>>>,
-    /// For a seeded bug: whether an operator is removing a lost value. The operator then takes the lock of that value,
-    /// although it copies values without their locks.
+    /// For a seeded bug in which an operator copies values without taking their locks: whether the operator is removing
+    /// a lost value. It takes the lock for the removal.
     pub(crate) is_dropping: bool,
     /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
@@ -369,26 +374,26 @@ impl World {
         world
     }
 
-    /// Adds an event to the queue.
+    /// Schedules an event at the true time `at`.
     pub(crate) fn at(&mut self, at: u64, event: Event) {
         self.seq += 1;
         let seq = self.seq;
         self.events.push(Reverse(Scheduled { at, seq, event }));
     }
 
-    /// Whether the faults have healed.
+    /// Whether the faults have ended.
     pub(crate) fn healed(&self) -> bool {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether tasks are no longer preempted. In a run with stores, preemption ends when the faults have healed,
-    /// because the driver of a store reads the clock very often.
+    /// Whether tasks are not preempted at this time. In a run with stores, preemption stops when the faults end,
+    /// because the driver for stores reads the clock very often.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }
 
-    /// Returns the client that receives an event; `None` if no client receives it. The event waits while the client's
-    /// process is paused.
+    /// Returns the client whose process receives an event; `None` if no client process receives it. While the process
+    /// is paused, the event waits.
     fn owner(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Timer { client, .. } => Some(usize::from(*client)),
@@ -463,7 +468,7 @@ impl World {
         None
     }
 
-    /// Adds a line to the trace, if the run has one.
+    /// Adds a line to the trace, if the run has a trace.
     pub(crate) fn say(&mut self, line: impl FnOnce() -> String) {
         let now = self.now;
         self.watch.say(now, line);

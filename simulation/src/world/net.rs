@@ -1,5 +1,5 @@
-//! Connections: two streams of bytes, one in each direction. Bytes stay in order, but may be split anywhere, delayed,
-//! or cut in the middle of a message.
+//! Connections between clients and Redis masters. A connection is two streams of bytes, one in each direction. The
+//! bytes stay in order, but may be split into packets anywhere, be delayed, or end in the middle of a message.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::scenario::{FaultKind, Scenario};
 pub(super) struct Conn {
     pub(super) link: usize,
     pub(super) master: usize,
-    /// The run of the server process that accepted the connection.
+    /// The number of the server process's run in which the connection was accepted.
     pub(super) run: u32,
     state: State,
     /// Whether the client still has the connection.
@@ -22,10 +22,9 @@ pub(super) struct Conn {
     pub(super) server: bool,
     /// Whether the connection is broken in the network. Bytes that the client sends on a broken connection are lost.
     broken: bool,
-    /// The bytes in flight to the server, one piece for each packet. Each arrival takes the first piece, so the order
-    /// is kept.
+    /// The bytes in flight to the server, packet by packet. Each arrival takes the first packet, so the order is kept.
     to: VecDeque<Vec<u8>>,
-    /// The bytes in flight to the client, in the same form.
+    /// The bytes in flight to the client, packet by packet.
     from: VecDeque<Vec<u8>>,
     /// The arrival time of the last packet that was sent to the server.
     last_to: u64,
@@ -43,7 +42,8 @@ pub(super) struct Conn {
     pub(super) garbled: bool,
     /// The name that the client has given to the connection.
     pub(super) name: String,
-    /// Whether an operator has closed the connection at the server. The server executes no later command from it.
+    /// Whether an operator has closed the connection at the server. The server then executes no further command from
+    /// this connection.
     pub(super) ended: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Way {
     From,
 }
 
-/// The way of one packet through the network.
+/// The path of one packet through the network.
 pub(super) struct Trip {
     pub(super) client: usize,
     pub(super) master: usize,
@@ -70,8 +70,8 @@ pub(super) struct Trip {
 }
 
 impl Trip {
-    /// Draws the time of arrival. A lost packet is sent again. A packet that meets a partition arrives after the
-    /// partition's end.
+    /// Draws the true time at which the packet arrives. Each loss delays it, because the packet is sent again; `lost`
+    /// counts the losses. A packet that meets a partition arrives after the end of the partition.
     pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
         let net = scenario.net;
         let takes = net.delay + rng.below(net.jitter + 1);
@@ -89,7 +89,8 @@ impl Trip {
         at
     }
 
-    /// Returns the end of the partition that the packet meets; `None` if it meets none.
+    /// Returns the end of a partition in which a packet that is sent at `now` would arrive at `at`; `None` if there is
+    /// none.
     fn cut_until(&self, scenario: &Scenario, now: u64, at: u64) -> Option<u64> {
         scenario.faults.iter().find_map(|fault| match fault.kind {
             FaultKind::Partition {
@@ -117,7 +118,8 @@ impl Conn {
 }
 
 impl World {
-    /// Draws the arrival time of a packet that is sent now. It is later than the arrival times of all earlier packets.
+    /// Draws the arrival time of a packet that is sent now. It is later than the arrival times of all earlier packets
+    /// of the connection in the same direction.
     fn travel(&mut self, conn: usize, way: Way) -> u64 {
         let (link, master) = (self.conns[conn].link, self.conns[conn].master);
         let trip = Trip {
@@ -201,7 +203,7 @@ impl World {
         Some(Call::Dialed)
     }
 
-    /// Sends bytes to the master, in one piece or several.
+    /// Sends bytes to the master, in one packet or several. Then the connection may break.
     pub(super) fn say_to_master(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && !self.conns[conn].broken {
@@ -219,8 +221,8 @@ impl World {
         }
     }
 
-    /// Sends bytes to the client. Nothing is sent on a broken connection: earlier bytes may be lost, and the client
-    /// would then read a stream with a gap.
+    /// Sends bytes to the client. Sends nothing on a broken connection: earlier bytes may be lost, so the client would
+    /// read a stream with a gap.
     pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && self.conns[conn].is_heard() && !self.conns[conn].broken {
@@ -248,7 +250,7 @@ impl World {
         }
     }
 
-    /// The first piece of the bytes in flight reaches the server.
+    /// The first packet of the bytes in flight reaches the server.
     pub(super) fn arrive(&mut self, conn: usize) {
         let stalled_until = self.masters[self.conns[conn].master].stalled_until;
         if stalled_until > self.now && self.conns[conn].server {
@@ -270,7 +272,7 @@ impl World {
         }
     }
 
-    /// The first piece of the bytes in flight reaches the client.
+    /// The first packet of the bytes in flight reaches the client.
     pub(super) fn receive(&mut self, conn: usize) -> Option<(usize, Call)> {
         let open = &mut self.conns[conn];
         let piece = open.from.pop_front()?;
@@ -285,7 +287,7 @@ impl World {
             .then_some((ended.link, Call::Cut("connection closed")))
     }
 
-    /// The client closes its connection. The server may still receive the first part of the bytes in flight.
+    /// The client closes the connection of a link. The server may still receive the first packets in flight.
     pub(super) fn close(&mut self, index: usize) {
         let Some(conn) = self.links[index].conn.take() else {
             return;
@@ -297,7 +299,7 @@ impl World {
         self.strand(conn);
     }
 
-    /// Drops the bytes in flight to the server. Sometimes the first part of them still arrives.
+    /// Drops the packets in flight to the server. Sometimes the first of them still arrive.
     fn strand(&mut self, conn: usize) {
         let ppm = self.scenario.net.leftover_ppm;
         let under_way = self.conns[conn].to.len();
@@ -316,7 +318,7 @@ impl World {
     }
 
     /// Breaks a connection in the network, possibly in the middle of a message. If the server is `alive`, it may still
-    /// receive the first part of the bytes in flight.
+    /// receive the first packets in flight.
     pub(super) fn cut(&mut self, conn: usize, alive: bool) {
         if !self.conns[conn].is_heard() || self.conns[conn].broken {
             return;
@@ -354,7 +356,7 @@ impl World {
         }
     }
 
-    /// The server closes a connection. It never reads the bytes in flight to it.
+    /// The server closes a connection, and never reads the bytes in flight on it.
     pub(super) fn hang_up(&mut self, conn: usize) {
         let heard = self.conns[conn].is_heard();
         let open = &mut self.conns[conn];

@@ -1,5 +1,5 @@
-//! Decodes and encodes the requests about notes, observers and announcements of leaders, as the driver writes and reads
-//! them.
+//! Decodes the requests about notes and elections that the driver writes, and encodes the replies and announcements
+//! that it reads.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(super) fn looked(key: &[u8]) -> Request {
     Request::Look { key: key.into() }
 }
 
-/// Writes the reply to NOTE.
+/// Writes the reply to NOTE: one digit for each note, `1` if it was written.
 pub(super) fn written(each: &[bool], out: &mut String) -> std::fmt::Result {
     let digit = |written: &bool| if *written { '1' } else { '0' };
     let digits: String = each.iter().map(digit).collect();
@@ -59,7 +59,7 @@ pub(super) fn bulk(words: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
     }
 }
 
-/// Writes the reply to LOOK, with the current note.
+/// Writes the reply to LOOK: the state of a lock, with the present note if there is one.
 fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
     let words = 5 + usize::from(note.is_some());
     write!(out, "*{words}\r\n")?;
@@ -97,7 +97,7 @@ pub(super) fn is_of_leaders(channel: &[u8]) -> bool {
 }
 
 impl World {
-    /// Lets a master write notes, and reports them to the checkers.
+    /// Lets a master write notes, reports the notes to the checkers, and sends the announcements of new leaders.
     pub(super) fn apply_notes(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
         let Request::Note { items } = request else {
             return Err(Fault::Server("no notes".into()));
@@ -123,7 +123,7 @@ impl World {
         answer
     }
 
-    /// Writes the reply to LOOK.
+    /// Lets a master execute LOOK, and writes the reply.
     pub(super) fn look_at(&mut self, index: usize, request: &Request, out: &mut String) {
         let Request::Look { key } = request else {
             return;
@@ -140,7 +140,8 @@ impl World {
         state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
     }
 
-    /// Returns the present holder's note, which a refusal contains.
+    /// Returns the note of the present holder, which the master adds to a refusal; `None` if the answer is no refusal,
+    /// or if there is no note.
     pub(super) fn note_of_refusal(
         &self,
         index: usize,
@@ -165,7 +166,7 @@ impl World {
         Some(note)
     }
 
-    /// Reports the note next to a lock to the checkers.
+    /// Reports to the checkers the note that a master stores next to a lock, or that there is none.
     pub(super) fn show_note(&mut self, index: usize, key: &[u8]) {
         if !self.watch.has_notes {
             return;

@@ -21,14 +21,15 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The TTL of a fencing counter, if its number is not ahead of the master's clock. (If it is ahead, the TTL is longer
-/// by the difference.)
+/// The TTL of a fencing counter whose number is not ahead of the master's clock. (If the number is ahead, the TTL is
+/// longer by the difference.)
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the generation marker if it is lower. The flag says whether a missing marker is known to be a loss.
+    /// Raise the generation marker to this number, with this fingerprint of the masters, if the present number is
+    /// lower. The flag is true if other masters show that this master has lost its marker.
     Raise(u64, Arc<str>, bool),
     /// List the connections of clients.
     Clients,
@@ -38,7 +39,7 @@ pub(crate) enum Word {
     Counters(Duration),
     /// List the locks under which values are stored.
     Values,
-    /// Raise these fencing counters if they are lower. Leave out locks that an owner holds.
+    /// Raise fencing counters to these numbers if they are lower. Omit locks that an owner holds.
     Carry(Arc<[Counter]>),
     /// Report the state of the master.
     Look,
@@ -67,7 +68,7 @@ pub(crate) enum Heard {
 pub(super) struct Order {
     pub(super) client: usize,
     master: usize,
-    /// The run of the server process to which the operator is connected; `None` for a new connection.
+    /// The number of the server process's run to which the operator is connected; `None` for a new connection.
     run: Option<u32>,
     word: Word,
     heard: Option<(Heard, u32)>,
@@ -76,7 +77,8 @@ pub(super) struct Order {
 }
 
 impl Shared {
-    /// Sends an order to a master over a connection to this run of the server process, and waits for the reply.
+    /// Sends an order to a master over a connection to this run of the server process (`None` for a new connection),
+    /// and waits for the reply. Returns the reply and the run in which the order was executed.
     pub(crate) async fn say_order(
         &self,
         client: usize,
@@ -133,7 +135,7 @@ impl World {
         trip.ends(&self.scenario, self.now, &mut self.rng, lost)
     }
 
-    /// An order reaches its master, which executes it.
+    /// An order reaches its master. The master executes it and sends the reply.
     pub(super) fn ordered(&mut self, index: usize) {
         let Order {
             client,
@@ -238,7 +240,9 @@ impl World {
             _ => coverage.finished += 1,
         }
         self.masters[index].set_mark(now_us, &raised, lifetime);
-        self.say(|| format!("master {index}: the number of its generation marker is now {number}"));
+        self.say(|| {
+            format!("master {index}: its generation marker is raised to the number {number}")
+        });
         self.happened(Happening::Change);
         self.raised(index);
         if self.flaw == Some(Flaw::MarkLostOnRestart) && number % 4 == 2 {
@@ -257,7 +261,7 @@ impl World {
         }
     }
 
-    /// Returns the list of connections as a server reports it.
+    /// Returns the list of connections in the form in which a server reports it.
     fn client_list(&self, master: usize) -> String {
         let run = self.masters[master].run;
         let here = self.conns.iter().enumerate();
@@ -286,8 +290,8 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// For a seeded bug: whether this is the old master with the smallest counters. The operator then reads only its
-    /// counters.
+    /// For a seeded bug in which the operator reads the fencing counters of only one old master: whether it reads them
+    /// on this master, the one with the smallest counters.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {
             let counters = self.counters_of(master, DAY);
@@ -297,7 +301,7 @@ impl World {
         old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
     }
 
-    /// Returns the locks under which a master stores values.
+    /// Returns the keys of the locks under which a master stores values.
     fn values_of(&self, master: usize) -> Vec<Vec<u8>> {
         let master = &self.masters[master];
         let now_us = master.micros(self.now);

@@ -1,4 +1,4 @@
-//! Decodes the requests of the scripts for semaphores, as the driver writes them.
+//! Decodes the requests for semaphores, as the driver writes them for the scripts.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The records of a simulated store. The version numbers of a record never repeat.
+//! The records of a simulated store. The version numbers of a record never repeat, except with a seeded bug.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use crate::seeded_bugs::Flaw;
 
-/// The number of states that are kept of each record. A follower can therefore lag by at most this many changes.
+/// The number of states that are kept of each record. So a follower returns a state that is at most three changes old.
 const KEPT: usize = 4;
 
 /// For a seeded bug: the number of changes after which version numbers repeat.
@@ -22,7 +22,7 @@ struct State {
     writer: usize,
 }
 
-/// The last states of a record. The last one in the list is current.
+/// The newest states of a record, oldest first. The last state in the list is the current state.
 #[derive(Clone, Default)]
 struct Past {
     states: Vec<State>,
@@ -31,7 +31,8 @@ struct Past {
 }
 
 impl Past {
-    /// Returns the state that the record had after the change with this number, or the oldest state that is kept.
+    /// Returns the state that the record had after the change with this number, or the oldest kept state if older
+    /// states were dropped; `None` if the record did not exist then.
     fn at(&self, number: u64) -> Option<&State> {
         let found = self.states.iter().rev().find(|one| one.number <= number);
         found.or_else(|| self.states.first().filter(|_| self.cut))
@@ -69,7 +70,7 @@ impl Records {
         })
     }
 
-    /// Returns a page of the records, in the order of their names.
+    /// Returns up to `count` records in the order of their names, from the record with the index `from` on.
     pub(super) fn page(&self, from: u64, count: u32) -> Vec<NamedRecord> {
         let named = |(name, past): (&Vec<u8>, &Past)| (name.clone(), past.last());
         let all = self.all.iter().map(named);
@@ -110,7 +111,7 @@ impl Records {
         Committed::Done(versions)
     }
 
-    /// Removes the record with this name if it has this version.
+    /// Removes the record with this name if its current version is `version`.
     pub(super) fn remove(&mut self, name: &[u8], version: u64) {
         if version > 0 && self.get(name).version == version {
             self.last += 1;

@@ -1,4 +1,4 @@
-//! Decodes and encodes requests about values under locks, as the driver writes and reads them.
+//! Decodes the requests about values under locks that the driver writes, and encodes the replies that it reads.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,8 +11,7 @@ use super::words::{number, text, token};
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
-/// The lock value in every decoded request about a value. Commands about values carry only the fencing token and no
-/// lock value.
+/// The lock value in every decoded WRITE. The command WRITE carries only the fencing token and no lock value.
 const NOBODY: [u8; 32] = [b'0'; 32];
 
 fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
@@ -30,7 +29,7 @@ pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of the script WRITE. The server itself adds the id of its run.
+/// Decodes the arguments of the script WRITE.
 pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [agreed, run, bytes @ ..] = args else {
         return None;
@@ -54,7 +53,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // Clients only check whether the value was written in this run of the server process, so any other run id will do.
+    // Clients only check whether the run id is that of this run of the server process, so any other text will do.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -65,7 +64,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
 }
 
 impl World {
-    /// Lets a master read or write a value, and reports it to the checkers.
+    /// Lets a master read or write the value under a lock, and reports the request and the answer to the checkers.
     pub(super) fn apply_value(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
         let (Request::Read { claim, .. } | Request::Write { claim, .. }) = request else {
             return Err(Fault::Server(
@@ -94,7 +93,7 @@ impl World {
         answer
     }
 
-    /// For a seeded bug: returns the oldest value that any other master has for this lock.
+    /// For a seeded bug: returns the value with the smallest fencing token that any master stores for this lock.
     pub(super) fn shown_elsewhere(&self, key: &[u8]) -> Option<StoredValue> {
         let shown = (0..self.masters.len()).filter_map(|master| self.stored_on(master, key));
         let oldest = shown.min_by_key(|stored| stored.number);
@@ -104,7 +103,7 @@ impl World {
         })
     }
 
-    /// The value that a master has for this lock.
+    /// The value that a master stores for this lock; `None` if it stores none.
     fn stored_on(&self, master: usize, key: &[u8]) -> Option<StoredValue> {
         let master = &self.masters[master];
         let key = [b"quorate:value:", key].concat();

@@ -14,7 +14,7 @@ use super::{Event, Stray, World, many, marks, notes, register};
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
 
-/// Parses one command into its words. Returns the words and the length of the command in bytes.
+/// Parses the first command in `bytes`. Returns its words and its length in bytes; `None` if the command is incomplete.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     let number = |at: usize| -> Option<(usize, usize)> {
         let line = bytes.get(at + 1..)?;
@@ -32,7 +32,7 @@ fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     (at <= bytes.len()).then_some((words, at))
 }
 
-/// Formats the free slots of a semaphore: one digit for each slot, `1` if the slot is free.
+/// Formats the free slots of a semaphore (bit n of `free` is slot n): one digit for each slot, `1` if the slot is free.
 fn slots(free: u64, permits: u8) -> String {
     let digit = |slot| if free >> slot & 1 == 1 { '1' } else { '0' };
     (0..permits).map(digit).collect()
@@ -65,7 +65,7 @@ fn extended(said: &[Extended], out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// Writes the reply to a request. A refusal contains the present holder's note.
+/// Writes the reply to a request. `note` is the note of the present holder, which a refusal contains.
 fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>, out: &mut String) {
     let left = |ttl: Option<Duration>| ttl.map_or(-1, |ttl| ttl.as_millis() as i64);
     let written = match (request, answer) {
@@ -88,8 +88,8 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
-                    // The reply to a claim on several keys also names a key that is not free. No client reads that
-                    // name, so it is fixed here.
+                    // The reply to a claim on several keys also contains the index of a key that is not free. No client
+                    // reads this index, so it is always 1 here.
                     let (words, way) = match claim.group() {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),
@@ -121,7 +121,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
 }
 
 impl World {
-    /// Reads and executes all complete commands.
+    /// Executes all complete commands that the server has received on a connection, and sends the replies.
     pub(super) fn serve(&mut self, conn: usize) {
         let mut unread = std::mem::take(&mut self.conns[conn].unread);
         let mut at = 0;
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// Executes a script.
+    /// Executes a command that carries lock requests: a script, `SET` or `DELIFEQ`.
     fn scripted(&mut self, conn: usize, words: &[&[u8]], out: &mut String) {
         let master = self.conns[conn].master;
         let now = self.now;
@@ -302,8 +302,8 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// Returns the index of the check of the generation marker that a script makes; zero if it makes none. Returns the
-    /// error reply if the script is not loaded, or if it refuses its client.
+    /// Returns the index of the check of the generation marker that a script makes; zero if it makes none. Returns an
+    /// error reply if the script is not loaded, or if it refuses its client because of the marker.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -323,8 +323,8 @@ impl World {
         Err(refusal)
     }
 
-    /// Executes a request and returns the answer. For seeded bugs, falsifies some answers to clients that use the old
-    /// and the new masters, and to operators.
+    /// Executes a request and returns the answer. For seeded bugs, falsifies some answers to operators, and to clients
+    /// with two sets of masters.
     fn answer_to(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
         let wrong = self.flaw.filter(|flaw| flaw.is_of_changes());
         let wrong = wrong.filter(|_| self.is_next_of(conn));
@@ -354,7 +354,7 @@ impl World {
         answer
     }
 
-    /// Closes a connection by its id. Returns true if it existed.
+    /// Closes the connection with this id at the server. Returns true if there was such a connection.
     pub(super) fn kill_connection(&mut self, master: usize, id: u64) -> bool {
         let conn = (id as usize).wrapping_sub(1);
         let run = self.masters[master].run;
@@ -369,8 +369,8 @@ impl World {
         there
     }
 
-    /// Sends a wake-up from a master to a process, if the process is subscribed. The wake-up uses the subscriber's
-    /// connection and arrives after earlier replies.
+    /// Sends a wake-up from a master to a process, if a connection of the process is subscribed to wake-ups. On this
+    /// connection, the wake-up arrives after earlier replies.
     pub(super) fn publish(&mut self, master: usize, process: &str, key: &[u8]) {
         if self.flaw == Some(Flaw::NobodyWoken) {
             return;
@@ -404,7 +404,7 @@ impl World {
         self.at(at, Event::Stray(index));
     }
 
-    /// A master executes the second copy of a message.
+    /// A master executes the delayed second copy of a message.
     pub(super) fn stray(&mut self, index: usize) {
         let Some(stray) = &self.strays[index] else {
             return;
@@ -415,13 +415,14 @@ impl World {
             self.at(at, Event::Stray(index as u32));
             return;
         }
-        // The copy is lost if the server process that should have read it has ended.
+        // The copy is lost if the server is down or has restarted since the first copy, or if an operator has closed
+        // the connection.
         let readable = master.up && master.run == stray.run && !self.conns[stray.conn].ended;
         let refused = self.refusal_by_mark(stray.conn, stray.looks).is_some();
         let readable = readable && !refused;
         if let Some(stray) = self.strays[index].take().filter(|_| readable) {
             let master = stray.master;
-            self.say(|| format!("master {master}: a message arrives late"));
+            self.say(|| format!("master {master}: the second copy of a message arrives"));
             let _unheard = self.apply(master, &stray.request, false);
         }
     }
@@ -435,7 +436,7 @@ mod tests {
     fn simulated_server_parses_a_command_only_when_it_is_complete() {
         let bytes = b"*2\r\n$3\r\nSET\r\n$1\r\na\r\n*1\r\n";
         for cut in 0..20 {
-            assert_eq!(command(&bytes[..cut]), None, "{cut}");
+            assert_eq!(command(&bytes[..cut]), None, "{cut} bytes of 20");
         }
         assert_eq!(command(bytes), Some((vec![&b"SET"[..], b"a"], 20)));
     }

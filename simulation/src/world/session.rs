@@ -1,5 +1,5 @@
-//! Sessions of stores. Each request is in flight to the server, at the server, or answered. A request that the client
-//! no longer waits for may still be executed, long after later requests.
+//! Sessions of clients with stores. Each request is in flight to the server, waits at the server, or is answered. The
+//! server may execute a request after the client has abandoned its session, even after the requests of later sessions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,18 +38,19 @@ pub(crate) enum Said {
     Removed,
 }
 
-/// A request in flight or its answer.
+/// A request in a session, and its answer once the server has executed it.
 pub(crate) struct Asked {
     session: usize,
     question: Question,
-    /// Whether the request is lost on the way to the server.
+    /// Whether the request is lost before it reaches the server.
     void: bool,
     reached: bool,
-    /// Whether the request has waited at the server for other commits.
+    /// Whether the request has already waited at the server, as if for the commits of other sessions.
     waited: bool,
-    /// The reading of the server's clock before that wait, in microseconds, if the store has a clock.
+    /// The reading of the server's clock before the request waited for other commits, in microseconds. `None` if it did
+    /// not wait, or if the store has no clock.
     showed: Option<u64>,
-    /// How many of the request's commits the server executes, from the first one on.
+    /// The number of commits of the request that the server executes, from the first commit on.
     upto: usize,
     answer: Option<Result<Said, Fault>>,
     /// Whether the answer has reached the client.
@@ -77,11 +78,11 @@ pub(crate) struct Session {
     /// The requests whose answers the client has not read yet, oldest first.
     unread: VecDeque<usize>,
     waker: Option<Waker>,
-    /// The process whose wake-up messages this session receives.
+    /// The process whose wake-up messages this session receives; `None` if the session is for requests.
     process: Option<Arc<str>>,
-    /// The wake-up messages in flight.
+    /// The wake-up messages in flight to the client, oldest first.
     coming: VecDeque<Vec<Vec<u8>>>,
-    /// The wake-up messages that have arrived.
+    /// The wake-up messages that have arrived and that the client has not read yet, oldest first.
     words: VecDeque<Vec<Vec<u8>>>,
     rng: Rng,
 }
@@ -92,7 +93,7 @@ fn gone() -> Fault {
 
 /// The client's side of sessions. Tasks call these functions while they are polled.
 impl World {
-    /// Opens a session.
+    /// Opens a session of a client with a store, and returns its index.
     pub(crate) fn open_session(&mut self, client: usize, master: usize) -> usize {
         let session = self.sessions.len();
         let salt = 5 << 48 | session as u64;
@@ -177,7 +178,7 @@ impl World {
         Poll::Pending
     }
 
-    /// Returns the next wake-up messages that have reached the session's process.
+    /// Returns the oldest wake-up message that has arrived and that the client has not read yet.
     pub(crate) fn words(
         &mut self,
         session: usize,
@@ -194,8 +195,8 @@ impl World {
         Poll::Pending
     }
 
-    /// The client drops the session. Requests in flight may still reach the server. With a seeded bug, the session goes
-    /// into a pool instead.
+    /// The client drops the session. Requests in flight may still reach the server. With a seeded bug, a session with
+    /// an outstanding answer goes into a pool instead.
     pub(crate) fn close_session(&mut self, session: usize) {
         let one = &mut self.sessions[session];
         one.waker = None;
@@ -216,7 +217,8 @@ impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // One change of a lock may need four requests within the timeout, while other requests are in flight as well.
+        // A client may need four requests within the timeout to change one lock, while other requests are in flight as
+        // well. So a packet takes at most a twelfth of the timeout.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -234,8 +236,8 @@ impl World {
         *last
     }
 
-    /// Decides what becomes of the requests in flight to the server. Each is lost, or reaches the server, which may
-    /// execute only the first part of its commits.
+    /// Decides for each request in flight to the server whether it is lost, or still reaches the server. Of a request
+    /// that reaches the server, the server may execute only the first commits.
     fn strand_session(&mut self, session: usize) {
         let net = self.scenario.net;
         let one = &mut self.sessions[session];
@@ -253,7 +255,7 @@ impl World {
         }
     }
 
-    /// Breaks a session in the network. If `alive`, the server keeps the session.
+    /// Breaks a session in the network. If `alive`, the server does not notice it, and keeps the session.
     fn cut_session(&mut self, session: usize, alive: bool) {
         if !self.sessions[session].open || self.sessions[session].lost {
             return;
@@ -353,7 +355,8 @@ impl World {
         self.at(at, Event::Tell { asked });
     }
 
-    /// Sometimes lets a commit wait at the server, as if for a row lock. Returns true if it waits.
+    /// Sometimes lets a request with commits wait at the server, as if for a row lock. Returns true if the request
+    /// waits now.
     fn gets_stuck(&mut self, index: usize) -> bool {
         let healed = self.healed();
         let Some(asked) = self.asked[index].as_mut() else {
@@ -426,7 +429,8 @@ impl World {
         };
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
-        // The server reads its clock at some moment between request and answer, perhaps while the request waited.
+        // A real server reads its clock at some moment between the request and the answer. If the request has waited,
+        // the reading from before the wait is used.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
@@ -461,8 +465,8 @@ impl World {
         })
     }
 
-    /// Returns the store's clock in microseconds if the store dates its changes. Half of the stores without a clock for
-    /// leases date them.
+    /// Returns the reading of the store's clock in microseconds, if the store reports dates; otherwise `None`. Of the
+    /// stores without a clock for leases, those with an even number report dates.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;
@@ -482,7 +486,7 @@ impl World {
         greeting.uptime(Duration::from_secs(self.uptime(master)))
     }
 
-    /// Reads records. A follower that lags may answer, but never with an older state than the session has seen before.
+    /// Reads records. A lagging follower may answer, but never with an older state than the session has seen before.
     fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
         let healed = self.healed();
         let one = &mut self.sessions[session];
@@ -592,7 +596,7 @@ impl World {
         one.waker.take().map(Todo::Wake)
     }
 
-    /// The client of a session.
+    /// The number of the client to which a session belongs.
     pub(super) fn client_of_session(&self, session: u32) -> usize {
         self.sessions[session as usize].client
     }

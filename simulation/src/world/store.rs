@@ -9,7 +9,7 @@ use crate::facts::{Fact, short};
 use crate::locker::{name, resource_of};
 
 /// A client's connection to one store, through which the simulation can force-release (break) locks: the number of the
-/// client, the number of the store among the masters, and the client's `Node` for it.
+/// client, the number of the store among the masters, and the client's `Node` for the store.
 pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
 
 /// A force-release of one lock at all stores, which is sent through the connections of one client process.
@@ -28,7 +28,8 @@ impl Breaks {
 }
 
 impl Shared {
-    /// Reports a request of a client to a store. Returns false if the client's process is dead.
+    /// Reports to the checkers a request of a client to a store. Returns false, and reports nothing, if the client's
+    /// process is dead.
     pub(crate) fn asks_store(&self, link: usize, master: usize, request: &Request) -> bool {
         let mut world = self.world();
         if world.links[link].dead {
@@ -71,7 +72,7 @@ impl World {
         }
     }
 
-    /// Reports an answer of a store that a client receives.
+    /// Reports to the checkers an answer of a store that a client receives.
     pub(crate) fn hears_store(
         &mut self,
         master: usize,
@@ -128,8 +129,8 @@ impl World {
         });
     }
 
-    /// Called when a record of a store has a new state. Reports each lock value that is in the record again, although
-    /// the store had reported it as released.
+    /// Called when a record of a store has the new state `state` instead of `before`. Reports each lock value that is
+    /// in the record again, although the store had reported it as released.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);
@@ -146,7 +147,8 @@ impl World {
         }
     }
 
-    /// Prepares a force-release at all stores, through the first process that is running.
+    /// Prepares the force-release of a lock at all stores, through the connections of the first client process that is
+    /// running.
     pub(super) fn breaks_at_stores(&self, resource: u8) -> Breaks {
         let alive = |(client, ..): &&Breaker| {
             !self.processes[*client].killed && self.processes[*client].paused_until <= self.now

@@ -1,4 +1,4 @@
-//! The holds that clients believe in, and everything that observes a run: checkers, coverage and trace.
+//! The holds that clients believe to have, and the observers of a run: checkers, coverage and trace.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(scenario: &Scenario, play: Play) -> Self {
         let promises = scenario.promises();
-        // The small client of the seeded bugs never waits in a queue.
+        // The small client of the seeded bugs never waits in a queue, so the order of waiters is not checked for it.
         let in_order = !play.flaw.is_some_and(Flaw::is_locker);
         Self {
             checkers: Checkers::new(scenario, play.harm),
@@ -78,7 +78,8 @@ impl Watch {
         };
     }
 
-    /// Runs the checkers after an event. If the process of `client` has just run, first reads the state of its holds.
+    /// Runs the checkers after an event. First reads the state of the holds of `client`, whose process has just run;
+    /// `None` if no process has run.
     pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {
         for index in 0..self.believers.len() {
             let believer = &mut self.believers[index];
@@ -133,7 +134,7 @@ impl Watch {
         self.checkers.see(&moment, &fact(&self.believers[index]));
     }
 
-    /// Adds a hold that a client believes in from now on, and returns its id.
+    /// Adds a hold that a client has just obtained, and returns its id.
     pub(crate) fn obtained(&mut self, now: u64, mut believer: Believer) -> u64 {
         self.coverage.acquired += 1;
         let last = self.last_holder[believer.resource].replace(believer.client);
@@ -178,9 +179,10 @@ impl Watch {
         self.holds
     }
 
-    /// Ends a client's belief in a hold. The caller drops the returned hold while the world is unlocked.
+    /// Ends a client's belief that it has the hold with this id. The caller drops the returned hold while the world is
+    /// unlocked; `None` if there is no such hold.
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
-        // An extension must be reported before the belief in the hold ends.
+        // The last extension of the hold must be reported before the belief ends.
         let of = |believer: &Believer| believer.id == id;
         let index = self.believers.iter().position(of)?;
         self.after(now, Some(self.believers[index].client));
@@ -201,8 +203,7 @@ impl Watch {
         Some(believer.hold)
     }
 
-    /// Ends all beliefs of a killed process in its holds. The caller drops the returned holds while the world is
-    /// unlocked.
+    /// Ends all beliefs of a killed client process. The caller drops the returned holds while the world is unlocked.
     pub(crate) fn kill(&mut self, now: u64, client: usize) -> Vec<Arc<dyn Hold>> {
         let of = self.believers.iter().filter(|one| one.client == client);
         let ids: Vec<u64> = of.map(|one| one.id).collect();

@@ -8,7 +8,7 @@ pub(super) fn text(word: &[u8]) -> &str {
     std::str::from_utf8(word).unwrap_or_default()
 }
 
-/// Parses a number. The input is always valid, because the driver writes the commands.
+/// Parses a decimal number. The driver writes the commands, so the input is always valid.
 pub(super) fn number(word: &[u8]) -> u64 {
     let digit = |number, byte: &u8| 10 * number + u64::from(byte - b'0');
     word.iter().fold(0, digit)

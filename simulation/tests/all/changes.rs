@@ -1,7 +1,7 @@
 //! Tests scenarios in which masters are replaced while clients take locks. Also tests that the simulation catches every
 //! seeded bug (a version of the code that lacks one rule) that concerns the replacement of masters.
 //!
-//! The environment variable `QUORATE_SEEDS` sets how many seeds the tests run, instead of their usual number.
+//! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
 use crate::support::{CHANGES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{
@@ -22,20 +22,26 @@ fn every_nightly_seed_breaks_no_rule_while_masters_are_replaced() {
 fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Changes, seeds);
     must_pass(&summary, " --changes");
-    // Even the few seeds of a debug run must close and open masters, and clients at every step of the replacement must
-    // acquire locks.
+    // Even the few seeds of a build without optimizations must contain runs in which masters are closed, opened and
+    // finished, and runs in which clients at later steps of the replacement acquire locks.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
-    assert!(walked.min(held) > 0, "{coverage}");
+    assert!(
+        walked.min(held) > 0,
+        "masters must be closed, opened and finished while clients acquire locks: {coverage}"
+    );
     let once = seeds >= 3_000;
     let never = [
-        ("split", coverage.split),
-        ("given again", coverage.given_again),
-        ("by hand", coverage.mended),
-        ("unanswered", coverage.unanswered),
-        ("carried", coverage.carried),
-        ("refused by the mark", coverage.refused_by_mark),
+        ("runs with too many lost markers", coverage.split),
+        ("markers restored by clients", coverage.given_again),
+        ("markers restored by the administrator", coverage.mended),
+        ("operator commands without an answer", coverage.unanswered),
+        ("fencing counters raised by the operator", coverage.carried),
+        (
+            "votes refused by a generation marker",
+            coverage.refused_by_mark,
+        ),
     ];
     let never = never.map(|(what, count)| (count == 0).then_some(what));
     let never: Vec<&str> = never.into_iter().flatten().collect();
@@ -61,7 +67,7 @@ const MS: u64 = 1_000_000;
 
 /// Two operators take the same steps. The first operator opens the new masters, and a client of the new masters takes
 /// units from a quota. Only then does the second operator read the old masters for the last time. It must not overwrite
-/// the new number of units with the old one.
+/// the new number of units with the old number.
 #[test]
 fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
     let of = |think, verb| Step {
@@ -94,12 +100,15 @@ fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
         assert_eq!(outcome.violation, None, "{scenario}");
         taken += outcome.coverage.taken;
     }
-    assert!(taken > 500, "{taken}");
+    assert!(
+        taken > 500,
+        "clients must take more than 500 units in all runs: {taken}"
+    );
 }
 
-/// The clocks of the next masters go back by an hour after the masters were prepared. The old masters have a fencing
-/// counter that is too old to be copied: with right clocks, the next masters would grant a larger number anyway. The
-/// operator must not open the next masters before their clocks are right again.
+/// After the next masters were prepared, their clocks go back by an hour. The old masters have a fencing counter that
+/// is so old that the operator does not copy it: with correct clocks, the next masters would grant a larger number
+/// anyway. The operator must not open the next masters before their clocks are correct again.
 #[test]
 fn next_masters_whose_clocks_went_back_are_not_opened() {
     let hour_us = 3_600_000_000;
@@ -137,7 +146,10 @@ fn next_masters_whose_clocks_went_back_are_not_opened() {
         assert_eq!(outcome.violation, None, "{scenario}");
         waited += outcome.coverage.not_yet;
     }
-    assert!(waited > 20, "{waited}");
+    assert!(
+        waited > 20,
+        "more than 20 steps of operators must fail in all runs: {waited}"
+    );
 }
 
 /// For each seeded bug, the number of seeds within which it must be caught.
@@ -177,7 +189,7 @@ fn seeded_bugs_in_changes_of_masters_are_caught_within_their_number_of_seeds() {
             "each seeded bug must have a name of its own"
         );
     }
-    // A build without optimizations plays too few seeds for the rare bugs.
+    // A build without optimizations is slow, so it plays only the bugs that need few seeds.
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
     all_are_caught(|within| is_short(within) && within <= most);
 }

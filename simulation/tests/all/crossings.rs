@@ -1,7 +1,7 @@
-//! Checks every combination of a kind of masters, a kind of lock or value, and a happening: some rule must have been
-//! checked in it. `NEVER` lists the exceptions with their reasons.
+//! Tests the table of crossings: for every kind of masters, kind of lock or value, and happening (an event that may
+//! interfere), some rule must have been checked. `NEVER` lists the exceptions with their reasons.
 //!
-//! The environment variable `QUORATE_SEEDS` sets how many seeds the tests run, instead of their usual number.
+//! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
 use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};
@@ -51,9 +51,9 @@ fn every_kind_of_lock_and_stored_value_is_checked_after_every_kind_of_event() {
         .filter_map(|(masters, held, happening, judged)| {
             let cell = format!("{}, {held}, {}", masters.name(), happening.name());
             match (judged, reason(masters, held, happening)) {
-                (0, None) => Some(format!("{cell}: never judged")),
+                (0, None) => Some(format!("{cell}: no rule was checked")),
                 (1.., Some(why)) => Some(format!(
-                    "{cell}: judged {judged} times, although the cell should stay empty: {why}"
+                    "{cell}: a rule was checked {judged} times, although NEVER lists the cell as empty: {why}"
                 )),
                 _ => None,
             }

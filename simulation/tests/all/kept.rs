@@ -1,7 +1,7 @@
 //! Bugs that the simulation has found, kept as hand-written scenarios.
 //!
-//! They are not kept as seeds, because a seed draws another scenario as soon as any part of the drawing changes. The
-//! comments describe the bugs before they were fixed.
+//! They are not kept as seeds, because a seed draws another scenario after every change of the code that draws
+//! scenarios. The comment of each test describes the bug as it was before the fix.
 
 use quorate_simulation::{
     ChangePlan, Disk, Fault, FaultKind, Kind, Outcome, Play, Scenario, Step, ValueStep,
@@ -38,8 +38,8 @@ fn renewal_task_continues_after_a_fixed_lease_has_expired() {
 }
 
 /// A waiter for a semaphore was woken, and asked for the same slot as before. The reply named another slot as free. The
-/// waiter asked for the free slot at once only in its first few attempts. Later it waited for another wake-up or a
-/// timer.
+/// waiter asked for this free slot at once only in its first few attempts. In later attempts it first waited for
+/// another wake-up or a timer.
 #[test]
 fn waiter_woken_for_another_slot_requests_that_slot_at_once() {
     for seed in 0..40 {
@@ -59,7 +59,8 @@ fn waiter_woken_for_another_slot_requests_that_slot_at_once() {
 }
 
 /// The driver measured the connect timeout from the start of the process, while the actor measures it from the first
-/// request. A client whose first request came later than `connect_timeout` was refused until it was connected.
+/// request. If the first request of a client came later than `connect_timeout` after the start, it was refused until
+/// the client was connected.
 #[test]
 fn first_lock_of_an_old_process_is_not_refused_while_the_process_connects() {
     let mut scenario = Scenario::quiet(1, 3, 1);
@@ -71,7 +72,8 @@ fn first_lock_of_an_old_process_is_not_refused_while_the_process_connects() {
     assert_eq!(outcome.coverage.no_quorum, 0);
 }
 
-/// A scenario with four masters in which one of three is replaced. All clients stay at `step` of the replacement.
+/// A scenario with four masters, in which one of the first three masters is replaced by the fourth. All clients stay at
+/// the step `step` of the replacement.
 fn one_replaced(begins: Option<u64>, goal: u64, step: u8) -> Scenario {
     let mut scenario = Scenario::quiet(1, 4, 3);
     scenario.settings.max_ttl = scenario.settings.ttl;
@@ -94,9 +96,9 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
     Fault { at: at * MS, kind }
 }
 
-/// A master was still down when the faults healed. It came back a moment later without its generation marker, and the
-/// administrator did not check it again. Then a majority of the new masters had no marker, and refused all clients
-/// forever.
+/// A master was still down when the faults ended. It came back a moment later without its generation marker, and the
+/// simulated administrator did not check it again. Then a majority of the new masters had no marker, and refused all
+/// clients forever.
 #[test]
 fn generation_markers_lost_after_the_last_fault_are_restored() {
     let mut scenario = one_replaced(Some(2), 2, 2);
@@ -111,7 +113,7 @@ fn generation_markers_lost_after_the_last_fault_are_restored() {
 #[test]
 fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
     let mut scenario = one_replaced(Some(4), 5, 3);
-    let plan = scenario.change.as_mut().expect("masters change");
+    let plan = scenario.change.as_mut().expect("masters must be replaced");
     plan.sets.push(0b0111);
     plan.pause = 1_000 * MS;
     scenario.faults = vec![crash(400, 0, 30), crash(400, 3, 30)];
@@ -121,8 +123,8 @@ fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
 
 /// The clock of a master jumped 30 hours ahead, and back. In between, an observer read the lock, so the master removed
 /// the expired counter key. The next client's clock was behind the first client's clock, so it proposed a smaller
-/// counter. The rule `counters` knew only the master's clock at the last message, and reported a fall instead of an
-/// expiry.
+/// counter. The checker of the rule `counters` knew the master's clock only from the last message, and reported that
+/// the counter had fallen instead of expired.
 #[test]
 fn fencing_counter_that_expired_while_a_clock_was_ahead_is_not_reported_as_lost() {
     const HOUR_US: i64 = 3_600_000_000;
@@ -149,10 +151,10 @@ fn fencing_counter_that_expired_while_a_clock_was_ahead_is_not_reported_as_lost(
 }
 
 /// A value had been removed on all masters. But the call that removed it returned only after another client had created
-/// the value again. The rule `stock` assumed that the writes had happened in the order of the returns, and took the new
-/// value for the removed value.
+/// the value again. The checker of the rule `stock` assumed that the writes had happened in the order in which the
+/// calls returned, and took the new value for the removed value.
 #[test]
-fn late_copy_of_a_removal_does_not_remove_a_value_that_was_created_later() {
+fn removal_that_returns_after_a_later_creation_is_not_applied_to_the_new_value() {
     let value = |think, verb| Step {
         think: think * MS,
         wait: 1_000 * MS,
@@ -188,8 +190,8 @@ fn late_copy_of_a_removal_does_not_remove_a_value_that_was_created_later() {
     );
 }
 
-/// The simulated operator decides by words of the library's errors. The text of one error was rewritten, and the operator
-/// repeated a finished change for ever (24 of 200,000 seeds).
+/// The simulated operator decides by texts in the library's errors. After the text of one error was rewritten, the
+/// operator repeated a finished change forever (in 24 of 200,000 seeds).
 #[test]
 fn errors_of_changes_contain_the_words_that_the_simulated_operator_looks_for() {
     let operator = include_str!("../../src/operator.rs");
@@ -203,8 +205,14 @@ fn errors_of_changes_contain_the_words_that_the_simulated_operator_looks_for() {
         .skip(1)
         .filter_map(|rest| rest.split('"').next())
         .collect();
-    assert!(words.len() >= 2, "{words:?}");
+    assert!(
+        words.len() >= 2,
+        "the operator must look for two texts or more: {words:?}"
+    );
     for words in words {
-        assert!(library.contains(words), "no error says {words:?}");
+        assert!(
+            library.contains(words),
+            "no error of the library contains {words:?}"
+        );
     }
 }

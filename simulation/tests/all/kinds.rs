@@ -28,8 +28,9 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// A client takes one lock on two resources, and one of them is force-released. Each scenario force-releases it 0.1 ms
-/// later than the previous scenario. Some releases therefore happen while the fencing token is confirmed.
+/// A client takes one lock on two resources, and one of the two resources is force-released. Each scenario
+/// force-releases it 0.1 ms later than the previous scenario. So in some scenarios the force-release happens while the
+/// fencing token is confirmed.
 fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
     (0..400).map(|tenth| {
         let mut scenario = apart(tenth, 1);
@@ -75,13 +76,17 @@ fn locks_of_every_kind_on_one_resource_exclude_each_other_without_a_violation() 
         let seen = outcome.coverage;
         // Each of the six clients takes six locks and its last lock. A client that downgrades obtains one more hold
         // each time.
-        assert_eq!((seen.acquired, seen.downgraded), (7 * 6 + 6, 6), "{seed}");
-        assert_eq!((seen.several, seen.lost), (7, 0), "{seed}");
+        assert_eq!(
+            (seen.acquired, seen.downgraded),
+            (7 * 6 + 6, 6),
+            "seed {seed}"
+        );
+        assert_eq!((seen.several, seen.lost), (7, 0), "seed {seed}");
     }
 }
 
 /// If the masters' counters differ, and two clients acquire an owner's first hold at the same time, their holds cannot
-/// agree on a fencing token. In the past both retried at once, and collided again and again.
+/// agree on a fencing token. If both clients retried at once, they would collide again and again.
 #[test]
 fn first_holds_of_one_owner_requested_at_the_same_time_are_both_granted() {
     for seed in 0..40 {
@@ -109,8 +114,8 @@ fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Returns the first violation of `rule` in 40 scenarios with a seeded bug. Only rules whose violation harms users are
-/// checked.
+/// Plays 40 scenarios with a seeded bug, and checks only the rules whose violation harms users. Returns the first
+/// violation of `rule`; `None` if no run breaks this rule.
 fn harms(worlds: impl Fn(u64) -> Scenario, flaw: Option<Flaw>, rule: &str) -> Option<Violation> {
     let violation = |seed| harm(&worlds(seed), flaw).violation;
     let mut broken = (0..40).filter_map(violation);
@@ -130,13 +135,17 @@ fn three_for_two(seed: u64) -> Scenario {
 #[test]
 fn seeded_bug_that_only_counts_permits_grants_three_of_two_permits() {
     for seed in 0..20 {
-        assert_eq!(play(&three_for_two(seed), None).violation, None, "{seed}");
+        assert_eq!(
+            play(&three_for_two(seed), None).violation,
+            None,
+            "seed {seed}"
+        );
     }
     let three = harms(three_for_two, Some(Flaw::CountToK), "permits");
     assert!(three.is_some());
 }
 
-/// One client has a permit on two of three masters, and one of these two dies. The remaining masters then have
+/// One client has a permit on two of three masters, and one of these two masters dies. Then the two live masters have
 /// different free slots of the semaphore.
 fn one_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
@@ -172,7 +181,8 @@ fn seeded_bug_that_lets_each_master_pick_a_slot_gets_no_permit_while_a_master_is
     }
 }
 
-/// Some clients want one of two resources. The others want both, and name them in different orders.
+/// Each client locks one of two resources in some steps, and both resources in the other steps. The clients name the
+/// two resources in different orders.
 fn one_or_both(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 8);
     (scenario.net.delay, scenario.net.jitter) = (MS, 8 * MS);
@@ -193,13 +203,17 @@ fn one_or_both(seed: u64) -> Scenario {
 #[test]
 fn seeded_bug_that_queues_with_a_separate_ticket_per_resource_deadlocks() {
     for seed in 0..20 {
-        assert_eq!(play(&one_or_both(seed), None).violation, None, "{seed}");
+        assert_eq!(
+            play(&one_or_both(seed), None).violation,
+            None,
+            "seed {seed}"
+        );
     }
     let stuck = harms(one_or_both, Some(Flaw::TicketPerResource), "healing");
     assert!(stuck.is_some());
 }
 
-/// Another program stores a value of another type under one of the two lock keys that a client wants.
+/// Another program stores a value of another type under one of the two keys that a client locks.
 #[test]
 fn seeded_bug_that_reads_all_keys_with_mget_overwrites_a_foreign_key() {
     let mut scenario = Scenario::quiet(1, 3, 1);

@@ -1,7 +1,7 @@
 //! Plays a fixed number of seeds under `cargo test`. Also tests the seeded bugs, and that a seed always gives the same
 //! run.
 //!
-//! The environment variable `QUORATE_SEEDS` sets how many seeds the tests run, instead of their usual number.
+//! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
 use crate::support::{REDIS, is_caught, is_short, must_pass, sweep, threads};
 use quorate_simulation::{Flaw, Play, RULES, Scenario, Worlds, first_caught, run};
@@ -25,7 +25,7 @@ fn every_seed_passes(seeds: u64) {
     println!("the call that ended latest: {:?}", summary.worst);
     println!("{seeds} seeds took {:.1} s", summary.took.as_secs_f64());
     must_pass(&summary, "");
-    // Even in the few seeds of a debug run, the rules for calm scenarios must have judged some cases.
+    // Even in the few seeds of a build without optimizations, every rule must have judged some case.
     assert_eq!(
         summary.idle_rules(),
         Vec::<&str>::new(),
@@ -148,7 +148,7 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
         .filter(|(_, within)| is_played(*within))
     {
         let within = within.min(seeds);
-        // A build without optimizations plays fewer seeds. Bugs that need more are left to the optimized build.
+        // A build without optimizations plays fewer seeds. It need not catch bugs for which these seeds are too few.
         let is_left = cfg!(debug_assertions) && within == seeds;
         let caught = is_caught(flaw, within);
         assert!(
@@ -158,7 +158,8 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
     }
 }
 
-/// Checks that two clients without a flaw break no rule: the small client of locks and the small client of values.
+/// Checks that the two small clients of the seeded bugs break no rule in their variants without a flaw: the client for
+/// locks, and the client for values under locks.
 fn sound_ones_pass(seeds: u64) {
     let caught = first_caught(Flaw::Sound, false, seeds / 10, threads());
     assert_eq!(caught, None);

@@ -1,7 +1,7 @@
 //! Tests scenarios in which some or all masters are stores. Also tests that the simulation catches every seeded bug (a
 //! version of the code that lacks one rule) that concerns stores.
 //!
-//! The environment variable `QUORATE_SEEDS` sets how many seeds the tests run, instead of their usual number.
+//! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
 use crate::support::{STORES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{Flaw, Play, Scenario, Worlds};

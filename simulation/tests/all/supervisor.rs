@@ -1,7 +1,8 @@
 //! Tests the real Redis driver over a simulated TCP: partitions, resets in the middle of a reply, half-open
 //! connections, slow handshakes.
 //!
-//! The server speaks just enough RESP for a lock, and misbehaves as the test asks.
+//! The server supports only the RESP commands that one lock needs. Tests let it stay silent, answer late, or break a
+//! reply off.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,7 +24,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The server's behaviour, which tests change while the server runs, and the commands that the server has received.
+/// The server's behaviour, which tests change while the server runs, its keys, and the commands that it has received.
 #[derive(Default)]
 struct Script {
     /// Whether the server accepts connections and reads commands, but never replies.
@@ -153,7 +154,8 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
                 b"+OK\r\n"
             }
         }
-        // Without ordered waiting and fencing tokens, the client uses only the script that compares and deletes.
+        // For a lock without ordered waiting and fencing tokens, the client uses only one script: the release, which
+        // compares and deletes.
         "EVALSHA" => {
             script.commands.push("release".to_owned());
             if script.keys.get(&command[3]) == Some(&command[4]) {
@@ -206,7 +208,7 @@ async fn ask(node: &Arc<dyn Node>, request: Request) -> (Result<Answer, Fault>, 
     let began = turmoil::elapsed();
     let sink = Arc::new(Once(Mutex::new(Some(sender))));
     node.send(request, Reply::new(sink, 0, Phase::Acquire));
-    let answer = answer.await.expect("an answer");
+    let answer = answer.await.expect("the request must be answered");
     (answer, turmoil::elapsed().saturating_sub(began))
 }
 
@@ -236,7 +238,7 @@ fn release(claim: &Arc<Claim>) -> Request {
 
 const GRANTED: Result<Answer, Fault> = Ok(Answer::Granted { counter: None });
 
-/// Runs `test` with a node that is connected to the scripted server.
+/// Runs `test` with a node for the server of this file, and with the behaviour of this server.
 fn play<F>(test: impl FnOnce(Arc<dyn Node>, Shared) -> F + 'static)
 where
     F: Future<Output = ()> + 'static,
@@ -249,7 +251,8 @@ where
     let served = shared.clone();
     sim.host("server", move || serve(served.clone()));
     sim.client("client", async move {
-        let node = quorate::testing::connect("redis://server:6379", &settings()).expect("a node");
+        let node = quorate::testing::connect("redis://server:6379", &settings())
+            .expect("the URL must be valid");
         test(node, shared).await;
         Ok(())
     });
@@ -269,7 +272,10 @@ fn reset_within_a_reply_is_a_fault_and_the_release_is_sent_first_on_the_next_con
         );
         first.withdraw();
         let (_, took) = ask(&node, release(&first)).await;
-        assert!(took <= 2 * NODE_TIMEOUT, "{took:?}");
+        assert!(
+            took <= 2 * NODE_TIMEOUT,
+            "the release must be answered within two node timeouts: {took:?}"
+        );
         sleep(ms(500)).await;
         assert_eq!(ask(&node, acquire(&second)).await.0, GRANTED);
         assert_eq!(commands(&shared), ["acquire", "release", "acquire"]);
@@ -285,13 +291,16 @@ fn partition_delays_a_call_by_one_node_timeout_and_the_pending_release_is_sent_a
         let (answer, took) = ask(&node, release(&claim)).await;
         assert!(
             answer.is_err() && took <= NODE_TIMEOUT + ms(50),
-            "{answer:?} {took:?}"
+            "the release must fail after the node timeout: {answer:?} after {took:?}"
         );
         for _ in 0..3 {
             let (answer, took) = ask(&node, acquire(&self::claim(2))).await;
             let fault =
                 answer.expect_err("the acquire must fail, because the server cannot be reached");
-            assert!(fault.left_nothing() && took < ms(50), "{fault} {took:?}");
+            assert!(
+                fault.left_nothing() && took < ms(50),
+                "the acquire must fail at once, and send nothing: {fault} after {took:?}"
+            );
         }
         sleep(Duration::from_secs(3)).await;
         turmoil::repair("client", "server");
@@ -304,7 +313,7 @@ fn partition_delays_a_call_by_one_node_timeout_and_the_pending_release_is_sent_a
             commands[1..commands.len() - 1]
                 .iter()
                 .all(|what| what == "release"),
-            "{commands:?}"
+            "only releases may be sent between the acquires: {commands:?}"
         );
         assert!(
             commands.len() >= 3,
@@ -323,7 +332,10 @@ fn connect_to_a_silent_server_fails_after_the_connect_timeout() {
             fault.left_nothing(),
             "the fault must say that nothing was sent: {fault}"
         );
-        assert!(took <= CONNECT_TIMEOUT + ms(50), "{took:?}");
+        assert!(
+            took <= CONNECT_TIMEOUT + ms(50),
+            "the acquire must fail after the connect timeout: {took:?}"
+        );
         change(&shared, |script| script.mute = false);
         sleep(2 * CONNECT_TIMEOUT).await;
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);
@@ -331,15 +343,21 @@ fn connect_to_a_silent_server_fails_after_the_connect_timeout() {
 }
 
 #[test]
-fn connection_that_falls_silent_is_replaced() {
+fn connection_on_which_the_server_stops_replying_is_replaced_by_a_new_connection() {
     play(|node, shared| async move {
         let first = claim(1);
         assert_eq!(ask(&node, acquire(&first)).await.0, GRANTED);
         change(&shared, |script| script.mute = true);
         first.withdraw();
         let (answer, took) = ask(&node, release(&first)).await;
-        assert!(matches!(answer, Err(Fault::Timeout(_))), "{answer:?}");
-        assert!(took <= NODE_TIMEOUT + ms(50), "{took:?}");
+        assert!(
+            matches!(answer, Err(Fault::Timeout(_))),
+            "the release must time out: {answer:?}"
+        );
+        assert!(
+            took <= NODE_TIMEOUT + ms(50),
+            "the release must fail after the node timeout: {took:?}"
+        );
         // The old connection stays open and silent. From now on the server replies, but only on new connections.
         change(&shared, |script| script.mute = false);
         sleep(Duration::from_secs(4)).await;
@@ -348,7 +366,10 @@ fn connection_that_falls_silent_is_replaced() {
             .lock()
             .expect("no thread may have panicked while it held this mutex")
             .connections;
-        assert!(connections >= 2, "{connections}");
+        assert!(
+            connections >= 2,
+            "the client must connect again: {connections} connections"
+        );
         assert_eq!(commands(&shared), ["acquire", "release", "acquire"]);
     });
 }
@@ -359,6 +380,9 @@ fn first_request_waits_for_a_slow_handshake() {
         change(&shared, |script| script.slow = ms(300));
         let (answer, took) = ask(&node, acquire(&claim(1))).await;
         assert_eq!(answer, GRANTED);
-        assert!(took >= ms(300) && took < CONNECT_TIMEOUT, "{took:?}");
+        assert!(
+            took >= ms(300) && took < CONNECT_TIMEOUT,
+            "the acquire must wait for the handshake: {took:?}"
+        );
     });
 }

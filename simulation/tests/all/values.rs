@@ -27,8 +27,8 @@ fn refuses(master: u8, from: u64, to: u64) -> Fault {
     at(from, FaultKind::Refuse { master, how, lasts })
 }
 
-/// A partition between one client and some masters (bit n is master n), from `from` to `to` milliseconds. Messages that
-/// are sent during the partition arrive right after it.
+/// A partition between one client and some masters (bit n is master n), from `from` to `to`, in milliseconds since the
+/// beginning of the run. Messages that are sent during the partition arrive right after its end.
 fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     let kind = FaultKind::Partition {
         clients: 1 << client,
@@ -40,8 +40,9 @@ fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     at(from, kind)
 }
 
-/// A scenario in which client 0 creates the once-per-period record. Client 1 takes the lock after `think` milliseconds.
-/// It reads the record after half of `hold`, and writes it at the end of `hold`. Its lease is not renewed.
+/// A scenario in which client 0 creates the once-per-period record. Client 1 takes the lock on it after `think`
+/// milliseconds. Client 1 reads the record after half of `hold` (milliseconds), and writes it at the end of `hold`. Its
+/// lease is not renewed.
 fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
@@ -66,8 +67,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Checks that the library and the correct small client break no rule in the scenario. With the seeded bug, the work of
-/// a period must be done twice.
+/// Checks that the library and the small client without a flaw break no rule in the scenario, and that with the seeded
+/// bug `flaw` the rule `stock` is broken: the work of a period is done twice.
 fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
         let outcome = play(scenario, sound);
@@ -80,13 +81,13 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     let trace = outcome.trace.join("\n");
     let violation = outcome
         .violation
-        .unwrap_or_else(|| panic!("{flaw} is not caught\n{trace}"));
+        .unwrap_or_else(|| panic!("the seeded bug {flaw} must be caught\n{trace}"));
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
 }
 
 /// The lock is force-released while the holder's write is in flight to one master. On that master, the next holder gets
-/// its key by an extension, which raises no counter, and not by a grant. Only the next holder's read raises the counter
-/// there, and so keeps out the late write.
+/// its lock key by an extension, which raises no counter, and not by a grant. Only the next holder's read raises the
+/// counter on that master, so that the master refuses the late write.
 #[test]
 fn reading_a_value_blocks_late_writes_of_the_previous_holder() {
     let mut scenario = recorded(3, 100, 200);
@@ -106,9 +107,9 @@ fn reading_a_value_blocks_late_writes_of_the_previous_holder() {
     only_the_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
 }
 
-/// The lock is force-released while client 1 still believes in it. Three of five masters grant the lock to client 2,
-/// which does the work of the period. Then one of these three masters loses its memory. This master and the two masters
-/// that did not grant the lock are a majority, which could accept the write of client 1.
+/// The lock is force-released while client 1 still believes that it holds the lock. Three of five masters grant the
+/// lock to client 2, which does the work of the period. Then one of these three masters loses its memory. This master
+/// and the two masters that did not grant the lock are a majority, which could accept the write of client 1.
 fn one_master_forgets() -> Scenario {
     let mut scenario = recorded(5, 50, 300);
     scenario.clients[2].steps = vec![Step {
@@ -165,13 +166,13 @@ fn all_units_of_a_quota_are_handed_out() {
         assert_eq!(
             (seen.created, seen.taken, seen.units_left),
             (1, 20, 6 + 4),
-            "{seed}"
+            "seed {seed}"
         );
     }
 }
 
-/// Without faults, `at_least_once` does the work of a period once. After an operator has removed the record, clients
-/// find no record until it is created again.
+/// Without faults, `at_least_once` does the work of a period once. After client 0 has removed the record, the other
+/// clients find no record until client 0 creates it again.
 #[test]
 fn removed_once_record_stays_missing_until_it_is_created_again() {
     for seed in 0..10 {
@@ -189,7 +190,7 @@ fn removed_once_record_stays_missing_until_it_is_created_again() {
             client.steps = vec![at(400, ValueStep::AtLeast); 4];
             client.steps[3].think = 5 * MS;
         }
-        // The last two steps of these clients come after the record has been created again.
+        // Clients 1 and 2 take their last two steps after the record was created again.
         for client in &mut scenario.clients[1..] {
             client.steps[2].think = 800 * MS;
         }
@@ -201,11 +202,15 @@ fn removed_once_record_stays_missing_until_it_is_created_again() {
             seen.trace.join("\n")
         );
         let seen = seen.coverage;
-        assert_eq!((seen.created, seen.removed), (2, 1), "{seed}");
-        // The work was done once before the removal, and once after the record was created again. One call of each
-        // client found no record.
-        assert_eq!((seen.done_at_least, seen.values_lost), (2, 2), "{seed}");
-        assert_eq!((seen.done_before, seen.not_recorded), (4, 0), "{seed}");
+        assert_eq!((seen.created, seen.removed), (2, 1), "seed {seed}");
+        // The work was done once before the removal, and once after the record was created again. Clients 1 and 2 each
+        // made one call that found no record.
+        assert_eq!(
+            (seen.done_at_least, seen.values_lost),
+            (2, 2),
+            "seed {seed}"
+        );
+        assert_eq!((seen.done_before, seen.not_recorded), (4, 0), "seed {seed}");
     }
 }
 

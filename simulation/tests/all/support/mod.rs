@@ -2,13 +2,13 @@
 
 use quorate_simulation::{Flaw, Summary, Sweep, Worlds, first_caught};
 
-/// The number of seeds that are played from a family of scenarios.
+/// The numbers of seeds that tests play from a family of scenarios.
 pub(crate) struct Seeds {
-    /// The number of seeds in tests that always run.
+    /// The number of seeds in the tests that run in every `cargo test`.
     short: u64,
     /// The number of seeds in the nightly tests, which are marked `#[ignore = "nightly"]`.
     all: u64,
-    /// The largest number of seeds in a build without optimizations.
+    /// The largest number of seeds in any test of a build without optimizations.
     debug: u64,
 }
 
@@ -23,7 +23,7 @@ impl Seeds {
         Self { short, all, debug }
     }
 
-    /// Returns the number of seeds in tests that always run. `QUORATE_SEEDS` overrides it.
+    /// Returns the number of seeds in the tests that run in every `cargo test`. `QUORATE_SEEDS` overrides it.
     pub(crate) fn short(&self) -> u64 {
         self.asked(self.short)
     }
@@ -46,8 +46,8 @@ impl Seeds {
     }
 }
 
-/// Whether the tests that always run include a seeded bug that must be caught within `within` seeds. The nightly tests
-/// include the other bugs.
+/// Whether the tests that run in every `cargo test` include a seeded bug that must be caught within `within` seeds. The
+/// nightly tests include the other bugs.
 pub(crate) fn is_short(within: u64) -> bool {
     within < 1_000
 }
@@ -56,7 +56,7 @@ pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Plays the seeds from 0 to `seeds - 1` of a family of scenarios, and prints what happened.
+/// Plays the seeds from 0 to `seeds - 1` of a family of scenarios, and prints how often each event happened.
 pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     let sweep = Sweep {
         first: 0,
@@ -69,8 +69,8 @@ pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     summary
 }
 
-/// Panics if a seed failed. The message contains the command that replays the seed, with the option `worlds`, which
-/// selects the family of scenarios.
+/// Panics if a seed failed. For each failed seed, the message contains the command that replays it. `worlds` is the
+/// command's option for the family of scenarios; empty for Redis masters.
 pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     let failures: Vec<String> = summary
         .failures
