@@ -90,7 +90,7 @@ pub(crate) fn tracked(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
     Ok(files.filter(|file| root.join(file).is_file()).collect())
 }
 
-/// Returns the files that are mutated (path and text).
+/// Returns the path and the text of each file that is mutated.
 pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
     let mut files = BTreeMap::new();
     for file in FOR_TESTS {

@@ -20,7 +20,7 @@ use crate::{rust, targets};
 /// of mutants.
 const SWITCH: &str = r#"
 
-/// Whether the mutant is on.
+/// Whether the mutant `id` is switched on.
 #[doc(hidden)]
 #[inline]
 pub fn mutant(id: u32) -> bool {
@@ -30,7 +30,7 @@ pub fn mutant(id: u32) -> bool {
     on == id
 }
 
-/// A script with the mutant that is on, and without the others.
+/// Returns a script with the line of the mutant that is switched on, and without the lines of the other mutants.
 #[doc(hidden)]
 pub fn mutated_script(text: String) -> String {
     let mut lines = Vec::new();
@@ -62,7 +62,9 @@ mod mutants {
     static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
     static REACHED: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
 
-    /// Reads which mutant is on, or notes that this one was reached.
+    /// Called for the mutant `id` until the environment was read, and always in a traced run. Reads the environment at
+    /// the first call. In a traced run, records that the mutant was reached, and returns `TRACE`. Otherwise returns the
+    /// number of the mutant that is switched on.
     #[cold]
     pub(super) fn reached(id: u32, mut on: u32) -> u32 {
         let notes = NOTES.get_or_init(|| std::env::var_os("QUORATE_MUTANTS_REACHED"));
@@ -78,8 +80,8 @@ mod mutants {
             let first = |seen: &AtomicBool| !seen.load(Relaxed) && !seen.swap(true, Relaxed);
             if REACHED.get(id as usize).is_some_and(first) {
                 let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-                // Written with one call: two threads that write in pieces would tear the line, and the mutant would
-                // count as never reached.
+                // Each line is written with one call. Otherwise the lines of two threads could be mixed, and a mutant
+                // would count as never reached.
                 let _ = file.and_then(|mut file| file.write_all(format!("{id}\n").as_bytes()));
             }
         }

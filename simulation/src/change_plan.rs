@@ -26,7 +26,7 @@ pub struct ChangePlan {
     /// How far the fencing counters of the masters are ahead of their clocks at the beginning, in microseconds; `None`
     /// for no counters. New masters have counters only if `begins` is the number of the step "open" (2 modulo 4).
     pub ahead: Option<u64>,
-    /// Whether masters that are no longer used are stopped for the rest of the run.
+    /// Whether masters that have been replaced are stopped for the rest of the run.
     pub retires: bool,
 }
 

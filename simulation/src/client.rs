@@ -168,7 +168,9 @@ impl Client {
             }
             None => {
                 call.over();
-                self.say(|client| format!("client {client} drops its acquire before it ends"));
+                self.say(|client| {
+                    format!("client {client} drops its acquire before the acquire is ready")
+                });
                 self.process.shared.world().watch.coverage.cut += 1;
                 return;
             }
@@ -368,7 +370,7 @@ impl Client {
     }
 }
 
-/// A call of the library that has not returned yet. The rule `calls` measures its duration.
+/// A call of the library that has not returned yet. The rule "calls end" limits its duration.
 struct UnderWay<'a> {
     client: &'a Client,
     call: Call,

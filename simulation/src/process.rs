@@ -126,10 +126,10 @@ impl Process {
     }
 }
 
-/// The number of random bits of which the duration of a clock reading consists, in nanoseconds.
+/// The duration of a clock reading, in nanoseconds, is a random number with this number of bits.
 const STEP_BITS: u32 = 11;
 
-/// The time in nanoseconds that one reading of a clock never reaches: about two microseconds.
+/// One reading of a clock takes less than this time, in nanoseconds: about two microseconds.
 pub(crate) const LONGEST_READING: u64 = 1 << STEP_BITS;
 
 /// Multiplier and increment of Knuth's generator, which makes a random number for each clock reading in two

@@ -41,7 +41,8 @@ pub struct Scenario {
 /// The plan of one master.
 #[derive(Clone, Copy, Debug)]
 pub struct MasterPlan {
-    /// The offset of the master's clock from the true time, in microseconds, at the beginning.
+    /// The offset of the master's clock from the true time at the beginning of the run, in microseconds; positive if
+    /// the clock is ahead.
     pub offset_us: i64,
     /// The rate error of the master's clock, in parts per million; positive if the clock is fast.
     pub ppm: i64,
@@ -65,11 +66,11 @@ pub enum Disk {
 /// The plan of one client process: its clocks and its work.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// The reading of the client's monotonic clock at the beginning, in nanoseconds.
+    /// The reading of the client's monotonic clock at the beginning of the run, in nanoseconds.
     pub origin: u64,
-    /// The rate error of the client's monotonic clock, in parts per million.
+    /// The rate error of the client's monotonic clock, in parts per million; positive if the clock is fast.
     pub ppm: i64,
-    /// The offset of the client's wall clock from the true time, in microseconds.
+    /// The offset of the client's wall clock from the true time, in microseconds; positive if the clock is ahead.
     pub wall_us: i64,
     /// The client's steps, in order.
     pub steps: Vec<Step>,
@@ -251,7 +252,7 @@ impl Refusal {
 /// The library settings, which are the same for every client.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The TTL of locks, in nanoseconds.
+    /// The TTL with which locks are acquired, in nanoseconds.
     pub ttl: u64,
     /// The longest TTL that a client may use, in nanoseconds (the setting `max_ttl`).
     pub max_ttl: u64,
@@ -276,7 +277,7 @@ pub struct Promises {
     pub exclusion: bool,
     /// Fencing tokens are unique and rise. Requires masters that forget nothing, or a restart guard. With a restart
     /// guard, `max_ttl` must be above twice the largest difference between a proposed counter and a master's clock,
-    /// plus the largest difference of clocks. Clocks do not matter otherwise.
+    /// plus the largest difference of clocks. Apart from that, clocks do not matter.
     pub tokens: bool,
     /// No unit of a quota is handed out twice, and the work of no period is done twice. Requires only that fencing
     /// tokens are unique and rise.
@@ -367,7 +368,7 @@ impl Scenario {
     }
 
     /// The scenario for measuring speed: 5 masters, and 5 clients that acquire 10 locks each with ordered waiting. The
-    /// network loses and repeats one message in a thousand.
+    /// network loses one packet in a thousand, and masters execute one message in a thousand twice.
     pub fn bench(seed: u64) -> Self {
         let mut rng = Rng::stream(seed, 2);
         let mut scenario = Self::quiet(seed, 5, 5);

@@ -32,8 +32,8 @@ pub(crate) struct Notes {
     /// By master and resource: the lock value of the holder whose note the master keeps, and the true time at which
     /// this note expires.
     beside: HashMap<(usize, usize), (Value, u64)>,
-    /// In calm scenarios: the lock values of released locks, each with the true time by which its notes must be
-    /// deleted.
+    /// In calm scenarios: the lock values of the holds that have ended, each with the true time by which its notes must
+    /// be deleted.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
     /// The longest time for which a note may outlive its lock, in microseconds. Unlimited if clocks jump, because a

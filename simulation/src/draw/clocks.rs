@@ -34,8 +34,8 @@ impl Scenario {
             self.faults.clear();
         }
         if dates {
-            // A server computes its uptime from its clock. If it restarts under a wrong date in the future, it seems to
-            // be new until its clock reaches that date again, so its votes do not count.
+            // A server computes its uptime from its clock. If it restarts under a wrong date in the future, and the
+            // clock then goes back, the server seems to have just started, and its votes do not count.
             let restarts =
                 |kind| matches!(kind, FaultKind::Crash { master, .. } if master == wrong);
             self.faults.retain(|fault| !restarts(fault.kind));

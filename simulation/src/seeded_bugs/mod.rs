@@ -42,7 +42,7 @@ pub enum Flaw {
     ValidityAfterReplies,
     /// Nothing is subtracted from the validity for clock drift.
     NoDrift,
-    /// All attempts of one acquire use the same lock value, instead of a random one each.
+    /// All attempts of one acquire use the same lock value, instead of a new random value for each attempt.
     ReusedValue,
     /// The largest counter among the grants becomes the fencing token, without the confirmation of a majority.
     LargestCounter,
@@ -52,7 +52,7 @@ pub enum Flaw {
     ExtensionAfterReplies,
     /// When the validity ends, the holder is notified only at the time at which the next renewal would be due.
     LossAtTick,
-    /// A release deletes the lock key even if it holds another value.
+    /// A release deletes the lock key even if the key contains another lock value.
     UnconditionalDelete,
     /// A master confirms a fencing token even if its counter is above the token.
     ConfirmAtLeast,
@@ -73,7 +73,7 @@ pub enum Flaw {
     ReleasesMajority,
     /// Only the first lock that a client acquires is renewed.
     RenewsOnlyFirst,
-    /// The holder of a lock that was taken away is notified only when the validity ends.
+    /// The holder of a force-released lock is notified only when the validity ends.
     LossAtDeadline,
     /// An acquire waits for twice as long as requested.
     OverstaysWait,
@@ -118,14 +118,15 @@ pub enum Flaw {
     OwnerInLine,
     /// A master confirms a new fencing token for a further hold of an owner, although the owner has a token already.
     OwnerWritesBack,
-    /// A master extends or restores a hold of an owner, even if the lock has a newer fencing token since.
+    /// A master extends or restores a hold of an owner, even if the owner's lock has got a newer fencing token in the
+    /// meantime.
     OwnerAnyNumber,
     /// If a process has counted a hold of an owner, it lets a further acquire of this owner succeed without asking the
     /// masters, even if the masters have lost the owner's lock.
     LocalCountAnswers,
     /// A master accepts the late note of a former holder, and stores it as the note of the present holder.
     NoteOfAnybody,
-    /// A release leaves the note of the released lock.
+    /// A release does not delete the note of the released lock.
     NoteLeft,
     /// A refusal returns any note that is next to the lock, even the note of an earlier holder.
     NoteOfLast,
@@ -194,9 +195,9 @@ pub enum Flaw {
     ConfirmAtLeastJoint,
     /// While masters are replaced, fencing counters are not copied to the new masters.
     NoCarry,
-    /// The fencing counters for the new masters are read before the old masters are closed.
+    /// The operator reads the fencing counters for the new masters before it closes the old masters.
     CarryBeforeClose,
-    /// The fencing counters for the new masters are read on only one old master.
+    /// The operator reads the fencing counters for the new masters from only one old master.
     CarryMinority,
     /// While masters are replaced, waiters draw their tickets on the old masters only.
     TicketOneSet,
@@ -206,7 +207,7 @@ pub enum Flaw {
     OpenWithoutWait,
     /// A closed master already admits the clients that it should admit only after the step "open".
     ClosingOpens,
-    /// A client that a master no longer admits may still extend its locks there.
+    /// A master extends the locks of a client even if the master no longer admits the client.
     ExtendUnrefused,
     /// When a master has ceased to admit a client, the operator does not close the client's connection.
     MarkWithoutKill,

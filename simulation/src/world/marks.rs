@@ -183,7 +183,8 @@ impl World {
         self.processes[client].step_now
     }
 
-    /// The sets of masters of which a client needs a majority each. Called once for each hold that a client obtains.
+    /// Returns the sets of masters of which a client needs a majority. The client needs a majority of each set. Called
+    /// once for each hold that a client obtains, because it also counts these holds.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;
         let coverage = &mut self.watch.coverage;

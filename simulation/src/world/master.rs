@@ -36,7 +36,7 @@ pub(crate) struct SimMaster {
     /// The loaded scripts (bit n is script n), by the index of the check of the generation marker that they contain.
     /// Index 0 is for scripts without a check.
     pub(crate) scripts: Vec<u32>,
-    /// Whether the master is no longer used and has been stopped for good.
+    /// Whether the master was replaced and has been stopped for good.
     pub(super) retired: bool,
     wrong: WrongScripts,
     /// The resources whose lock keys hold foreign values (bit n is resource n).

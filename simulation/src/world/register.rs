@@ -68,7 +68,7 @@ impl World {
     pub(super) fn apply_value(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
         let (Request::Read { claim, .. } | Request::Write { claim, .. }) = request else {
             return Err(Fault::Server(
-                "the request must be about a stored value".into(),
+                "the request must read or write a value under a lock".into(),
             ));
         };
         let now = self.now;

@@ -141,7 +141,8 @@ impl World {
                 "\r\n\0\0",
                 "+PONG\r\n",
                 ":-7\r\n",
-                // An array of a number and an error would be a valid reply to two acquires in one call.
+                // This array contains a string instead of a number. With a number, it would be a valid reply to two
+                // acquires in one call.
                 "*2\r\n+x\r\n-ERR x\r\n",
                 "_junk\r\n",
             ];
@@ -254,7 +255,7 @@ impl World {
         self.one((conn, looks), &request, out);
     }
 
-    /// Executes the requests of one command that carries many.
+    /// Executes the requests of one command that carries many requests.
     fn many(&mut self, at: (usize, usize), requests: &[Request], out: &mut String) {
         let count = requests.len() as u64;
         match requests.first() {

@@ -1,8 +1,8 @@
-//! Tests the real Redis driver over a simulated TCP: partitions, resets in the middle of a reply, half-open
+//! Tests the real Redis driver over simulated TCP connections: partitions, resets in the middle of a reply, half-open
 //! connections, slow handshakes.
 //!
-//! The server supports only the RESP commands that one lock needs. Tests let it stay silent, answer late, or break a
-//! reply off.
+//! The server supports only the RESP commands that one lock needs. Tests let it stay silent, answer late, or send only
+//! a part of a reply.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};

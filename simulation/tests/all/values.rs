@@ -141,7 +141,7 @@ fn write_does_not_count_on_a_master_that_restarted_since_the_read() {
 
 /// Without faults, a quota of 21 units is handed out two units at a time, until fewer than two are left.
 #[test]
-fn all_units_of_a_quota_are_handed_out() {
+fn quota_hands_out_its_units_until_fewer_are_left_than_requested() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 4);
         let of = |kind| Step {
