@@ -111,14 +111,14 @@ impl Hold for LockGuard {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let guard = Arc::into_inner(self).expect("only one reference to the guard may be left");
+        let guard = Arc::into_inner(self).expect("the guard must have no other reference");
         Box::pin(async move {
             let _released = guard.release().await;
         })
     }
 
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
-        let guard = Arc::into_inner(self).expect("only one reference to the guard may be left");
+        let guard = Arc::into_inner(self).expect("the guard must have no other reference");
         Box::pin(async move {
             let reader = guard.downgrade().await.ok()?;
             Some(Arc::new(reader) as Arc<dyn Hold>)
@@ -157,8 +157,7 @@ impl Hold for Leadership {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let leadership =
-            Arc::into_inner(self).expect("only one reference to the guard may be left");
+        let leadership = Arc::into_inner(self).expect("the guard must have no other reference");
         Box::pin(async move {
             let _resigned = leadership.resign().await;
         })
@@ -196,7 +195,7 @@ impl Hold for OwnedGuard {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let guard = Arc::into_inner(self).expect("only one reference to the guard may be left");
+        let guard = Arc::into_inner(self).expect("the guard must have no other reference");
         Box::pin(async move {
             let _released = guard.release().await;
         })

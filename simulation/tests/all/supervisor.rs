@@ -47,14 +47,14 @@ fn change(shared: &Shared, change: impl FnOnce(&mut Script)) {
     change(
         &mut shared
             .lock()
-            .expect("no thread may have panicked while it held this mutex"),
+            .expect("the mutex must not be poisoned by a panicked thread"),
     );
 }
 
 fn commands(shared: &Shared) -> Vec<String> {
     shared
         .lock()
-        .expect("no thread may have panicked while it held this mutex")
+        .expect("the mutex must not be poisoned by a panicked thread")
         .commands
         .clone()
 }
@@ -79,7 +79,7 @@ async fn converse(mut stream: TcpStream, shared: Shared) -> std::io::Result<()> 
             let (mute, slow) = {
                 let script = shared
                     .lock()
-                    .expect("no thread may have panicked while it held this mutex");
+                    .expect("the mutex must not be poisoned by a panicked thread");
                 (script.mute, script.slow)
             };
             if mute {
@@ -135,7 +135,7 @@ fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
 fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
     let mut script = shared
         .lock()
-        .expect("no thread may have panicked while it held this mutex");
+        .expect("the mutex must not be poisoned by a panicked thread");
     let reply: &[u8] = match verb {
         "HELLO" => b"%1\r\n$5\r\nproto\r\n:3\r\n",
         "CLIENT" if command[1] == b"ID" => b":1\r\n",
@@ -193,7 +193,7 @@ impl ReplySink for Once {
         let sender = self
             .0
             .lock()
-            .expect("no thread may have panicked while it held this mutex")
+            .expect("the mutex must not be poisoned by a panicked thread")
             .take();
         sender
             .expect("a request must be answered only once")
@@ -364,7 +364,7 @@ fn connection_on_which_the_server_stops_replying_is_replaced_by_a_new_connection
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);
         let connections = shared
             .lock()
-            .expect("no thread may have panicked while it held this mutex")
+            .expect("the mutex must not be poisoned by a panicked thread")
             .connections;
         assert!(
             connections >= 2,
