@@ -266,7 +266,7 @@ fn waiters_are_served_in_order_and_leave_no_keys() {
             .findings
             .by("order")
             .expect("the checker must have run");
-        !order.looked_at.starts_with("0 times")
+        !order.looked_at.starts_with("0 acquisitions")
     };
     let run = Run::until(
         "order",

@@ -329,7 +329,7 @@ impl Online {
             shared.mailbox.take(room, batch);
         }
         // Return true even if all requests were withdrawn or withheld, so that the actor takes further requests. It is
-        // not woken for these, because only a request in an empty mailbox wakes it (`every_request_is_answered_once`).
+        // not woken for these, because only a request in an empty mailbox wakes it (`every_request_is_answered_exactly_once`).
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
