@@ -70,9 +70,9 @@ impl RedlockBuilder {
         builder
     }
 
-    /// Adds one master: `redis://[user[:password]@]host[:port][/db]`, `rediss://..` for TLS
-    /// (feature `tls-rustls`), or `unix:///path/to.sock[?db=N&user=U&pass=P]`. `valkey://` and `valkeys://` mean the same
-    /// as `redis://` and `rediss://`. In a password, write `%2F` for `/`, `%3F` for `?`, `%23` for `#` and `%40` for `@`.
+    /// Adds one master: `redis://[user[:password]@]host[:port][/db]`, `rediss://..` for TLS (feature `tls-rustls`), or
+    /// `unix:///path/to.sock[?db=N&user=U&pass=P]`. `valkey://` and `valkeys://` mean the same as `redis://` and
+    /// `rediss://`. In a password, write `%2F` for `/`, `%3F` for `?`, `%23` for `#` and `%40` for `@`.
     ///
     /// Masters must be independent servers: not replicas of each other, not nodes of a cluster.
     pub fn master(mut self, url: impl Into<String>) -> Self {

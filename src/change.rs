@@ -121,8 +121,8 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`], which lists all conditions that are not met. The markers may be written already if only
-    /// the copy of a value found that a right is missing.
+    /// [`ChangeError::Missing`], which lists all conditions that are not met. The markers may be written already if
+    /// only the copy of a value found that a right is missing.
     pub async fn begin(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.obstacles();
@@ -261,7 +261,8 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Opens those of the next masters that could not be reached during `open`. A majority of the next masters must be open already.
+    /// Opens the next masters that could not be reached during `open`. A majority of the next masters must be open
+    /// already.
     ///
     /// # Errors
     ///
@@ -485,7 +486,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counter_that_is_as_old_as_clocks_may_differ_is_copied() {
+    fn fencing_counters_up_to_nine_seconds_older_than_the_wait_are_copied() {
         let hour = Duration::from_secs(3600);
         for wait in [Duration::from_secs(1), hour] {
             assert!(

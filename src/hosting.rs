@@ -1,8 +1,9 @@
 //! Where the library's tasks run: in the tokio runtime of the caller, or in a background runtime.
 //!
 //! A runtime with one thread makes progress only while a caller waits in its `block_on` and no task blocks the thread.
-//! If such a runtime runs nothing for a while, its tasks are taken away and dropped, as when the runtime is shut down.
-//! Each task of the library that is dropped early starts another task in the background runtime, which continues.
+//! If such a runtime runs nothing for a while, the library's tasks are taken out of it and dropped, as when the runtime
+//! is shut down. Each task that is dropped before its end starts a successor in the background runtime, which continues
+//! its work.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,8 +17,9 @@ use tokio::runtime::{Builder, Handle, Id, RuntimeFlavor};
 /// The time between two checks whether a runtime with one thread runs its tasks: 250 ms.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// How long such a runtime may run nothing before the background runtime takes over its tasks: 750 ms. A thread of a busy
-/// machine gets some CPU time earlier, and a request waits for a connection for longer (three times 500 ms by default).
+/// How long a runtime with one thread may run nothing before the background runtime takes over its tasks: 750 ms. On a
+/// busy machine, a thread usually gets CPU time sooner. A request waits longer than that for its connection (three
+/// times 500 ms by default), so it survives the change of the runtime.
 const PATIENCE: Duration = Duration::from_millis(750);
 
 static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
@@ -46,10 +48,11 @@ pub(crate) fn background() -> Option<Handle> {
     BACKGROUND.get_or_init(start).clone()
 }
 
-/// The runtimes with one thread that waits in `block_on` until they are shut down.
+/// The library's own runtimes with one thread. Their thread stays in `block_on` until the runtime is shut down, so
+/// nobody needs to check whether they run their tasks.
 static DRIVEN: Mutex<Vec<Id>> = Mutex::new(Vec::new());
 
-/// While this value exists, a runtime of the library with one thread is not watched.
+/// While this value exists, its runtime counts as one that always runs its tasks, and is not watched.
 pub(crate) struct Driven(Id);
 
 impl Driven {
@@ -72,7 +75,8 @@ fn is_driven(runtime: &Handle) -> bool {
     driven.contains(&runtime.id())
 }
 
-/// Spawns a task that is continued by another task if it is dropped early. Returns `false` if there is no runtime.
+/// Spawns a task in the caller's runtime or, without one, in the background runtime. The task may be dropped early; its
+/// `Drop` implementation must then start a successor. Returns `false` if there is no runtime.
 pub(crate) fn spawn(task: BoxFuture<'static, ()>) -> bool {
     let Some(host) = handle() else {
         return false;
@@ -108,7 +112,8 @@ impl Hosted {
         }
     }
 
-    /// Takes the task away, unless it is being polled: then its thread is blocked in the task itself.
+    /// Takes the task out of its runtime. `None` if the task has ended, was taken before, or is being polled, because
+    /// then the task itself blocks the thread.
     fn take(&self) -> Option<BoxFuture<'static, ()>> {
         match self.0.try_lock() {
             Ok(mut task) => task.take(),
@@ -152,7 +157,7 @@ struct Watched {
     tasks: Vec<Weak<Hosted>>,
 }
 
-/// Adds a task to those of its runtime, and starts to watch the runtime if it has had none.
+/// Records `task` as a task of the runtime `host`. Starts to watch this runtime if it is not watched yet.
 fn watch(watcher: &Handle, host: &Handle, task: &Arc<Hosted>) {
     let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
     let known = watched.iter_mut().find(|one| one.runtime == host.id());
@@ -167,7 +172,8 @@ fn watch(watcher: &Handle, host: &Handle, task: &Arc<Hosted>) {
     watcher.spawn(watch_over(host.clone()));
 }
 
-/// The tasks of a runtime. If there are none, the runtime is no longer watched.
+/// The library's tasks in the runtime `host` that have neither ended nor been taken away. If there are none, the
+/// runtime is removed from the watched runtimes.
 fn tasks_of(host: &Handle) -> Vec<Arc<Hosted>> {
     let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(at) = watched.iter().position(|one| one.runtime == host.id()) else {
@@ -182,7 +188,7 @@ fn tasks_of(host: &Handle) -> Vec<Arc<Hosted>> {
     live
 }
 
-/// Checks again and again whether the runtime runs its tasks, until it has none of the library.
+/// Checks at regular intervals whether the runtime runs its tasks. Ends when the runtime has no task of the library.
 async fn watch_over(host: Handle) {
     loop {
         tokio::time::sleep(PERIOD).await;
@@ -191,7 +197,8 @@ async fn watch_over(host: Handle) {
             return;
         }
         drop(tasks);
-        // Tests that pause the clock of their runtime need all tasks there, because other runtimes have other clocks.
+        // Tests that pause the clock of their runtime need all tasks in that runtime, because other runtimes have other
+        // clocks.
         if is_paused(&host) {
             continue;
         }
@@ -238,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Spawns a task that never ends. The result receives the thread that drops it.
+    /// Spawns a task that never ends. The returned receiver gets the name of the thread that drops the task.
     fn endless(runtime: &Runtime) -> Receiver<Option<String>> {
         let (sender, receiver) = mpsc::channel();
         let reports = Reports(sender);
@@ -293,7 +300,10 @@ mod tests {
         };
         let until = std::time::Instant::now() + Duration::from_secs(30);
         while is_watched() {
-            assert!(std::time::Instant::now() < until, "still watched");
+            assert!(
+                std::time::Instant::now() < until,
+                "the runtime must not be watched after its shutdown"
+            );
             std::thread::sleep(PERIOD / 10);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// The prefix of all keys that quorate reserves for itself. Resource names and key prefixes may not begin with it.
+/// The prefix of all keys that quorate reserves for itself. Resource names and key prefixes must not begin with it.
 pub(crate) const RESERVED: &str = "quorate:";
 
 /// A glob pattern that matches the lock keys of all slots of all semaphores.

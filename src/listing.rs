@@ -24,8 +24,8 @@ const TOGETHER: usize = 64;
 pub struct Listing {
     /// The locks, sorted by name.
     pub locks: Vec<Listed>,
-    /// Whether the list contains every held lock. False if no majority of the masters returned names, if there were more
-    /// than 1000 locks, or if listing would have taken longer than 5 s.
+    /// Whether the list contains every held lock. False if no majority of the masters returned names, if there were
+    /// more than 1000 locks, or if listing would have taken longer than 5 s.
     pub complete: bool,
     /// The masters that could not be asked for names, and why. This includes masters that restarted and may have
     /// forgotten locks ([`Fault::Quarantined`]). A lock that only these masters know is not listed.

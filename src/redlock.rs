@@ -22,8 +22,8 @@ use crate::resource::{InvalidResource, check_resource};
 use crate::rounds::coordinator::Coordinator;
 use crate::waiting::local_line::LocalLines;
 
-/// Locks over one set of masters. Cheap to clone; share one per process, so that all its locks share connections and
-/// the renewal task.
+/// Locks over one set of masters. Cheap to clone; share one `Redlock` per process, so that all locks of the process
+/// share connections and the renewal task.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,25 +39,25 @@ use crate::waiting::local_line::LocalLines;
 /// # Runtimes
 ///
 /// The connections and the renewal task run in the tokio runtime of the caller that needed them first. Several runtimes
-/// can share one `Redlock`, for example a `static` one in tests that have a runtime each. A background thread takes over
-/// what a runtime leaves: renewals of locks that are still held, releases, and the requests of other runtimes. It is
-/// started when it is first needed, and ends with the process.
+/// can share one `Redlock`, for example a `static` one in tests that have a runtime each. A background thread takes
+/// over what a runtime leaves: renewals of locks that are still held, releases, and the requests of other runtimes. It
+/// is started when it is first needed, and ends with the process.
 ///
 /// - When a runtime is shut down, its tasks are taken over at once.
-/// - When a runtime with one thread (`current_thread`) runs nothing, because no caller waits in its `block_on` or because
-///   a task blocks its thread, its tasks are taken over within about a second. So a lock whose ttl is 3 s or more is
-///   renewed even then. In a runtime with several threads, at least one thread must not be blocked.
+/// - When a runtime with one thread (`current_thread`) runs nothing, because no caller waits in its `block_on` or
+///   because a task blocks its thread, its tasks are taken over within about a second. So a lock whose ttl is 3 s or
+///   more is renewed even then. In a runtime with several threads, at least one thread must not be blocked.
 /// - With masters in memory (feature `testing`), and while the clock of a runtime is paused (`tokio::time::pause`), the
 ///   tasks stay in the runtime until it is shut down, because other runtimes have other clocks.
 /// - Without a tokio runtime, any executor can poll the futures, and the background thread does the rest.
 ///
-/// A request that was already sent when its connection was taken over fails with "connection lost (the connection to the
-/// master was shut down)"; an acquire that waits asks again.
+/// A request that was already sent when its connection was taken over fails with "connection lost (the connection to
+/// the master was shut down)"; an acquire that waits asks the masters again.
 ///
 /// # Panics
 ///
-/// The methods panic if the caller's tokio runtime has no timers or no I/O (`enable_all` turns on both). Without a tokio
-/// runtime they panic if the operating system refuses to start the background thread.
+/// The methods panic if the caller's tokio runtime has no timers or no I/O (`enable_all` turns on both). Without a
+/// tokio runtime they panic if the operating system refuses to start the background thread.
 #[derive(Clone)]
 pub struct Redlock {
     pub(crate) core: Arc<Core>,
@@ -310,15 +310,15 @@ impl Redlock {
         }
     }
 
-    /// Waits until no request to any master is outstanding. A program that is about to end must call `flush` on **every**
-    /// path that ends the program, and with a timeout.
+    /// Waits until no request to any master is outstanding. A program that is about to end must call `flush` on
+    /// **every** path that ends the program, and with a timeout.
     ///
     /// Many releases happen in the background: the lock of a guard that was dropped, the keys that a failed
     /// [`try_acquire`](Self::try_acquire) got from a minority, the queue entry of a wait that ended or was dropped. If
     /// the process ends before they are sent, the keys stay and block other clients until they expire. Dropping the
     /// runtime is no substitute: the background thread then sends them, but nothing waits for it. One node timeout is
-    /// enough for all masters that answer. `flush` does not wait for releases that are stored until an unreachable master
-    /// can be reached again.
+    /// enough for all masters that answer. `flush` does not wait for releases that are stored until an unreachable
+    /// master can be reached again.
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// After the first warnings, at most one warning is logged in this time (one minute). If no similar event follows the
-/// last one for this time, the next event counts as a first one again.
+/// After the first warnings, at most one warning is logged in this time (one minute). After this time without any event
+/// of the source, the next event is logged like the first.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The largest number of warnings with different texts that are logged before the limit of one per minute applies.

@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_of_a_late_answer_replaces_the_recorded_fault_within_8_bytes() {
+    fn late_answer_replaces_the_recorded_fault_of_its_master_and_takes_8_bytes() {
         // The size matters, because every held lock keeps one reply of each master.
         assert_eq!(size_of::<OneReply>(), 8);
         let names: Vec<NodeName> = ["a", "b"].into_iter().map(NodeName::new).collect();

@@ -51,8 +51,8 @@ pub trait Runtime: Send + Sync + 'static {
 /// that passed during a suspension is noticed within this time.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// A future that can be polled by any executor, although it uses timers or sockets of tokio: for a caller without a
-/// tokio runtime, these timers and sockets belong to the background runtime.
+/// Wraps a future that uses timers or sockets of tokio, so that any executor can poll it. If the caller has no tokio
+/// runtime, these timers and sockets belong to the background runtime.
 pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|cx| {
@@ -68,7 +68,7 @@ pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Tokio {
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
-    /// Whether a task may be taken over from a caller's runtime that runs nothing.
+    /// Whether the background runtime may take over tasks from a caller's runtime that runs nothing.
     moves: bool,
 }
 

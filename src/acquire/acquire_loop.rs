@@ -30,13 +30,13 @@ const LAST_LOOK: Duration = Duration::from_millis(2);
 /// The user's callback, which is called with the state of a waiter.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 
-/// The state of one acquire.
+/// One acquire: its parameters, and the lock keys that it asks for next.
 pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock keys to acquire. For a semaphore: the slot to ask for next.
     pub(crate) wanted: Wanted,
     /// The reservation of the semaphore's slot to ask for next. It keeps other tasks of this process from asking for
-    /// that slot.
+    /// that slot. `None` for other kinds of locks.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
@@ -48,7 +48,8 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) observer: Option<&'a Observer>,
 }
 
-/// How often an acquire met other holds of its owner and could not agree with them on a fencing token.
+/// How many times an acquire has found other holds of its owner on the masters, and could not agree with them on a
+/// fencing token.
 #[derive(Default)]
 struct Meetings(u32);
 
@@ -61,7 +62,7 @@ impl Meetings {
     }
 }
 
-/// The state of one acquire that lasts from attempt to attempt.
+/// The state that one acquire keeps between its attempts.
 #[derive(Default)]
 struct Tries<'a> {
     /// The place in the local queue.
@@ -79,7 +80,7 @@ struct Tries<'a> {
 /// When a new waiter may ask the masters.
 enum Turn {
     Now(Option<Place>),
-    /// When the other waiters of this process that are ahead have left the local queue.
+    /// After all waiters of this process that are ahead in the local queue have left it.
     After(Place),
 }
 
@@ -125,8 +126,8 @@ impl<'a> AcquireLoop<'a> {
             tries.last_finding = place.as_ref().and_then(Place::shared_finding);
             tries.place = place;
         }
-        // Only a failed attempt needs the boxed future. Most locks are acquired with the first attempt, and a caller's
-        // future then stays small.
+        // The future that handles a failed attempt is boxed, so that a caller's future stays small. Most locks are
+        // acquired with the first attempt, and then no box is allocated.
         loop {
             let began = self.core.coordinator.now();
             match self.next_attempt(&mut tries).await {
@@ -136,7 +137,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes the next attempt. In fair order, the attempt tells the masters this waiter's ticket, if it has one.
+    /// Makes the next attempt. In fair order, the attempt sends this waiter's ticket to the masters, if the waiter has
+    /// one.
     async fn next_attempt(&mut self, tries: &mut Tries<'a>) -> Result<Won, FailedAttempt> {
         tries.attempts += 1;
         if let Some(place) = &tries.place {
@@ -174,8 +176,8 @@ impl<'a> AcquireLoop<'a> {
         {
             return Ok(());
         }
-        // Wait until this attempt's keys are released. Otherwise the next attempt would meet them, and three waiters,
-        // each with keys on one master, could block each other without end.
+        // Wait until this attempt's keys are released. Otherwise these keys would make the masters refuse the next
+        // attempt, and three waiters, each with keys on one master, could block each other without end.
         if !self.is_over() && self.undone(&missed).await {
             let hopeless = missed.round.answers().is_hopeless();
             let first = match &mut tries.place {
@@ -193,7 +195,8 @@ impl<'a> AcquireLoop<'a> {
         Ok(())
     }
 
-    /// Waits for a wake-up if this waiter is queued on the masters, joins that queue if the lock is held, or pauses.
+    /// Waits for a wake-up if this waiter is queued on the masters. Otherwise joins the queue on the masters if the
+    /// lock is held, or pauses.
     async fn rest(&self, tries: &mut Tries<'a>, missed: &FailedAttempt, began: Instant) {
         let meets = self.has_met(missed);
         let contended = missed.failure == Some(Failure::Contention) && !meets;
@@ -327,7 +330,7 @@ impl<'a> AcquireLoop<'a> {
         !self.is_over()
     }
 
-    /// A time limit that ends with the acquire's wait.
+    /// A time limit that expires when the acquire's wait ends.
     pub(super) fn until_over(&self) -> Limit<'_> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
@@ -373,8 +376,8 @@ impl<'a> AcquireLoop<'a> {
             .await;
     }
 
-    /// Whether this attempt has met other holds of the same owner: a majority granted the claim, but no majority shows
-    /// the same fencing counter, so no fencing token could be agreed on.
+    /// Whether this attempt failed because of other holds of the same owner: a majority granted the claim, but no
+    /// majority shows the same fencing counter, so the holds could not agree on a fencing token.
     fn has_met(&self, missed: &FailedAttempt) -> bool {
         let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
         let granted = missed.round.answers().free();
@@ -502,8 +505,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes the error of this acquire. If no round was conclusive, the reason is an outage, because no master reported
-    /// another holder.
+    /// Makes the error of this acquire. If no round was conclusive, the error reports an outage, because the refusals
+    /// did not prove that another client holds the lock.
     fn not_acquired(
         &self,
         last_finding: Option<LastFinding>,

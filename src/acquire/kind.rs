@@ -26,7 +26,8 @@ pub(crate) enum Kind {
     Permit(usize),
     /// One lock key, given in full without adding the key prefix, held exclusively.
     Key,
-    /// An invalid request: `shared()` was called on this kind of lock, which has no readers.
+    /// An invalid request: `shared()` was called on a kind of lock that has no readers. The text completes the error
+    /// message "shared() is not supported ..", for example "with an owner".
     NoReaders(&'static str),
 }
 

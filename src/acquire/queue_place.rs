@@ -39,7 +39,7 @@ pub(super) struct QueuePlace<'a> {
     claim: Arc<Claim>,
     /// The lock's holder according to the masters, if no other waiter is ahead of this one.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
-    /// How often this waiter has asked the masters again without having been woken.
+    /// How many times this waiter has asked the masters again only because a timer fired.
     looks: u32,
     kept: bool,
 }
@@ -53,9 +53,9 @@ pub(super) struct UnqueuedHolder {
 }
 
 impl UnqueuedHolder {
-    /// The pause before asking again while the holder may not wake any waiter. The pauses follow the retry settings,
-    /// and start from the first pause with each new holder. For long holds a pause is at least 1/[`PATIENCE`] of the
-    /// time for which the holder has been observed.
+    /// The pause before the waiter asks the masters again while the holder may not wake any waiter. The pauses follow
+    /// the retry settings, and start from the first pause with each new holder. For long holds a pause is at least
+    /// 1/[`PATIENCE`] of the time for which the holder has been observed.
     pub(super) fn look_again(
         known: &mut Option<Self>,
         value: Vec<u8>,
@@ -98,7 +98,8 @@ impl<'a> QueuePlace<'a> {
         pause.min(LONGEST_LOOK)
     }
 
-    /// Draws the ticket `number`. `since` is the beginning of the wait if the masters may show who waits.
+    /// Draws the ticket `number`. `since` is the beginning of the wait; `None` if the masters must not show the host
+    /// and process of this waiter.
     pub(super) fn draw(
         core: &'a Core,
         wanted: &Wanted,
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_ask_one_after_another_once_the_lock_may_be_free() {
+    fn waiters_ask_the_masters_one_after_another_when_the_lock_may_be_free() {
         for (free_in, ahead, heartbeat, after) in [
             (Some(ms(90)), 0, ms(30_000), ms(92)),
             (Some(ms(0)), 0, ms(30_000), ms(2)),

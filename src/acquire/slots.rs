@@ -1,5 +1,5 @@
-//! The slots of a semaphore within one acquire: which slot to ask for next, and what the masters' answers say about the
-//! others.
+//! The slots of a semaphore within one acquire: which slot to ask for next, and what the masters' answers show about
+//! the other slots.
 
 use super::acquire_loop::AcquireLoop;
 use crate::limit::Limit;
@@ -79,9 +79,9 @@ impl AcquireLoop<'_> {
         }
     }
 
-    /// Puts a waiter that asked for a slot without success back into the local queue. Returns true if it is now the
-    /// first waiter. Only the first waiter may queue on the masters, for the whole process. Any other waiter waits here
-    /// until it is the first, and then asks for a slot again.
+    /// Returns a waiter that asked for a slot without success to the local queue. Returns true if it is now the first
+    /// waiter. Only the first waiter may queue on the masters, for the whole process. For any other waiter, this call
+    /// waits until that waiter is the first. The waiter then asks for a slot again.
     pub(super) async fn is_first(&mut self, place: &mut Place) -> bool {
         if self.asked.is_none() {
             return true;

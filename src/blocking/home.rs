@@ -36,8 +36,8 @@ struct Background {
 }
 
 thread_local! {
-    /// Whether this thread is inside `wait`. If so, a nested call may wait as well, for example a call from a `scope`
-    /// body or from an observer.
+    /// Whether this thread is inside `wait`. If so, a nested call may block the thread as well, for example a call from
+    /// a `scope` body or from an observer.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -87,7 +87,8 @@ impl Home {
         }
     }
 
-    /// Enters the runtime of the background thread, so that this runtime sends the requests that the caller makes.
+    /// Enters the runtime of the background thread: until the result is dropped, requests of the calling thread are
+    /// sent by that runtime.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.background.runtime.enter()
     }

@@ -95,7 +95,8 @@ impl Quota {
         wait(&self.home, self.quota.left())
     }
 
-    /// Removes the quota from every master; see [`quorate::Quota::drop_quota`](crate::Quota::drop_quota).
+    /// Removes the quota from every master. Returns true if any master had a value with this name; see
+    /// [`quorate::Quota::drop_quota`](crate::Quota::drop_quota).
     ///
     /// # Errors
     ///
@@ -165,7 +166,7 @@ impl Once {
         wait(&self.home, self.once.at_least_once(body))
     }
 
-    /// Removes the record of the last period done from every master; see
+    /// Removes the record of the last period done from every master. Returns true if any master had a record; see
     /// [`quorate::Once::drop_record`](crate::Once::drop_record).
     ///
     /// # Errors

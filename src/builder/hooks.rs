@@ -35,7 +35,8 @@ impl RedlockBuilder {
     }
 }
 
-/// The masters of a builder as [`Driver`]s, for simulations. `seed` determines the jitter of their pauses.
+/// The masters of a builder as [`Driver`]s, for simulations. `seed` determines the jitter of the pauses between their
+/// connections.
 ///
 /// # Errors
 ///

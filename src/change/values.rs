@@ -41,8 +41,8 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// How often copying one value is attempted. The first attempt also restores the value on masters that had lost it.
-/// Only the next attempt can rely on these masters.
+/// How many times copying one value is attempted. The first attempt also restores the value on masters that have lost
+/// it. Only a later attempt can count these masters.
 const ATTEMPTS: u32 = 3;
 
 /// How many values are copied at the same time.
@@ -146,7 +146,7 @@ impl Carrier<'_> {
 }
 
 impl Copied {
-    /// Records the result of carrying one value.
+    /// Records the result of copying one value.
     fn note(&mut self, key: &[u8], outcome: Result<Carried, AcquireError>, quorum: Quorum) {
         let name = String::from_utf8_lossy(key).into_owned();
         match outcome {
@@ -221,7 +221,7 @@ mod tests {
         copied.note(b"b", Ok(Carried::Denied("NOPERM".into())), one);
         copied.note(b"c", Err(missed(Fault::Loading)), one);
         copied.note(b"d", Ok(Carried::Undecided("loading".into())), one);
-        // Two other masters are enough.
+        // Only one of three masters denies the right, so the other two masters could still store the value.
         copied.note(b"e", denied(), three);
         let names = |lines: &[String]| {
             let names = lines.iter().map(|line| line[1..2].to_owned());

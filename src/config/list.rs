@@ -333,8 +333,8 @@ settings! {
     }
 }
 
-/// The effective value of each setting: the value that was set, otherwise the default. The command `quorate` uses the
-/// public ones, so that each default is computed only here.
+/// The effective value of each setting: the value that was set, otherwise the default. The command `quorate` calls the
+/// public functions, so that each default is computed only here.
 impl Settings {
     #[doc(hidden)]
     pub fn ttl(&self) -> Duration {

@@ -49,8 +49,9 @@ pub fn switch(text: &str) -> Result<bool, String> {
 }
 
 /// The URLs in a text separated by commas, without surrounding spaces. A password may contain commas as well: a part
-/// that neither begins like a URL nor is a URL by itself belongs to the URL before it. A part behind the hosts of a
-/// `zk://` or `mysql://` URL also belongs to that URL: its hosts were separated by commas, and the error must say so.
+/// that neither begins like a URL nor is a URL by itself belongs to the URL before it. If the hosts of a `zk://` or
+/// `mysql://` URL are separated by commas, which is not allowed, all parts stay in that URL, so that the error can name
+/// this mistake.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn zookeeper_url_keeps_the_hosts_that_commas_separate() {
+    fn zookeeper_and_mysql_urls_keep_hosts_that_are_separated_by_commas() {
         for (text, wanted) in [
             ("zk://a:1,b:2,c/p", &["zk://a:1,b:2,c/p"][..]),
             ("mysql://u:p@a,b/d", &["mysql://u:p@a,b/d"]),

@@ -37,7 +37,7 @@ pub(super) trait Value: Sized {
         from.deserialize_any(Text(PhantomData))
     }
 
-    /// The expected format, for the error about a value that is no text, such as a number or null.
+    /// The expected format, for the error about a value that is not a text, such as a number or null.
     #[cfg(feature = "serde")]
     fn format(f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a text")
@@ -69,7 +69,7 @@ fn write_choices(f: &mut fmt::Formatter<'_>, choices: &[Choice]) -> fmt::Result 
     f.write_str(&words.join(" or "))
 }
 
-/// A field of [`Settings`](super::list::Settings), which is empty until the setting is set.
+/// The type of a field of [`Settings`](super::list::Settings). The field is empty until its setting is set.
 pub(super) trait Field: Sized {
     const CHOICES: &'static [Choice];
     /// Whether the field's value may contain passwords.

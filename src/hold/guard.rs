@@ -32,8 +32,8 @@ use crate::report::NodeReport;
 /// Locks are not re-entrant: a task that acquires the same resource again while it holds the guard waits for itself. If
 /// several parts of a program need the lock, share the guard.
 ///
-/// Dropping the guard releases the lock in the background. The releases are queued at once, and they are sent even if the
-/// runtime is shut down. If the process ends before that, the keys expire with their ttl:
+/// Dropping the guard releases the lock in the background. The releases are queued at once, and they are sent even if
+/// the runtime is shut down. If the process ends before that, the keys expire with their ttl:
 /// [`Redlock::flush`](crate::Redlock::flush) waits until they are sent.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
@@ -87,7 +87,8 @@ impl LockGuard {
         self.held.ended(self.core.coordinator.now())
     }
 
-    /// The name of the locked resource, without the key prefix. For a lock on several resources: the name of the first.
+    /// The name of the locked resource, without the key prefix. For a lock on several resources: the name of the first
+    /// resource.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {

@@ -56,7 +56,7 @@ struct State {
     valid_until: Instant,
     /// The TTL of the lock, in nanoseconds.
     ttl: u64,
-    /// The queues of waiters in this process. They record this lock as held until it ends.
+    /// The queues of waiters in this process, which record this lock as held. `None` once they have recorded its end.
     lines: Option<Arc<LocalLines>>,
     /// Whether the lock was acquired through the queue of waiters in this process. If so, the end of the lock lets the
     /// next waiter of that queue ask the masters.
@@ -217,9 +217,9 @@ impl Held {
         self.state().renews
     }
 
-    /// Records that this process no longer holds the lock. If the lock was acquired through the queue of waiters in
-    /// this process, the next waiter of that queue may now ask the masters. Must be called once per lock, and never
-    /// while the mutex of the lock's state is held.
+    /// Records in the local queues that this process does not hold the lock any more; does nothing if `ended` is
+    /// `None`. If the lock was acquired through the queue of waiters in this process, the next waiter of that queue may
+    /// now ask the masters. Must be called once per lock, and never while the mutex of the lock's state is held.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
             Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
@@ -350,7 +350,7 @@ impl LateAnswers for Held {
     }
 }
 
-// Not with the feature `metrics`, which makes the struct larger: it also keeps the start time.
+// Not compiled with the feature `metrics`, because `Held` then also stores the start of the hold and is larger.
 #[cfg(all(test, target_pointer_width = "64", not(feature = "metrics")))]
 mod tests {
     use super::*;

@@ -4,10 +4,10 @@
 //! slow master does not delay a lock that has its majority. Noticing that a lease has expired does not depend on the
 //! task, because [`Held::lost`] has its own timer.
 //!
-//! Locks that were acquired at the same time need their renewals at the same time. Their batches are sent no faster
-//! than the masters reply. Otherwise the messages of all batches would be in memory at once for every master, and other
-//! requests would wait behind them. There is a minimum rate as well, so that distant or silent masters do not stop
-//! renewals. Neither limit delays ending expired locks.
+//! Locks that were acquired at the same time are due for renewal at the same time. Batches of renewals are sent no
+//! faster than the masters reply. Otherwise the messages of all batches would be in memory at once for every master,
+//! and other requests would wait behind them. There is a minimum rate as well, so that distant or silent masters do not
+//! stop renewals. Neither limit delays ending expired locks.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -57,8 +57,9 @@ pub(crate) fn watch(
     true
 }
 
-/// The owner of the renewal task. It is dropped early if the runtime is shut down while the task runs, or before the
-/// task was polled. The task is then continued by another runtime; without one, the next lock starts a new task.
+/// The state that the renewal task owns. A runtime that is shut down drops the task and this value, possibly before it
+/// has polled the task. The `Drop` implementation then starts the task again in another runtime. If there is no other
+/// runtime, the next acquired lock starts a new task.
 struct Ends {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
@@ -136,7 +137,7 @@ async fn run(mut ends: Ends) {
 /// batches, and does not wait for the replies.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
     // The script that renews groups (several keys, readers, owners) costs more than the script that renews plain locks.
-    // So plain locks are sent in a batch of their own, with the cheaper script.
+    // So the renewals of plain locks are sent in a separate batch, with the cheaper script.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();

@@ -24,15 +24,14 @@ const NOTES: usize = 64;
 /// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// While `OPEN` batches of renewals lack replies, the next batch is sent this long after the last one. So 50,000 locks
-/// per second are renewed even if no replies come. Once renewals are late, the time is `SOON`, which allows five times
-/// as many.
+/// The pause before the next batch of renewals while `OPEN` batches lack replies: 5 ms. So 50,000 locks per second are
+/// renewed even if no replies arrive. If the renewals are late, the pause is only `SOON` (1 ms).
 const PACE: Duration = Duration::from_millis(5);
 
 /// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
 const LATE: u32 = 30;
 
-/// The largest number of expired locks that one call of `take_due` ends.
+/// The largest number of expired locks that one call of `take_due` takes.
 const ENDS: usize = 8 * BATCH;
 
 /// The shortest time between two due times of the same lock.
@@ -48,7 +47,7 @@ pub(crate) struct Renewal {
     pub(super) repeats: Repeats,
 }
 
-/// The id of a lock in the schedule: index and generation in one word.
+/// The id of a lock in the schedule: the index and the generation of its entry, in one 64-bit number.
 #[derive(Debug)]
 pub(crate) struct ScheduleId(pub(super) AtomicU64);
 
@@ -290,7 +289,8 @@ impl Schedule {
         at < self.wakes_at
     }
 
-    /// When the renewal task must call `take_due` again; not later than `now` if some locks are due already.
+    /// When the renewal task must call `take_due` again: not later than `now` if some locks are due already; `None` if
+    /// no lock is scheduled.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
         let renewal = self.next_batch(now);
@@ -369,7 +369,8 @@ impl Schedule {
         }
     }
 
-    /// Sets the next due time of a lock that is due now, and returns the lock.
+    /// Sets the next due time of a lock that is due now, and returns the lock. `None` if the schedule has no lock with
+    /// this id.
     fn turn(&mut self, id: u64, now: Instant, what: What) -> Option<Due> {
         let entry = self.entries.get(id)?;
         let held = entry.held.clone()?;

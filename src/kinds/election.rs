@@ -66,7 +66,7 @@ impl Election {
         self
     }
 
-    /// How long [`campaign`](Self::campaign) waits to become the leader. Default: no limit, whatever the builder's
+    /// How long [`campaign`](Self::campaign) waits to become the leader. Default: no limit, even if the builder sets a
     /// `wait`.
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
@@ -197,7 +197,7 @@ pub struct Leader {
     pub note: Option<Note>,
 }
 
-/// How often within a ttl an observer asks the masters.
+/// How many times within a ttl an observer asks the masters.
 const LOOKS: u32 = 3;
 
 /// The shortest time between two requests that an observer sends to the masters, even if the ttl is very short.
@@ -351,8 +351,9 @@ impl Observation {
         Found::Leader(value, Leader { term, note })
     }
 
-    /// The leader that one master shows, with its term. If the leader's note has a term, that term is used. The fencing
-    /// counter is only a substitute, because masters keep the counter for a day, and a leader may lead for longer.
+    /// The lock value and the term of the leader that one master shows; `None` if it shows no leader, or no term for
+    /// the leader. If the leader's note has a term, that term is used. The fencing counter is only a substitute,
+    /// because masters keep the counter for a day, and a leader may lead for longer.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
         let term = state
@@ -376,9 +377,9 @@ fn elected_value(state: &KeyState) -> Option<u128> {
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The lock value of a client that holds the lock without having been elected. The note of such a client has no term.
-/// Its fencing counter must not be taken for a term: the counter may belong to another holder, if a late renewal has
-/// restored a lock that was gone.
+/// The lock value of a client that holds the lock without having been elected; `None` if the master's answer does not
+/// show such a client. The note of such a client has no term. Its fencing counter must not be taken for a term: the
+/// counter may belong to another holder, if a late renewal has restored a lock that was gone.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)

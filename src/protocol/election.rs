@@ -5,9 +5,9 @@ use super::quorum::{MasterSet, Quorum};
 /// The state of an election on one master: the lock key's value, and the leader's term.
 pub(crate) type Standing = (u128, u64);
 
-/// The lock value and the term that a majority of the masters shows, if there is one. `votes` are pairs of master and
-/// answer. While masters are replaced, a majority of one set is enough, because the leader may have been elected by
-/// clients that know only that set.
+/// The lock value and the term that a majority of the masters shows, if there is one. `votes` are pairs of a master's
+/// index and its answer. While masters are replaced, a majority of one set is enough, because the leader may have been
+/// elected by clients that know only that set.
 pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Standing> {
     let agree = |vote: &Standing| -> MasterSet {
         let same = votes.iter().filter(|(_, other)| other == vote);

@@ -12,9 +12,9 @@ pub(crate) enum Agreement {
     WriteBack(u64),
 }
 
-/// Compares the fencing numbers that the masters granted; `granted` are pairs of master and number. If a majority of
-/// each set granted the same number, that number is the token. Otherwise the largest number must be confirmed first,
-/// because without a confirming majority two holders could get the same token.
+/// Compares the fencing numbers that the masters granted; `granted` are pairs of a master's index and its number. If a
+/// majority of each set granted the same number, that number is the token. Otherwise the largest number must be
+/// confirmed first, because without a confirming majority two holders could get the same token.
 pub(crate) fn agree(
     quorum: Quorum,
     granted: impl Iterator<Item = (usize, u64)> + Clone,
@@ -44,13 +44,14 @@ pub(crate) struct ClockOffset(i64);
 /// proposal is further away, the master moves it to this limit.
 pub(crate) const PROPOSAL_SLACK_US: u64 = 1_000_000;
 
-/// How long a fencing counter is kept at least after the last grant of its lock, if the counter is not ahead of the
-/// master's clock: one day, in microseconds. So old counters do not accumulate.
+/// The shortest time for which a master keeps a fencing counter after the last grant of its lock, if the counter is not
+/// ahead of the master's clock: one day, in microseconds. Counters expire, so that old ones do not accumulate.
 pub(crate) const COUNTER_TTL_US: u64 = 86_400_000_000;
 
-/// On masters that expire keys by their own clock, grants with numbers of the same period of this length (1,000 s, in
-/// microseconds) do not renew the expiry of the fencing counter (`fence/raise.lua`). So the first number of a period
-/// keeps the counter for longer, by the length of the period and the slack by which a number may be ahead of the clock.
+/// 1,000 s, in microseconds. Fencing numbers are divided into periods of this length. On masters that expire keys by
+/// their own clock, only the first number of a period sets the expiry of the fencing counter; later numbers of the
+/// period keep it, which is cheaper (`fence/raise.lua`). So that first number sets an expiry that is longer by one
+/// period, and by the slack by which a number may be ahead of the clock.
 pub(crate) const COUNTER_PERIOD_US: u64 = 1_000_000_000;
 
 /// In microseconds: how far inside the limit the next proposal is placed, after a master raised a proposal to its
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn fencing_number_is_agreed_only_by_a_majority_of_the_configured_masters() {
+    fn fencing_number_needs_the_same_grant_from_a_majority_of_the_configured_masters() {
         let of =
             |nodes, granted: &[u64]| agree(Quorum::of(nodes), granted.iter().copied().enumerate());
         assert_eq!(of(5, &[7, 7, 7]), Agreement::Agreed(7));
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn fencing_number_is_agreed_only_by_a_majority_of_each_set() {
+    fn fencing_number_needs_the_same_grant_from_a_majority_of_each_set() {
         let disjoint = Quorum::joint(MasterSet::first(3), (3..6).collect());
         let grown = Quorum::joint(MasterSet::first(3), MasterSet::first(5));
         for (quorum, granted, agreement) in [

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_by_a_majority_in_time_counts_from_its_start() {
+    fn validity_of_an_extension_confirmed_in_time_counts_from_its_send() {
         let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 3_002), (Kept::No, 3_003)]);
         assert_eq!(
             said,

@@ -143,8 +143,8 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// The smallest value `v` for which the masters with values up to `v` are a quorum; `said` are pairs of value and
-    /// master. `None` if all masters in `said` together are no quorum.
+    /// The smallest value `v` for which the masters with values up to `v` are a quorum; `said` are pairs of a value and
+    /// a master's index. `None` if all masters in `said` together are no quorum.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -350,7 +350,7 @@ mod tests {
         })
     }
 
-    /// How many masters of one set gave one of the answers in `what`, counted one by one.
+    /// How many masters of one set gave one of the answers in `what`. This function does not use the code under test.
     fn of_set(set: MasterSet, said: &[char], what: &str) -> usize {
         let counts =
             |(node, said): &(usize, &char)| set.0 >> node & 1 == 1 && what.contains(**said);

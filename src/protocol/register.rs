@@ -39,8 +39,9 @@ pub(crate) enum Reading {
     Outage,
 }
 
-/// Finds the current value: if a majority of masters shows a value, the value with the largest fencing token. `None`
-/// while more answers are needed.
+/// Finds the current value: if a majority of masters shows a value, the value with the largest fencing token. `votes`
+/// has one entry per master, which is `None` until the master has answered. Returns `None` while more answers are
+/// needed.
 ///
 /// A single answer is not enough. An acknowledged write is on some majority, and any two majorities share a master. So
 /// the largest token on any majority belongs to the last acknowledged write or to a later write.
@@ -132,8 +133,8 @@ pub(crate) enum Writing {
     Unknown,
 }
 
-/// The result of a write; `None` while answers are missing. Only masters that answered the read before count, because
-/// any other master may have a later value that the writer did not see.
+/// The result of a write; `None` while answers are missing. Only masters that had answered the preceding read count,
+/// because any other master may have a later value that the writer did not see.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn write_of_a_value_counts_only_on_a_majority_that_was_read() {
+    fn write_of_a_value_succeeds_only_on_a_majority_that_had_answered_the_read() {
         let of = |votes: &[WriteVote]| {
             let votes: Vec<_> = votes.iter().copied().map(Some).collect();
             written(Quorum::of(votes.len()), &votes)
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn carried_value_is_the_largest_of_a_majority_of_old_masters_that_have_one() {
+    fn carried_value_has_the_largest_token_among_a_majority_of_old_masters() {
         let quorum = sets(3, 1, 3);
         for (votes, verdict) in [
             (

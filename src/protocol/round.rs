@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_master_that_did_not_certainly_refuse_is_released() {
+    fn every_master_that_may_have_a_key_is_sent_a_release() {
         let mut round = Round::open(Quorum::of(5));
         round.record(0, Vote::Granted(Some(1)));
         round.record(1, Vote::Refused);

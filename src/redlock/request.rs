@@ -119,8 +119,8 @@ const DROPPED_BLOCKING: &str =
 /// made it: it can be cloned, stored, and moved into a spawned task.
 ///
 /// A request that is dropped without being awaited, acquired or cloned has locked nothing. This is usually a mistake
-/// (`let _guard = redlock.lock("job");`), so the drop is reported as a warning of [`tracing`]. If the program collects no
-/// warnings, the first such drop of the process is reported on standard error.
+/// (`let _guard = redlock.lock("job");`), so the drop is reported as a warning of [`tracing`]. If the program collects
+/// no warnings, the first such drop of the process is reported on standard error.
 ///
 /// ```no_run
 /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -308,7 +308,8 @@ impl LockRequest {
         }
     }
 
-    /// The lock's holder, if that is why it was not acquired.
+    /// Converts a failed attempt into the lock's holder if another client holds the lock. Any other failure is returned
+    /// as the error.
     fn held(&self, lost: NotAcquired) -> Result<Refusal, AcquireError> {
         match self.error(&lost) {
             AcquireError::HeldByOther(missed) => Ok(Refusal {
@@ -353,7 +354,7 @@ impl LockRequest {
         async move { scope.await.unwrap_or_else(|error| Err(error.into_one())) }
     }
 
-    /// Marks this request as one of a caller without async.
+    /// Marks this request as the request of a caller without async.
     #[cfg(feature = "blocking")]
     pub(crate) fn blocking(mut self) -> Self {
         self.blocking = true;

@@ -73,7 +73,7 @@ impl AcquireAnswers {
         self.refusals()?.note.clone()
     }
 
-    /// The longest remaining ttl of the holder's key on any refusing master.
+    /// The longest remaining ttl of the holder's key on any refusing master; `None` if no refusing master reported one.
     pub(crate) fn ttl_left(&self) -> Option<Duration> {
         self.refusals()?
             .free_in
@@ -198,8 +198,9 @@ impl AcquireAnswers {
         !self.quorum.possible_without(self.replies.lasting_faults())
     }
 
-    /// Hands the masters' replies over to the lock that was won, also replies that come later. So a held lock does not
-    /// keep its round in memory. Lock order: the mutex of the answers is always taken before the mutex of the lock.
+    /// Hands the masters' replies over to the lock that was won, including replies that arrive later. So a held lock
+    /// does not keep its round in memory. Lock order: the mutex of the answers is always taken before the mutex of the
+    /// lock.
     pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
         holder.take_over(std::mem::take(&mut self.replies));
         let holder: Weak<_> = Arc::downgrade(holder);

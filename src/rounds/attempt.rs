@@ -90,8 +90,8 @@ impl Coordinator {
                 limit.wait(agree).await.unwrap_or(Err(Failure::Late))
             };
             match agreed {
-                // Check this after the last round of requests, because only then it may have turned out that a master
-                // has lost its generation marker.
+                // Check this after the last round of requests, because a master may be found to have lost its
+                // generation marker only during that round.
                 Ok(_) if self.doubts(&round) => Some(Failure::Outage),
                 // Read the clock after the last round, so that the time of the round is deducted from the validity.
                 Ok(fencing) if self.now() < most => {

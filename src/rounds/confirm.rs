@@ -14,12 +14,13 @@ use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 
-/// How often a second round may raise the fencing token within one acquire. Raising is needed only if a master with a
-/// larger counter granted late.
+/// The largest number of rounds that confirm a fencing token within one attempt. After the first such round, a further
+/// round with a larger token is needed only if a master with a larger counter granted the lock late.
 const CONFIRM_ROUNDS: usize = 3;
 
 impl Coordinator {
-    /// The fencing token of a won round if the masters agree on it already, as they usually do.
+    /// The fencing token of a won round if the masters agree on it already, as they usually do; `None` if a second
+    /// round is needed.
     pub(super) fn agreed(
         &self,
         round: &AcquireRound,
@@ -63,7 +64,7 @@ impl Coordinator {
         self.learn(numbering, offset, wall, token);
         metrics::confirmation();
         for _ in 0..CONFIRM_ROUNDS {
-            // Count new answers for each number, because confirmations of another number do not count.
+            // Start a new count for each token, because confirmations of another token do not count.
             let confirm = FanOut::new(self.runtime.clone(), ConfirmAnswers::open(self.quorum));
             self.ask_all(&confirm, Phase::Confirm, || Request::Confirm {
                 claim: claim.clone(),
@@ -99,8 +100,8 @@ impl Coordinator {
     /// new hold cannot join the others, and the attempt fails.
     ///
     /// A token below `confirmed`, the number that the masters were asked to confirm, is not accepted either. A master
-    /// may execute that request late, after the other holds have ended. This would raise the counter while our hold has
-    /// the smaller token, and a further hold would get the larger one.
+    /// may execute that request late, after the other holds have ended. This would raise the counter while this hold
+    /// has the smaller token, and a further hold would get the larger token.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
@@ -111,8 +112,8 @@ impl Coordinator {
         let mut delays = self.delays();
         for asked in 0..CONFIRM_ROUNDS {
             if asked > 0 {
-                // Give the other holds time to finish their requests. Keep the pause short, because our own grants
-                // block the other holds during the pause.
+                // Give the other holds time to finish their requests. Keep the pause short, because the grants of this
+                // hold block the other holds during the pause.
                 let pause = delays.next().unwrap_or_default();
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;

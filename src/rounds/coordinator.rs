@@ -35,8 +35,8 @@ pub(crate) struct Coordinator {
     pub(super) retry: Retry,
     /// Whether the masters have been asked before. If so, requests get no additional time for a first connection.
     pub(super) met: AtomicBool,
-    /// The learned difference between the masters' clocks and our wall clock in microseconds, for proposing fencing
-    /// tokens.
+    /// The learned difference between the masters' clocks and this client's wall clock in microseconds, for proposing
+    /// fencing tokens.
     pub(super) offset: AtomicI64,
 }
 

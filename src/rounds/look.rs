@@ -18,7 +18,7 @@ impl Coordinator {
         };
         let fan_out = FanOut::new(self.runtime.clone(), answers);
         self.ask_all(&fan_out, Phase::Look, || request.clone());
-        // Allow twice the node timeout, in case a node never answers.
+        // Stop waiting after twice the node timeout, in case a node never answers.
         let most = self.answered_by() + self.patience.answer;
         let mut limit = Limit::new(&*self.runtime, most);
         if let Some(answers) = limit.wait(fan_out.until(LookAnswers::complete)).await {

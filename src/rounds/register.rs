@@ -15,8 +15,8 @@ use crate::report::{NodeOutcome, NodeReport};
 use crate::runtime::pause;
 
 impl Coordinator {
-    /// Reads the value on every master until `decided` returns true for the answers. Later answers are available from
-    /// the returned handle.
+    /// Asks every master for the value, and waits until `decided` returns true for the answers so far. Later answers
+    /// are available from the returned handle.
     pub(crate) async fn read_value(
         &self,
         claim: &Arc<Claim>,
@@ -102,7 +102,8 @@ impl AskedForValue {
 /// How many bytes of a stored value are shown to an operator.
 const SHOWN: usize = 40;
 
-/// After a majority has answered a read, how often the read yields to other tasks to let the other answers arrive.
+/// After a majority has answered a read, how many times the reading task yields to other tasks, so that the remaining
+/// answers can arrive.
 const STRAGGLE: u32 = 3;
 
 /// One master's answer, and how long the master took to answer.
@@ -147,8 +148,7 @@ impl ValueAnswers {
         before
     }
 
-    /// Whether every master has answered the read. The answer also names the current run of the master's server
-    /// process.
+    /// Whether every master has answered the read, so that the current run of each master's server process is known.
     pub(crate) fn all_read(&self) -> bool {
         (0..self.said.len()).all(|node| self.run(node).is_some())
     }
@@ -187,7 +187,8 @@ impl ValueAnswers {
         register::vacancy(&self.read_votes())
     }
 
-    /// The bytes of the value on this master, even if the value is a copy from before a restart.
+    /// The bytes of the value on this master, even if the value is a copy from before a restart; `None` if the master
+    /// has shown no value.
     pub(crate) fn bytes(&self, node: usize) -> Option<&[u8]> {
         match self.said.get(node)? {
             Some((Ok(Answer::Value { stored, .. }), _)) => {
@@ -285,7 +286,7 @@ impl ValueAnswers {
         answers.all(|answer| matches!(answer, Some(Ok(Answer::Written { .. }))))
     }
 
-    /// Whether the masters on which the user does not lack a right are no majority.
+    /// Whether the user lacks a right on too many masters, so that the other masters are no majority.
     pub(crate) fn is_denied(&self) -> bool {
         let answers = self.answers().enumerate();
         let denied = answers.filter(|(_, answer)| matches!(answer, Some(Err(Fault::Denied(_)))));

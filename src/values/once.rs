@@ -79,7 +79,7 @@ pub enum OnceOutcome<T> {
     },
 }
 
-/// Whether the work of this period must be done now; see [`Once::due`].
+/// The answer to the question whether the work of this period must be done now; see [`Once::due`].
 #[derive(Debug)]
 #[must_use = "the work of a period that is not recorded as done runs again"]
 pub enum Due<'a> {
@@ -288,7 +288,7 @@ impl Once {
     }
 
     /// Removes the record of the last period done from every master. An operator does this; it is the only remedy if
-    /// the record is [lost](ValueError::Lost). Returns whether any master had a record.
+    /// the record is [lost](ValueError::Lost). Returns true if any master had a record.
     ///
     /// # Errors
     ///
@@ -425,7 +425,7 @@ impl Once {
         Box::pin(self.value.under_lock(run)).await
     }
 
-    /// The period to which this call belongs.
+    /// The period to which a call that is made now belongs; an error if the period is invalid.
     fn now(&self) -> Result<Period, ValueError> {
         let runtime = &self.value.redlock.core.coordinator.runtime;
         let period = self.periods.at(runtime.wall_micros() / 1_000);

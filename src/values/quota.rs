@@ -169,7 +169,7 @@ impl Quota {
     }
 
     /// Removes the quota from every master. An operator does this; it is the only remedy if the quota is
-    /// [lost](ValueError::Lost). Returns whether any master had a value.
+    /// [lost](ValueError::Lost). Returns true if any master had a value with this name.
     ///
     /// # Errors
     ///

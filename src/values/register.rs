@@ -25,8 +25,8 @@ pub(crate) struct Register<'a> {
     number: u64,
 }
 
-/// The result of copying a value to the next masters, while masters are being replaced. Two results need an operator;
-/// their text shows the masters' answers.
+/// The result of copying a value to the next masters, while masters are being replaced. The text of a failed copy shows
+/// the masters' answers.
 #[derive(Clone)]
 pub(crate) enum Carried {
     /// The value is now stored on the old and on the next masters.
@@ -39,7 +39,7 @@ pub(crate) enum Carried {
     Lost(String),
     /// Too few masters answered, or the lock was lost.
     Undecided(String),
-    /// As [`Undecided`](Self::Undecided), because the user lacks a right on too many masters.
+    /// Too few masters read or stored the value, because the user lacks a right on the others.
     Denied(String),
 }
 
@@ -61,7 +61,8 @@ impl<'a> Register<'a> {
 
     /// Reads the current value.
     ///
-    /// Cancel safety: dropping the future changes nothing, except that earlier holders may no longer write.
+    /// Cancel safety: dropping the future does not change the value. Some masters may already refuse writes of earlier
+    /// holders.
     pub(crate) async fn read(self) -> Result<Known<'a>, ValueError> {
         let (answers, asked) = self.ask(|answers| answers.reading().is_some()).await;
         let reading = answers.reading().unwrap_or(Reading::Outage);
@@ -85,7 +86,8 @@ impl<'a> Register<'a> {
         Err(error(self.trouble(&answers)))
     }
 
-    /// Checks that a first value may be created: every master must report that it has no value.
+    /// Checks that a first value may be created: every master must report that it has no value. The result is a
+    /// register without a value.
     pub(crate) async fn vacant(self) -> Result<Known<'a>, ValueError> {
         let (answers, asked) = self.ask(ValueAnswers::complete).await;
         let error = match answers.vacancy() {
@@ -104,8 +106,8 @@ impl<'a> Register<'a> {
         Err(error(self.trouble(&answers)))
     }
 
-    /// Removes the value from every master that answers. Removes nothing if a master has a value for which `ours` is
-    /// false. Returns whether any master had a value.
+    /// Removes the value from every master that answers. Removes nothing if `ours` returns an error for the value of
+    /// any master. Returns whether any master had a value.
     ///
     /// If the future is dropped, some masters may still have the value: call it again.
     pub(crate) async fn remove(

@@ -21,7 +21,7 @@ pub(crate) struct NamedValue {
     /// The prefix of the stored text, which identifies the kind.
     kind: &'static str,
     pub(crate) wait: Option<Wait>,
-    /// Sees the progress of each wait for the lock.
+    /// The caller's callback, which is called with the progress of each wait for the lock.
     pub(crate) observer: Option<Observer>,
 }
 
@@ -160,7 +160,7 @@ impl NamedValue {
     }
 }
 
-/// Parses a number that consists of digits only.
+/// Parses a number that consists of digits only; `None` for other texts, and for numbers that do not fit.
 pub(crate) fn number(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|digit| digit.is_ascii_digit());
     plain.then(|| text.parse().ok())?

@@ -1,6 +1,7 @@
 //! Compares this crate's lock over one MariaDB server with two other designs that store locks as rows. The first design
 //! serializes all locks on one of 100 rows, chosen by CRC-32 of the name. The second design is the first version of
-//! this crate, which used `SELECT .. FOR UPDATE` and `INSERT`. Then the benchmark measures what mixed quorums cost.
+//! this crate, which used `SELECT .. FOR UPDATE` and `INSERT`. Then the benchmark measures the cost of quorums of Redis
+//! and MariaDB servers.
 //!
 //! ```text
 //! cargo bench -p quorate-mysql --bench centre
@@ -19,7 +20,8 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// How often each figure is measured. The smallest median counts, because other load disturbs single measurements.
+/// How many times each median is measured. The smallest of these medians is printed, because other load on the machine
+/// only makes a measurement slower.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;
 
@@ -393,7 +395,8 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     );
 }
 
-/// Measures 16 tasks with one key each. It shows the cost of one MariaDB among Redis servers, running or stopped.
+/// Measures 16 tasks with one key each. The result shows the cost of one MariaDB server among Redis servers, while it
+/// runs and while it is stopped.
 async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
     println!("\n16 tasks, each with its own lock: lock + unlock, p50");
     let all = redlock(redis, &[]);

@@ -55,7 +55,7 @@ async fn mariadb() -> MariaDb {
     server
 }
 
-/// Measures what a lock and its release cost, if this number of clients acquires the same lock again and again.
+/// Measures what a lock and its release cost if this number of clients acquires and releases the same lock repeatedly.
 async fn cost(clients: usize) {
     const LOCKS: u32 = 100;
     let server = mariadb().await;
@@ -128,7 +128,8 @@ impl Counters {
     }
 }
 
-/// The client that released the lock last, and when.
+/// The number of the client that released the lock last, and the time of that release. `None` once another client has
+/// acquired the lock.
 type Released = Arc<Mutex<Option<(usize, Instant)>>>;
 
 /// Acquires the lock this number of times. Returns the times from another client's release until the acquire.

@@ -2,10 +2,11 @@
 //!
 //! `mysql_async` has two properties that a lock cannot accept:
 //!
-//! - After a future is dropped, the connection answers the next query with the previous result. This type marks the
-//!   connection as used before anything is sent, and uses it again only after its result was read to the end.
+//! - After a future is dropped, the connection answers the next query with the previous result. [`Connection`] sets a
+//!   mark before it sends a packet, and removes the mark only after it has read the whole result. A connection with
+//!   this mark is not used again.
 //! - A dropped connection first reads the remaining results and sends a quit command, in a task without a time limit.
-//!   This type drops the connection on a thread without a runtime, which only closes the socket.
+//!   [`Connection`] drops its connection on a thread without a runtime, which only closes the socket.
 
 use std::future::Future;
 #[cfg(feature = "tls-rustls")]

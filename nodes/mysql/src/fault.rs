@@ -96,7 +96,8 @@ pub(crate) fn unprepared(why: &str) -> Fault {
     Fault::Unprepared(format!("{why}: run `quorate prepare-server URL`").into())
 }
 
-/// Shortens and escapes a message of the server before it goes to terminals and logs.
+/// Shortens a message of the server and replaces its control characters, so that it can be shown on terminals and in
+/// logs.
 pub(crate) fn plain(text: &str) -> String {
     let sanitize = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(LONGEST).map(sanitize).collect()

@@ -17,8 +17,8 @@ use crate::url::Address;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The number of round trips that are measured. The duration of the fastest one is reported.
 const TRIPS: usize = 5;
-/// The rights without which locks still work: the right, the table, a statement that changes nothing but needs the
-/// right, and what the right is for. Sessions check all other rights when they connect.
+/// The rights without which locks still work. Each row has the right, the table, a statement that changes nothing but
+/// needs the right, and the purpose of the right. Sessions check all other rights when they connect.
 const RIGHTS: [(&str, &str, &str, Purpose); 3] = [
     (
         "DELETE",

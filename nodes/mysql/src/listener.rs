@@ -28,7 +28,7 @@ use crate::url::Address;
 /// How long one statement waits for a wait lock: 15 s. Only the network can fail silently for that long, because the
 /// server itself ends the statement when the connection is closed.
 const BLOCKED: Duration = Duration::from_secs(15);
-/// If the server sends no result for this time after the end of a statement, the listener takes it for stopped.
+/// If the server sends no result for this time after the end of a statement, the listener treats the server as stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Wake-ups that no client has read are removed at this age, in microseconds.
 const OLD: u64 = 60_000_000;
@@ -40,12 +40,14 @@ const PART: u32 = 50;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two polls if a waiter may be woken at any time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two polls while the client ahead keeps no wait lock. Its next renewal brings one.
+/// The longest pause between two polls while the client ahead keeps no wait lock. The session of that client usually
+/// takes one with its next renewal.
 const LONGEST_PAUSE_BEHIND: Duration = Duration::from_millis(100);
 /// The pause between two polls if the process only observes elections.
 const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
-/// How long one polling statement polls. It is short for two reasons: the listener starts to wait for something else
-/// only with the next statement, and the server notices that a client is gone only when it sends a result.
+/// How long one polling statement polls. It is short for two reasons. If this process needs other wake-ups, the
+/// listener can react only after the end of the statement. And the server notices only when it sends a result that a
+/// client is gone.
 const POLLED: Duration = Duration::from_millis(50);
 
 /// A connection that receives wake-ups.
@@ -59,7 +61,7 @@ pub struct MySqlListener {
     mariadb: bool,
     /// When old wake-ups were last removed.
     swept: Option<Instant>,
-    /// Reports what this process waits for.
+    /// Reports which wake-ups this process needs.
     pacer: Pacer,
     /// The wake-ups that this process needed at the last statement, and since when it has needed them.
     awaited: (Pace, Instant),
@@ -131,7 +133,7 @@ impl MySqlListener {
         asking.await.unwrap_or(Err(Fault::Timeout(limit)))
     }
 
-    /// Waits until there is something to wait for. Removes the wake-ups that were received before.
+    /// Removes the wake-ups that were received before. Then waits until this process needs wake-ups.
     async fn idle(&mut self) -> Result<(), Fault> {
         if self.last_removed < self.last_received {
             let packet = self.removal();
@@ -176,8 +178,9 @@ impl MySqlListener {
         self.words(&mut said)
     }
 
-    /// Waits until the wait lock of the client ahead is free. Returns `None` if the process waits for something else
-    /// meanwhile.
+    /// Waits until the wait lock of the client ahead is free, and returns the wake-ups that have arrived. `None` if
+    /// this process needs other wake-ups meanwhile, or if the statement ended without the wait lock and without
+    /// wake-ups.
     async fn wait_behind(
         &mut self,
         pace: &Pace,
@@ -220,12 +223,13 @@ impl MySqlListener {
             // The lock may become free soon, so poll often at first.
             self.awaited.1 = Instant::now();
         }
-        // Without a message, the client ahead has left the queue or lost its session: the waiter asks for the lock.
+        // If the wait lock is free although no wake-up has arrived, the client ahead has left the queue or lost its
+        // session. The empty list then makes the waiter ask for the lock.
         Ok((is_free || !words.is_empty()).then_some(words))
     }
 }
 
-/// The value of the first column of the first row.
+/// The value of the first column of the first row, as a number.
 fn first(one: &Outcome) -> Option<u64> {
     one.rows.first().and_then(|row| number(row, 0))
 }
@@ -243,8 +247,8 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
     Some(literal)
 }
 
-/// Whether the process now needs wake-ups for other waiters than `before`. A waiter that only has another client ahead
-/// is woken all the same: that client is woken first.
+/// Whether the process needs wake-ups for other waiters than `before`. False if only the client ahead of the same
+/// waiter has changed, because the end of the present wait wakes this waiter in any case.
 fn is_for_another(now: &Pace, before: &Pace) -> bool {
     match (now, before) {
         (Pace::Idle, _) => false,

@@ -22,7 +22,7 @@ pub(crate) const QUESTION: &str = "SELECT UUID(),@@hostname,@@port,@@datadir/*M!
     TIMESTAMPDIFF(SECOND,'1970-01-01',UTC_TIMESTAMP()),\
     (SELECT variable_value FROM information_schema.global_status WHERE variable_name='UPTIME')*/";
 
-/// An uptime longer than this is not credible and is ignored.
+/// An age of a server run above this limit (100 years) is not credible and counts as zero.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Time from the start of the UUID calendar to 1970, in units of 100 ns.
 pub(crate) const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
@@ -49,8 +49,8 @@ impl RunReport {
         )
     }
 
-    /// Parses a report. `wall` is the wall clock and the uptime, both in seconds. The uptime has wrapped around if the
-    /// wall clock was set back.
+    /// Parses a report. `wall` is the wall clock and the uptime, both in seconds; `None` if the server reports none. If
+    /// the wall clock was set back to before the start, the uptime has wrapped below zero.
     fn of(uuid: &str, place: &str, wall: Option<(u64, u64)>) -> Option<Self> {
         // A UUID begins with the time, its lowest part first. The rest was drawn when the server started.
         let (time, drawn) = uuid.split_at_checked(18)?;
@@ -86,7 +86,7 @@ impl RunReport {
     }
 }
 
-/// The only row of `quorate_run`, which describes the present run of the server.
+/// The content of the only row of `quorate_run`, which describes the present run of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) id: String,

@@ -134,7 +134,7 @@ pub(crate) fn grants(database: &str) -> Vec<String> {
     TABLES.iter().map(grant).collect()
 }
 
-/// The further `GRANT` statement that such a user needs on MySQL.
+/// The `GRANT` statement that a user who acquires locks needs on MySQL, in addition to [`grants`].
 pub(crate) fn procedure_grant(database: &str) -> String {
     format!("GRANT EXECUTE ON PROCEDURE `{database}`.`quorate_listen` TO USER")
 }
@@ -440,7 +440,7 @@ fn one_name(name: String, report: &RunReport) -> String {
     format!("mysql {}", names.of(name, report))
 }
 
-/// Whether this crate supports a schema of this version.
+/// Returns a fault if this crate does not support a schema of this version.
 pub(crate) fn suits(version: Option<u64>) -> Result<(), Fault> {
     match version {
         Some(VERSION) => Ok(()),

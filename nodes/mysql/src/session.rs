@@ -122,7 +122,8 @@ impl MySqlSession {
             let only_if = if joined {
                 format!("@done{number}>0")
             } else {
-                // After the wake-ups, this is the number of wake-ups, which is 0 if the record was not changed.
+                // If wake-ups precede the wait locks, `ROW_COUNT()` is the number of inserted wake-ups there. It is 0
+                // if the record was not changed.
                 "ROW_COUNT()>0".to_owned()
             };
             self.write_hints(&commits[*number], &only_if, packet);
@@ -145,7 +146,7 @@ impl MySqlSession {
         }
     }
 
-    /// Notes which wait locks the session keeps after a commit that took effect.
+    /// Records which wait locks the session keeps after a commit that took effect.
     fn note_wait_locks(&mut self, commit: &Commit) {
         for change in &commit.wait_locks {
             match change {

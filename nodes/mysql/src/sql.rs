@@ -118,7 +118,7 @@ pub(crate) fn remove(name: &[u8], version: u64, out: &mut String) {
     let _ = write!(out, " AND version={version}");
 }
 
-/// Changes an existing record. The result contains whether the record was changed, and the server's clock.
+/// Changes an existing record. The result shows whether the record was changed, and contains the server's clock.
 pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     out.push_str("UPDATE quorate_record SET version=version+1,state=");
     hex(state, out);

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_name_column_is_found_whatever_the_storage_engine() {
+    fn wrong_column_is_reported_even_if_the_storage_engine_is_wrong_as_well() {
         let changes: [fn(&mut Seen); 4] = [
             |one| one.kind = "varchar".into(),
             |one| one.room = 700,

@@ -25,7 +25,8 @@ pub(crate) async fn read(
 }
 
 /// The ACL of a new znode below a znode with this ACL. A server hides the passwords in an ACL from a user without the
-/// permission ADMIN. If one is hidden, only the entry of this user itself can be copied; `None` if there are others.
+/// permission ADMIN. An entry with a hidden password can be copied only if it is the entry of this user. `None` if
+/// another entry has a hidden password.
 fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
     let copies = acl.iter().map(|one| {
         let hidden = one

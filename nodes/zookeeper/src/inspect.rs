@@ -71,7 +71,8 @@ fn with(mut found: Inspection, fault: Fault) -> Inspection {
     found
 }
 
-/// Adds what the member answers to the command `srvr`. Administrators may have disabled this command.
+/// Adds the version and the role of the member, which it reports in its answer to the command `srvr`. Administrators
+/// may have disabled this command.
 async fn say(found: &mut Inspection, dialled: &Dialled, within: Duration) {
     if let Ok(Ok(said)) = timeout(within, ask(&dialled.host, "srvr")).await {
         read(found, &said);

@@ -75,7 +75,7 @@ pub(crate) fn fresh() -> String {
     hex(&rng.random::<[u8; 16]>())
 }
 
-/// The life that this name of a znode stands for. `None` if [`Layout::of_life`] did not produce the name.
+/// The life whose znode has this name. `None` if [`Layout::of_life`] did not produce the name.
 pub(crate) fn life_of(name: &str) -> Option<Life> {
     Life::from_str_radix(name, 16)
         .ok()

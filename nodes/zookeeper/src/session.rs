@@ -32,7 +32,7 @@ const LARGEST: usize = 1_000_000;
 /// forgotten and must be looked up again.
 const MOST: usize = 16_384;
 
-/// How often a record is looked up again in a row, if other clients remove and create it meanwhile.
+/// How many times in a row a record is looked up if other clients remove it and create it again meanwhile.
 const TRIES: usize = 5;
 
 /// After this time, the ACL of new records is read again before a record is created: 30 s.

@@ -115,7 +115,7 @@ fn ids(due: &[Due]) -> Vec<u64> {
 }
 
 #[test]
-fn renewal_due_soon_shares_the_message_of_one_that_is_due() {
+fn renewal_that_is_due_soon_is_sent_in_the_batch_of_a_due_renewal() {
     let mut schedule = Schedule::default();
     let first = schedule.insert(held(None, true), at(3_000));
     // This lock is due 150 ms later, which is within a sixtieth of the ttl, so it is renewed in the same batch.
@@ -222,7 +222,7 @@ fn one_pass_of_the_schedule_ends_a_limited_number_of_locks() {
 }
 
 #[test]
-fn renewal_is_late_after_a_thirtieth_of_its_ttl() {
+fn renewal_is_late_if_overdue_by_more_than_a_thirtieth_of_the_ttl() {
     let mut schedule = burst(1);
     schedule.open = OPEN;
     schedule.sent_at = at(3_300);

@@ -41,9 +41,10 @@ async fn machine_with_a_clock_far_ahead_records_no_future_period() {
     let day = 24 * 3600;
     for (ahead, runs) in [(20, true), (day, false)] {
         let redlock = ahead_by(&Arc::new(AtomicU64::new(ahead)));
-        // A period of one second began less than a second ago.
+        // Periods last one second. A clock that is 20 s ahead shows a period that begins at most 20 s in the future,
+        // which is accepted.
         let once = redlock.once("often", Duration::from_secs(1));
-        once.create().await.expect("all there");
+        once.create().await.expect("every master must answer");
         let outcome = once.at_most_once(async |_| ()).await;
         if runs {
             assert_eq!(outcome, Ok(OnceOutcome::Done(())));
@@ -67,12 +68,12 @@ async fn call_that_waits_beyond_the_end_of_its_period_leaves_the_next_period_to_
     let seconds = Arc::new(AtomicU64::new(0));
     let redlock = ahead_by(&seconds);
     let once = redlock.once("often", Duration::from_secs(20));
-    once.create().await.expect("all there");
+    once.create().await.expect("every master must answer");
     let guard = redlock.acquire("often").await.expect("free");
     let Ok(Due::Now(turn)) = once.due(&guard).await else {
         panic!("the first period must be due");
     };
-    turn.record().await.expect("all there");
+    turn.record().await.expect("every master must answer");
     let mut waits = Box::pin(once.at_most_once(async |_| ()));
     let soon = tokio::time::timeout(Duration::from_millis(20), waits.as_mut());
     soon.await.expect_err("the lock is held");
@@ -92,7 +93,7 @@ async fn note_of_a_record_is_stored_with_the_period_and_can_be_replaced() {
     let redlock = Redlock::in_memory(3);
     let day = SystemTime::UNIX_EPOCH..SystemTime::UNIX_EPOCH + Duration::from_secs(24 * 3600);
     let once = redlock.once_in("nightly", day.clone());
-    once.create().await.expect("all there");
+    once.create().await.expect("every master must answer");
     for (done, note) in [(false, "failed"), (true, "began")] {
         let guard = redlock.acquire("nightly").await.expect("free");
         let Ok(Due::Now(turn)) = once.due(&guard).await else {
@@ -104,8 +105,8 @@ async fn note_of_a_record_is_stored_with_the_period_and_can_be_replaced() {
         } else {
             turn.leave_due().await
         };
-        written.expect("all there");
-        let record = once.record(&guard).await.expect("all there");
+        written.expect("every master must answer");
+        let record = once.record(&guard).await.expect("every master must answer");
         assert_eq!(
             (record.last(), record.note()),
             (done.then_some(day.start), note)
@@ -113,9 +114,12 @@ async fn note_of_a_record_is_stored_with_the_period_and_can_be_replaced() {
         guard.release().await;
     }
     let guard = redlock.acquire("nightly").await.expect("free");
-    let record = once.record(&guard).await.expect("all there");
-    record.set_note("ended").await.expect("all there");
-    let record = once.record(&guard).await.expect("all there");
+    let record = once.record(&guard).await.expect("every master must answer");
+    record
+        .set_note("ended")
+        .await
+        .expect("every master must answer");
+    let record = once.record(&guard).await.expect("every master must answer");
     assert_eq!((record.last(), record.note()), (Some(day.start), "ended"));
     guard.release().await;
     assert_eq!(once.drop_record().await, Ok(true));

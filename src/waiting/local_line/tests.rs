@@ -361,11 +361,11 @@ fn waiter_is_woken_when_it_is_first_and_by_a_local_release() {
         drop(first);
         assert!(
             waker.0.swap(false, Ordering::SeqCst),
-            "the waiter must be woken"
+            "the third waiter must be woken when the first waiter leaves"
         );
         assert!(
             wait.as_mut().poll(&mut cx).is_pending(),
-            "the second waiter must not be woken"
+            "the third waiter must still wait, because the second waiter came earlier"
         );
         drop(second);
         assert!(waker.0.swap(false, Ordering::SeqCst));
@@ -481,7 +481,7 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
 }
 
 #[test]
-fn wake_up_of_a_master_beyond_the_64th_is_not_mistaken_for_another() {
+fn wake_up_from_a_master_beyond_the_64th_is_not_counted_for_another_master() {
     let lines = LocalLines::new();
     let place = lines.enter(&job());
     lines.woken(64, b"job");

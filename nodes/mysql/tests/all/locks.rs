@@ -153,8 +153,8 @@ async fn waiting_clients_cost_the_server_few_statements() {
     for wait in waits {
         wait.await.expect("no panic");
     }
-    // About 45 are expected: 3.6 heartbeats of the waiters a second, each of which reads and changes the record, and the
-    // queries of idle sessions. One waiter that polls every 20 ms sends more than 450.
+    // About 45 are expected: 3.6 heartbeats of the waiters a second, each of which reads and changes the record, and
+    // the queries of idle sessions. One waiter that polls every 20 ms sends more than 450.
     assert!(
         sent < 300,
         "the waiting clients must not send {sent} statements in 3 s"

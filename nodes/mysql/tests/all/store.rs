@@ -28,7 +28,7 @@ async fn session(store: &MySql) -> quorate_mysql::MySqlSession {
 fn version(committed: &Committed) -> u64 {
     match committed {
         Committed::Done(versions) => versions[0],
-        Committed::Stale => panic!("stale"),
+        Committed::Stale => panic!("the commit must be applied, but its version is outdated"),
     }
 }
 
@@ -574,7 +574,7 @@ async fn listener_receives_each_wake_up_of_its_process_once() {
     session.commit(&[told.clone(), fresh, told]).await.unwrap();
     assert_eq!(listener.next().await.unwrap(), [b"three"]);
     let waits = tokio::time::timeout(Duration::from_millis(300), listener.next()).await;
-    assert!(waits.is_err(), "no further wake-up may arrive");
+    assert!(waits.is_err(), "no further wake-up must arrive");
     let left = server.sql("SELECT DISTINCT process FROM locks.quorate_woken");
     assert_eq!(
         left.unwrap(),

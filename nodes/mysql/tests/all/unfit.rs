@@ -154,7 +154,7 @@ async fn user_without_an_optional_right_can_lock_and_the_inspection_names_the_ri
         assert_eq!(found.fault, None, "{right} on {table}");
         assert_eq!(found.wake_ups, purpose != Purpose::WakeUps);
         let [missing] = &found.missing[..] else {
-            panic!("{right} on {table}: {found:?}");
+            panic!("the inspection must report only {right} on {table} as missing: {found:?}");
         };
         assert_eq!(missing.to_string(), format!("{right} on {table}"));
         assert_eq!(missing.purposes(), [purpose]);
@@ -615,7 +615,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
     for database in ["locks", "others", "thirds"] {
         let url = server.url(database);
         prepare(&url).await.unwrap();
-        // This imitates an administrator who cannot see the other databases.
+        // Store another name, as an administrator does who cannot see the other databases.
         let apart = format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
         server.sql(&apart).unwrap();
         stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());
@@ -627,7 +627,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
         assert_eq!(greeted(store.clone()).await, first);
         assert_eq!(store.inspect().await.identity, first);
     }
-    // After a restart the two databases still count as one server, whichever of them is seen first.
+    // After a restart the databases still count as one server, even if another database is seen first.
     server.restart().unwrap();
     for store in stores.iter().rev() {
         assert_eq!(greeted(store.clone()).await, first);

@@ -50,7 +50,7 @@ async fn set_acl(server: &Prepared, user: &str, path: &str, acl: &[Acl]) {
 const ANN: &str = "ann:s3cret";
 const BOB: &str = "bob:hunter2";
 
-test!(users_of_a_shared_path_lock_with_and_wake_each_other, server => {
+test!(users_that_share_a_path_share_its_locks_and_wake_each_other, server => {
     let (ann, bob) = (url(&server, ANN, "/shared"), url(&server, BOB, "/shared"));
     prepare(&ann).await.unwrap();
     let mut early = session_of(&ann).await;
@@ -99,7 +99,7 @@ test!(user_that_cannot_read_the_acl_of_a_shared_path_is_refused_with_the_remedy,
     );
 });
 
-test!(unreadable_record_fails_alone, server => {
+test!(load_with_an_unreadable_record_still_returns_the_other_records, server => {
     let mut session = session(&server).await;
     for (of, state) in [("a", b"1"), ("b", b"2")] {
         put(&mut session, of, 0, state).await;
@@ -151,13 +151,13 @@ test!(lock_whose_record_is_unreadable_is_refused_and_other_locks_are_listed_and_
     held.release().await;
 });
 
-test!(password_is_changed_while_locks_are_used, server => {
+test!(password_of_a_path_can_be_changed_while_locks_are_used, server => {
     let (old, new) = ("ann:s3cret", "ann:hunter2");
     let (before, after) = (url(&server, old, "/guarded"), url(&server, new, "/guarded"));
     prepare(&before).await.unwrap();
     let mut running = session_of(&before).await;
     let version = put(&mut running, "a", 0, b"1").await;
-    // The path admits both passwords, while clients get the new one.
+    // The path admits both passwords while the clients are switched to the new one.
     let both = entries(&server, &[old, new]).await;
     set_acl(&server, old, "/guarded", &both).await;
     prepare(&before).await.unwrap();

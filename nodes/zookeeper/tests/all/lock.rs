@@ -265,7 +265,7 @@ fn wall_micros() -> u64 {
     since.as_micros() as u64
 }
 
-test!(once_job_and_fencing_tokens_follow_the_clock_of_the_ensemble_if_the_client_is_ahead, server => {
+test!(once_job_and_fencing_tokens_follow_the_clock_of_the_ensemble_if_the_client_clock_is_ahead, server => {
     let month = Duration::from_secs(30 * 24 * 3600);
     let period = Duration::from_secs(24 * 3600);
     let ahead = settings(&server).runtime(Arc::new(Ahead(month)));

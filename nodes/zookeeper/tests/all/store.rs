@@ -260,7 +260,6 @@ test!(listener_receives_every_wake_up_for_its_process_and_no_others, server => {
         let [Committed::Done(versions)] = &done[..] else { panic!("{done:?}") };
         version = versions[0];
         assert_eq!(next(&mut mine).await, [word.into_bytes()]);
-        // After the read, the listener sets its watch again.
     }
     idle(&mut other).await;
     idle(&mut mine).await;
@@ -280,7 +279,7 @@ test!(several_wake_ups_of_one_commit_for_one_process_arrive_together, server => 
     assert_eq!(server.watches_fired() - fired, 1);
 });
 
-test!(wake_up_for_a_dead_process_does_not_delay_the_commit, server => {
+test!(wake_up_for_a_dead_process_does_not_prevent_the_commit, server => {
     let mut session = session(&server).await;
     let mut there = listener(&server, "00000000000000aa").await;
     let gone = listener(&server, "00000000000000bb").await;
@@ -314,7 +313,7 @@ test!(second_listener_of_a_process_replaces_the_first, server => {
     let mut first = listener(&server, "00000000000000aa").await;
     idle(&mut first).await;
     let mut second = listener(&server, "00000000000000aa").await;
-    let over = tokio::time::timeout(PATIENCE, first.next()).await.expect("heard");
+    let over = tokio::time::timeout(PATIENCE, first.next()).await.expect("the listener must report in time");
     assert!(matches!(over, Err(Fault::Disconnected(_))), "{over:?}");
     drop(first);
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -323,7 +322,7 @@ test!(second_listener_of_a_process_replaces_the_first, server => {
     assert_eq!(next(&mut second).await, [b"w".to_vec()]);
 });
 
-test!(session_ends_if_the_server_is_stopped_for_longer_and_the_records_are_kept, server => {
+test!(session_ends_if_the_server_is_stopped_beyond_the_session_timeout_and_records_are_kept, server => {
     let url = server.url_with("session=1s&timeout=400ms");
     let store = ZooKeeper::open(&url).unwrap();
     let (mut session, _) = store.connect().await.unwrap();
@@ -332,7 +331,7 @@ test!(session_ends_if_the_server_is_stopped_for_longer_and_the_records_are_kept,
     server.zookeeper.stop(0).unwrap();
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     server.zookeeper.cont(0).unwrap();
-    let heard = tokio::time::timeout(PATIENCE, mine.next()).await.expect("heard");
+    let heard = tokio::time::timeout(PATIENCE, mine.next()).await.expect("the listener must report in time");
     assert!(matches!(heard, Err(Fault::Disconnected(_) | Fault::Down(_))), "{heard:?}");
     let over = session.load(&[name("a")]).await.unwrap_err();
     assert!(matches!(over, Fault::Disconnected(_) | Fault::Down(_)), "{over}");
@@ -367,7 +366,7 @@ test!(session_notices_a_killed_server_at_once_and_the_records_survive, server =>
     assert!(after.uptime.is_none(), "a server that loses nothing must report no uptime");
 });
 
-test!(session_reports_the_date_of_its_last_change_also_before_the_first_change, server => {
+test!(session_reports_the_date_of_the_last_change_even_before_its_own_first_change, server => {
     let mut session = session(&server).await;
     let near = |date: Option<u64>| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

@@ -26,7 +26,7 @@ impl Prepared {
         prepared
     }
 
-    /// Starts a ZooKeeper without these znodes.
+    /// Starts a ZooKeeper without the znodes that a lock needs.
     pub(crate) async fn bare(options: ZooKeeperOptions) -> Self {
         let started = tokio::task::spawn_blocking(move || Process::start_with(&options));
         let zookeeper = started.await.unwrap();
@@ -131,7 +131,7 @@ pub(crate) async fn until_connected(store: &ZooKeeper) -> ZooKeeperSession {
     };
     tokio::time::timeout(PATIENCE, connected)
         .await
-        .expect("a session")
+        .expect("a session must be opened in time")
 }
 
 pub(crate) async fn load(session: &mut ZooKeeperSession, of: &str) -> (u64, Vec<u8>) {
@@ -149,12 +149,12 @@ pub(crate) async fn one(session: &mut ZooKeeperSession, change: Change) -> Commi
         .remove(0)
 }
 
-/// How often the record was written in its present life, computed from its version.
+/// How many times the record was written since it was last created, computed from its version.
 pub(crate) fn times_written(version: u64) -> u64 {
     (version & u64::from(u32::MAX)) + 1
 }
 
-/// Changes a record that has this version, and returns the next version.
+/// Writes a record that must have this version (0: must not exist), and returns the record's new version.
 pub(crate) async fn put(
     session: &mut ZooKeeperSession,
     of: &str,
@@ -169,13 +169,13 @@ pub(crate) async fn put(
 
 pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
     let told = tokio::time::timeout(PATIENCE, listener.next()).await;
-    told.expect("a wake-up").unwrap()
+    told.expect("a wake-up must arrive in time").unwrap()
 }
 
-/// Checks that no wake-up arrives. Afterwards the listener certainly has set its watch.
+/// Checks that no wake-up arrives for a moment. When this function returns, the listener has set its watch.
 pub(crate) async fn idle(listener: &mut ZooKeeperListener) {
     let told = tokio::time::timeout(CALM, listener.next()).await;
-    assert!(told.is_err(), "{told:?}");
+    assert!(told.is_err(), "no wake-up must arrive: {told:?}");
 }
 
 /// A plain ZooKeeper client, for the actions of administrators.
