@@ -79,8 +79,8 @@ impl Redlock {
 
 impl MastersChange<'_> {
     /// With `true`, a step is executed even if unknown clients that run scripts are connected to the masters. Use
-    /// `true` only if these clients do not use the locks. Never use it if other Redlock clients use the same locks.
-    /// Default: `false`.
+    /// `true` only if these clients do not use the locks. Never use it if clients of other Redlock libraries use the
+    /// same locks. Default: `false`.
     #[must_use]
     pub fn strangers_pass(self, strangers_pass: bool) -> Self {
         Self {
@@ -234,8 +234,8 @@ impl MastersChange<'_> {
         }
         missing.extend(now.clients_without_notice(self.strangers_pass));
         none(missing)?;
-        // If any next master is open, an earlier call has already copied all values and counters. Nothing may be copied
-        // now, because clients that know only the next masters may have written since.
+        // If any next master is open, an earlier call has already copied all values and counters. Nothing must be
+        // copied now, because clients that know only the next masters may have written since.
         let carried = if now.is_any_open() {
             Vec::new()
         } else {
@@ -462,7 +462,7 @@ impl MastersChange<'_> {
     }
 }
 
-/// Returns an error with these lines, each only once, if there are any.
+/// Returns an error that contains these lines, each only once. Returns `Ok` if there are none.
 fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     let mut known = BTreeSet::new();
     missing.retain(|line| known.insert(line.clone()));

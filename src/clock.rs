@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instant_keeps_its_distance_when_it_is_converted_to_std_and_back() {
+    fn instant_stays_as_far_from_now_when_it_is_converted_to_std_and_back() {
         let minute = Duration::from_secs(60);
         let later = Instant::now() + minute;
         let back = Instant::from(std::time::Instant::from(later));

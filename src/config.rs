@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_a_bad_variable_names_it_without_the_password() {
+    fn error_of_an_invalid_variable_names_the_variable_but_not_the_password() {
         for (name, value, says) in [
             (
                 "QUORATE_MASTERS",
@@ -230,7 +230,7 @@ mod tests {
             ("QUORATE_MASTERS", "mysql://u:s3cret@a/db", "quorate-mysql"),
             ("QUORATE_TTL", "10", "'10' is not a duration"),
             ("QUORATE_MAX_TTL", " ", "not a duration"),
-            ("QUORATE_MASTERS_GENERATION", "one", "is no number"),
+            ("QUORATE_MASTERS_GENERATION", "one", "is not a number"),
             ("QUORATE_NODE_TIMEOUT", "fast", "500ms"),
             ("QUORATE_CONNECT_TIMEOUT", "1", "not a duration"),
             ("QUORATE_MAX_HOLD", "x", "not a duration"),
@@ -254,7 +254,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn error_of_a_variable_that_is_not_text_names_it() {
+    fn error_of_a_variable_that_is_not_utf_8_names_the_variable() {
         use std::os::unix::ffi::OsStringExt as _;
         let look = |name: &str| {
             (name == "QUORATE_PREFIX").then(|| std::ffi::OsString::from_vec(vec![0xff]))

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_key_is_found_from_every_key_of_a_lock() {
+    fn lock_key_is_derived_from_every_key_of_a_lock() {
         for lock in [&b"a"[..], b"a:b", &slot(b"api", 3)] {
             for family in [Family::Lock, Family::Fence, Family::Broken, Family::Value] {
                 assert_eq!(lock_of(&family.of(lock)), lock, "{family:?}");

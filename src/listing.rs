@@ -42,7 +42,7 @@ pub struct Listed {
     pub resource: Vec<u8>,
     /// The slot's number if the lock is a permit of a semaphore; `None` for all other locks.
     pub slot: Option<usize>,
-    /// What each master knows about the lock: the holder, the holder's note, and the waiters. If another program uses
+    /// The state of the lock on each master: the holder, the holder's note, and the waiters. If another program uses
     /// the key, its value may be private data. Then `not a lock of ours` is shown instead of the value.
     pub status: Status,
 }

@@ -181,10 +181,10 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`ScopeError::NotAcquired`] before the body has started, [`ScopeError::Lost`] if the lock ended before the body
-    /// did. A body that is waiting at that moment is dropped. A body that blocks its thread runs to its end, and so may
-    /// a body whose process was paused. The error then contains the body's value ([`ScopeError::into_value`]), and
-    /// another client may have held the lock meanwhile.
+    /// [`ScopeError::NotAcquired`] if the lock was not acquired, so that the body has not started; [`ScopeError::Lost`]
+    /// if the lock ended before the body did. A body that is waiting at that moment is dropped. A body that blocks its
+    /// thread runs to its end, and so may a body whose process was paused. The error then contains the body's value
+    /// ([`ScopeError::into_value`]), and another client may have held the lock meanwhile.
     ///
     /// # Cancel safety
     ///
@@ -255,9 +255,9 @@ impl Redlock {
         Ok(self.look(Request::Look { key }).await)
     }
 
-    /// Deletes the lock on `resource` on every master, no matter which client holds it, and returns the state before.
-    /// Use it only as an operator's last resort: the holder notices only at its next renewal, and until then two
-    /// clients may believe that they hold the lock. The fencing counter is kept.
+    /// Deletes the lock on `resource` on every master, no matter which client holds it, and returns the state of the
+    /// lock before the deletion. Use it only as an operator's last resort: the holder notices only at its next renewal,
+    /// and until then two clients may believe that they hold the lock. The fencing counter is kept.
     ///
     /// # Errors
     ///

@@ -21,9 +21,9 @@ pub(crate) struct Repeats(Mutex<State>);
 struct State {
     /// The texts that were logged since the last quiet minute, at most [`TEXTS`].
     texts: Vec<Box<str>>,
-    /// The last event, logged or not.
+    /// The time of the last event, logged or not.
     seen: Option<Instant>,
-    /// The last event that was logged.
+    /// The time of the last event that was logged.
     logged: Option<Instant>,
     skipped: u64,
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn flapping_source_warns_at_the_change_and_then_once_a_minute_with_a_count() {
+    fn alternating_events_are_logged_once_each_and_then_once_a_minute_with_a_count() {
         let repeats = Repeats::default();
         let mut logged = Vec::new();
         for millis in (0..180_000).step_by(100) {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_event_after_a_quiet_minute_is_logged_as_a_change() {
+    fn repeated_event_is_logged_again_after_a_minute_without_events() {
         let repeats = Repeats::default();
         for millis in [0, 61_000, 122_000] {
             assert_eq!(repeats.warns("lost", at(millis)), Some(Skipped(0)));

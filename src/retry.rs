@@ -5,9 +5,9 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// The pauses between two attempts of one acquire. They apply to unordered waiters, and to all waiters while there is
-/// no quorum. They also apply to the first waiter of a queue if the holder did not queue, because such a holder might
-/// release the lock without waking a waiter.
+/// The pauses between two attempts of one acquire. They apply to unordered waiters, and to all waiters while no
+/// majority of the masters answers. They also apply to the first waiter of a queue if the holder did not queue, because
+/// such a holder might release the lock without waking a waiter.
 ///
 /// The pauses grow from `first` by `factor` up to `most`. Each pause is drawn at random between half of the value that
 /// it has grown to and the full value, so that two clients that collided once are unlikely to collide again.

@@ -1,4 +1,4 @@
-//! What the library needs from its environment: time, timers, tasks and random bytes.
+//! The environment of the library: time, timers, tasks and random bytes.
 //!
 //! One trait contains all of these. A simulation implements the trait with its own clock and scheduler, and runs the
 //! same code for locking, renewing and waiting. The trait has no I/O, because only nodes (the connections to masters)

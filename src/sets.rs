@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_by_another_name_is_the_same_master() {
+    fn localhost_and_127_0_0_1_with_the_same_port_are_the_same_master() {
         let next = ["redis://LOCALHOST:1", "redis://127.0.0.1:2"];
         let next = next.map(|url| MasterSource::ByUrl(url.to_owned()));
         let sets = Sets::of(&urls(&[1]), &next, 0).expect("sets");

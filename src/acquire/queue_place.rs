@@ -23,7 +23,7 @@ const BEATS: u32 = 3;
 /// often.
 const PATIENCE: u32 = 20;
 
-/// The first pause between two polls if less than a quorum of the masters sends wake-ups. Later pauses are longer, up
+/// The first pause between two polls if less than a majority of the masters sends wake-ups. Later pauses are longer, up
 /// to `LONGEST_LOOK`.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(200);

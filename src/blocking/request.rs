@@ -23,7 +23,7 @@ pub enum TryAcquire {
 }
 
 impl TryAcquire {
-    /// The guard if the lock was acquired.
+    /// The guard if the lock was acquired; `None` if another client holds it.
     pub fn acquired(self) -> Option<LockGuard> {
         match self {
             Self::Acquired(guard) => Some(guard),

@@ -11,8 +11,8 @@ use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The masters' clocks may differ by at most `max_ttl` minus this time, or by 1 s if that is more. Then fencing tokens
-/// rise even if all masters lose their memory.
+/// The masters' clocks may differ by at most `max_ttl` minus this time, or by 1 s if that is more. Within this limit,
+/// fencing tokens rise even if all masters lose their memory.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// How far a replacement of the masters has come, according to the generation markers on majorities of the masters.
@@ -24,8 +24,8 @@ pub enum ChangeStage {
     /// Both sets of masters have generation markers. Two groups of clients get votes: those that know only the old
     /// masters, and those that know both sets.
     Begun,
-    /// Some of the old masters are closed: they reject clients that know only the old masters. These are not a majority
-    /// of the old masters.
+    /// Some of the old masters are closed: they reject clients that know only the old masters. The closed masters are
+    /// not a majority of the old masters.
     PartlyClosed,
     /// A majority of the old masters is closed. Only clients that know both sets of masters can acquire locks.
     Closed,
@@ -282,8 +282,8 @@ impl Survey {
         missing
     }
 
-    /// One line if the masters' clocks differ too much. Then the numbers of the next masters might not rise above those
-    /// of the old masters.
+    /// One line if the masters' clocks differ so much that the fencing numbers of the next masters might not be larger
+    /// than those of the old masters; otherwise `None`.
     pub(super) fn clocks_apart(&self, max_ttl: Duration) -> Option<String> {
         let masters = self.masters.iter();
         let clocks = masters.filter_map(|master| master.seen.clock_offset_ms);

@@ -132,8 +132,8 @@ impl Carrier<'_> {
     }
 
     /// Checks that no next master is open. If a next master is open, another operator has already copied the values,
-    /// and the old masters may no longer have the latest values. It is enough to ask a majority of the next masters: a
-    /// client writes to the next masters alone only after a majority of the next masters has opened.
+    /// and the values on the old masters may be outdated. It is enough to ask a majority of the next masters: a client
+    /// writes to the next masters alone only after a majority of the next masters has opened.
     async fn look(self) -> Result<(), Carried> {
         let masters = self.redlock.masters_as_marked();
         let masters = masters.map_err(|error| Carried::Undecided(error.to_string()))?;

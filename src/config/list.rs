@@ -378,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variable_and_flag_of_a_setting_are_spelled_as_its_name() {
+    fn variable_and_flag_of_a_setting_are_derived_from_its_name() {
         for setting in SETTINGS {
             let variable = format!("QUORATE_{}", setting.name.to_uppercase());
             assert_eq!(setting.variable, variable);

@@ -164,7 +164,7 @@ impl Value for bool {
 impl Value for u64 {
     fn parse(text: &str) -> Result<Self, String> {
         let number = text.trim().parse();
-        number.map_err(|_| format!("'{text}' is no number"))
+        number.map_err(|_| format!("'{text}' is not a number"))
     }
 
     #[cfg(feature = "serde")]

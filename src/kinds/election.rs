@@ -206,7 +206,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// How long an observer waits for the note of a new leader. After this time it reports the leader without a note.
 const NOTED_WITHIN: Duration = Duration::from_millis(50);
 
-/// If no majority answers, the observer asks again after the usual interval divided by this number.
+/// If no majority answers, the observer asks the masters again after the usual interval divided by this number.
 const SOONER: u32 = 4;
 
 /// An observer of an election; see [`Election::observe`].
@@ -233,8 +233,8 @@ impl Observation {
     /// within a ttl. With [`Order::Unordered`](crate::Order::Unordered), or if the user may not subscribe to channels,
     /// the observer gets no announcements and only polls.
     ///
-    /// A client may hold the lock with this name without having campaigned for it. Such a client is no longer reported
-    /// as a leader once its note has been read.
+    /// A client may hold the lock with this name without having campaigned for it. Such a client may be reported as a
+    /// leader until its note has been read.
     ///
     /// The result may be outdated when it arrives. Decide by the term, not by the leader's identity.
     ///
@@ -343,7 +343,8 @@ impl Observation {
         let left = elected.clone().filter_map(|state| state.ttl_left).max();
         let left = left.unwrap_or(self.every);
         self.known_until = now + left;
-        // Ask again as soon as the leader's keys may have expired, so that a crashed leader is noticed then.
+        // Ask the masters again as soon as the leader's keys may have expired, so that a crash of the leader is noticed
+        // at that time.
         self.due = self.due.min(now + left + Duration::from_millis(1));
         let says = |state: &&&KeyState| state.note.is_some() && state.term == Some(term);
         let note = elected.clone().find(says);

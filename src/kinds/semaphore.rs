@@ -49,8 +49,8 @@ impl Redlock {
     }
 
     /// Deletes the permit with number `slot` of the semaphore `name` on every master, no matter which client holds it.
-    /// Returns the state before. The first waiter in the semaphore's queue is woken. The warnings of
-    /// [`break_lock`](Self::break_lock) apply.
+    /// Returns the state of the slot before the deletion. The first waiter in the semaphore's queue is woken. The
+    /// warnings of [`break_lock`](Self::break_lock) apply.
     ///
     /// # Errors
     ///

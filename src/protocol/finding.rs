@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn last_finding_of_all_rounds_is_reported() {
+    fn later_finding_replaces_an_earlier_finding_with_two_exceptions() {
         for (rounds, told) in [
             (&[None, None][..], None),
             (&[Some(Held), None], Some(Held)),

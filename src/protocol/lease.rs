@@ -14,7 +14,8 @@ pub(crate) fn renew_at(started: Instant, ttl: Duration) -> Instant {
     started + ttl / RENEWALS_PER_TTL
 }
 
-/// When to try again after a renewal without a quorum: a fifteenth of the ttl, but at least 5 ms.
+/// When to renew again after a renewal that got no majority: a fifteenth of the ttl after `now`, but at least 5 ms
+/// after `now`.
 pub(crate) fn retry_at(now: Instant, ttl: Duration) -> Instant {
     now + (ttl / (RENEWALS_PER_TTL * 5)).max(Duration::from_millis(5))
 }
@@ -61,8 +62,9 @@ impl Ballot {
         }
     }
 
-    /// Decides the extension as lost, because a majority denied one of the lock's keys, which these votes do not count.
-    /// Returns `Lost` if the extension was not decided yet, and otherwise `Pending`.
+    /// Decides the extension as lost. The caller has found that a majority denied the same key of the lock; this ballot
+    /// does not count the keys one by one. Returns `Lost` if the extension was not decided yet, and otherwise
+    /// `Pending`.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_is_lost_when_a_majority_denies_it_but_not_by_silence() {
+    fn lock_is_lost_if_a_majority_denies_it_but_not_if_masters_are_silent() {
         assert_eq!(
             votes(&[(Kept::No, 4_000), (Kept::No, 4_000)])[1],
             Extension::Lost

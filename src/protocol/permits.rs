@@ -27,8 +27,9 @@ pub(crate) enum NextSlot {
 
 /// Returns the first slot from `start` on that a majority shows as free. If there is none, returns the first slot that
 /// may be free on a majority. A master that granted the requested slot did not report its other slots, so any of those
-/// may be free on that master. Without this second rule, a client could ask for the same slot forever: one of two
-/// masters refuses that slot, a third master is down, and another slot is free on both.
+/// may be free on that master. Without this second rule, a client of three masters could ask for the same slot forever.
+/// For example, one master grants this slot, one refuses it, and one is down, while another slot is free on the first
+/// two masters.
 ///
 /// The client chooses the slot, and asks every master for the same slot. If each master chose a slot, the votes would
 /// be split as long as a minority is down.

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn master_with_a_restored_marker_is_guarded_for_the_longest_ttl() {
+    fn votes_of_a_master_with_a_restored_marker_are_ignored_for_the_longest_ttl() {
         let max_ttl = Duration::from_secs(30);
         let lifetime = i64::try_from(RESTORED.as_millis()).expect("a number");
         for (left, guarded) in [

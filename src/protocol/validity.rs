@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn validity_counts_from_before_the_send_minus_the_drift() {
+    fn validity_is_the_ttl_minus_the_drift_counted_from_before_the_send() {
         let started = Instant::from_nanos(1_000_000_000);
         let until = valid_until(started, Duration::from_secs(10), Drift::default());
         assert_eq!(

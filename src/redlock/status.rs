@@ -114,7 +114,8 @@ impl Status {
         holds.into_iter().map(|(_, hold)| hold).collect()
     }
 
-    /// The note of the holder that a majority of the masters shows, if it has written one.
+    /// The note of the holder that a majority of the masters shows; `None` if there is no such holder, or if it has
+    /// written no note.
     pub fn note(&self) -> Option<&Note> {
         let StatusVerdict::Held(holder) = self.verdict() else {
             return None;

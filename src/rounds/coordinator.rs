@@ -24,7 +24,7 @@ pub(crate) struct Coordinator {
     pub(crate) quorum: Quorum,
     /// The masters that this client is configured with; `None` if the masters store no generation marker.
     pub(crate) configuration: Option<Configuration>,
-    /// Whether a quorum of the masters can send wake-ups.
+    /// Whether a majority of the masters can send wake-ups.
     pub(crate) wakes: bool,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) drift: Drift,

@@ -29,7 +29,7 @@ impl Coordinator {
     }
 }
 
-/// A timeout fault after `waited`, rounded to milliseconds.
+/// A timeout fault after `waited`, cut to whole milliseconds.
 pub(super) fn timeout(waited: Duration) -> Fault {
     Fault::Timeout(Duration::from_millis(waited.as_millis() as u64))
 }

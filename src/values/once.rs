@@ -326,8 +326,8 @@ impl Once {
 
     /// Writes the record again to masters that have lost it, so that the record survives if more masters lose it. Use
     /// this method if you hold the lock yourself (see [`due`](Self::due)) and the period was already done. All other
-    /// methods write the record again without being asked. Each lock allows one write. This call uses it up if some
-    /// masters have lost the record.
+    /// methods write the record again without being asked. Each lock allows one write. This call uses up this write if
+    /// some masters have lost the record.
     ///
     /// # Errors
     ///

@@ -105,8 +105,9 @@ impl Quota {
     /// # Errors
     ///
     /// [`ValueError::Exists`] if a master has a value with this name, [`ValueError::Incomplete`] if a master does not
-    /// answer, and the errors of [`take`](Self::take). After [`ValueError::Unknown`] check with [`left`](Self::left).
-    /// If `left` returns neither a number nor `Missing`, [drop the quota](Self::drop_quota) and create it again.
+    /// answer, and the errors of [`take`](Self::take). After [`ValueError::Unknown`], call [`left`](Self::left) to see
+    /// whether the quota exists. If `left` returns neither a number nor `Missing`, [drop the quota](Self::drop_quota)
+    /// and create it again.
     ///
     /// # Cancel safety
     ///

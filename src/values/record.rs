@@ -68,7 +68,7 @@ impl<'a> Stored<'a> {
     /// The stored text, after the prefix, of a record that shows no period as done.
     pub(crate) const NEVER: &'static str = "never";
 
-    /// Parses the text after the prefix; `None` if it has another format.
+    /// Parses a stored record without the prefix `once` and the space after it. `None` if the text has another format.
     pub(crate) fn read(rest: &'a str) -> Option<Self> {
         let (last, note) = match rest.split_once(' ') {
             Some((_, "")) => return None,
@@ -82,7 +82,7 @@ impl<'a> Stored<'a> {
         Some(Self { last, note })
     }
 
-    /// The whole text to store.
+    /// The whole text to store, including the prefix `once`; an error if the note is too long.
     pub(crate) fn text(last: Option<u64>, note: &str) -> Result<Vec<u8>, ValueError> {
         if note.len() > MAX_NOTE_LEN {
             return Err(ValueError::Invalid("the note of the record is too long"));

@@ -3,7 +3,7 @@
 //!
 //! No clock is involved. A read raises the counter on a majority to the holder's token. No earlier holder can write
 //! there any more, however late its message arrives. A write counts only on a majority of the masters that were read,
-//! in the same server run. The next read majority therefore has this value or a later one.
+//! in the same server run. The majority that answers the next read therefore has this value or a later one.
 //!
 //! Each lock allows one write. Two values with the same token could not be distinguished, and a late copy of the first
 //! write would undo the second.

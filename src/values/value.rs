@@ -137,12 +137,12 @@ impl NamedValue {
         Box::pin(self.under_lock(remove)).await
     }
 
-    /// The text to store for a value of this kind.
+    /// The text to store for a value: the prefix of this kind, a space, and `rest`.
     pub(crate) fn text(&self, rest: &str) -> Vec<u8> {
         format!("{} {rest}", self.kind).into_bytes()
     }
 
-    /// The stored text after the prefix; an error if the value is of another kind.
+    /// The part of the stored text after the prefix of this kind; an error if the value is of another kind.
     pub(crate) fn rest<'a>(&self, bytes: &'a [u8]) -> Result<&'a str, ValueError> {
         let text = std::str::from_utf8(bytes).ok();
         let rest = text.and_then(|text| text.strip_prefix(self.kind)?.strip_prefix(' '));

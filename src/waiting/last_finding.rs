@@ -1,5 +1,5 @@
-//! The last finding of one waiter: the reason why the lock is not available, as its last attempt showed. Waiters behind
-//! this waiter in the local queue may use the finding.
+//! The last finding of one waiter: the reason why the lock is not available, as the waiter's last attempt has shown.
+//! Waiters behind this waiter in the local queue may use the finding.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::protocol::finding::Finding;
 use crate::rounds::acquire::AcquireRound;
 use crate::rounds::wanted::Wanted;
 
-/// Why a lock is not available, according to the last round of requests with a certain conclusion.
+/// Why a lock is not available, according to the last conclusive round of requests.
 #[derive(Clone)]
 pub(crate) struct LastFinding {
     pub(crate) finding: Finding,
@@ -26,7 +26,7 @@ impl LastFinding {
         names_holder: false,
     };
 
-    /// Changes the finding of a waiter for `wanted` so that the waiters behind it may use it.
+    /// Converts the finding of a waiter for `wanted` into the finding that the waiters behind this waiter use.
     pub(crate) fn left_by(self, wanted: &Wanted) -> Self {
         let names_holder = self.names_holder && wanted.keys().count() == 1;
         Self {
@@ -35,7 +35,7 @@ impl LastFinding {
         }
     }
 
-    /// Replaces `last_finding` by what a later round of requests showed, if [`Finding::replaces`] says so.
+    /// Replaces `last_finding` by the finding of a later round of requests, if [`Finding::replaces`] allows this.
     pub(crate) fn add(
         last_finding: &mut Option<Self>,
         finding: Option<Finding>,

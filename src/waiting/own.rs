@@ -1,5 +1,5 @@
 //! The locks that this process holds outside of its local queues, and the slots of semaphores that it asks for. With
-//! this record, tasks of one process do not ask for the same slot.
+//! this record, tasks of one process avoid asking for the same slot.
 //!
 //! The record decides nothing: the masters grant the slots.
 
@@ -53,9 +53,9 @@ impl OwnLocks {
     }
 
     /// Chooses the slot of a semaphore to ask for, and reserves it: the slot that is most likely free. Among equally
-    /// likely slots it takes the first, counting from the slot of `permit`. `elsewhere` is a bit mask of the slots that
-    /// other processes are known to hold. If `passes` is true, slots that other tasks of this process ask for are not
-    /// avoided.
+    /// likely slots this function takes the first, counting from the slot of `permit`. `elsewhere` is a bit mask of the
+    /// slots that other processes are known to hold. If `passes` is true, slots that other tasks of this process ask
+    /// for are not avoided.
     pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
         let (first, permits) = (permit.slot(), permit.permits().max(1));
         let slots = (0..permits).map(|step| (first % permits + step) % permits);

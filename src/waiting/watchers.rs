@@ -24,7 +24,7 @@ impl Watchers {
         called
     }
 
-    /// Removes an observer; returns whether it was the last one of its key.
+    /// Removes an observer. Returns true if the key has no other observer.
     pub(crate) fn end(&self, key: &[u8], called: &Arc<Notify>) -> bool {
         let mut map = self.map();
         let Some(watchers) = map.get_mut(key) else {

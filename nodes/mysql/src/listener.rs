@@ -28,7 +28,8 @@ use crate::url::Address;
 /// How long one statement waits for a wait lock: 15 s. Only the network can fail silently for that long, because the
 /// server itself ends the statement when the connection is closed.
 const BLOCKED: Duration = Duration::from_secs(15);
-/// If the server sends no result for this time after the end of a statement, the listener treats the server as stopped.
+/// If the server sends no result for this time after a statement must have ended, the listener treats the server as
+/// stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Wake-ups that no client has read are removed at this age, in microseconds.
 const OLD: u64 = 60_000_000;
@@ -97,7 +98,7 @@ impl MySqlListener {
         })
     }
 
-    /// The statement that removes old wake-ups, if it is due. It begins a packet.
+    /// The statement that removes old wake-ups, to be put first in a packet. Empty if the removal is not due yet.
     fn sweep(&mut self) -> String {
         if self
             .swept
@@ -109,13 +110,13 @@ impl MySqlListener {
         format!("DELETE FROM quorate_woken WHERE at<{CLOCK}-{OLD};")
     }
 
-    /// The statement that removes the wake-ups that were received.
+    /// The statement that removes the received wake-ups from the table.
     fn removal(&self) -> String {
         let (process, last) = (&self.process, self.last_received);
         format!("DELETE FROM quorate_woken WHERE process={process} AND id<={last};")
     }
 
-    /// Adds the received wake-ups of the last statement to the result.
+    /// Returns the words of the wake-ups in the result of the last statement, and records their ids as received.
     fn words(&mut self, said: &mut Vec<Outcome>) -> Vec<Vec<u8>> {
         let mut words = Vec::new();
         for mut row in said.pop().map(|one| one.rows).unwrap_or_default() {
@@ -145,7 +146,8 @@ impl MySqlListener {
         Ok(())
     }
 
-    /// Lets the server poll the table of wake-ups for a moment. Then checks whether the wait lock of `pace` is kept.
+    /// Lets the server poll the table of wake-ups for a moment, and returns the wake-ups. If a wait lock was not kept
+    /// before, first checks whether a session keeps it by now.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
         let (looks, pause) = looks(pace, self.awaited.1.elapsed());
@@ -209,7 +211,7 @@ impl MySqlListener {
             }
         };
         let Some(mut said) = asked else {
-            // The statement cannot be ended from here. The server ends it within a second after the connection was
+            // This client cannot end the running statement. The server ends it within a second after the connection was
             // closed.
             let next = Self::open(self.address.clone(), "").await?;
             self.connection = next.connection;
@@ -234,7 +236,7 @@ fn first(one: &Outcome) -> Option<u64> {
     one.rows.first().and_then(|row| number(row, 0))
 }
 
-/// The name of the wait lock that `pace` contains, as an SQL literal.
+/// The name of the wait lock that `pace` contains, as an SQL literal; `None` if `pace` contains none.
 fn wait_lock_of(pace: &Pace) -> Option<String> {
     let Pace::Behind {
         wait_lock: name, ..
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn listener_gives_up_its_wait_lock_only_for_another_waiter() {
+    fn listener_stops_waiting_for_a_wait_lock_only_for_another_waiter() {
         let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
             waiter: waiter.into(),
             wait_lock: wait_lock.into(),

@@ -30,7 +30,8 @@ pub(crate) const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 /// The report of a server about its present run, which lasts from one start of the server to the next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RunReport {
-    /// The server's monotonic clock now, and its value when the server started, both in microseconds.
+    /// The server's monotonic clock now, and its value when the server started, both in microseconds. `None` if the
+    /// server offers no such clock.
     clocks: Option<(u64, u64)>,
     /// The identity of the running server: all of its databases report the same identity, and every other server a
     /// different one.
@@ -69,7 +70,7 @@ impl RunReport {
         Some(Self { clocks, server })
     }
 
-    /// The server's monotonic clock, if it has one, in microseconds.
+    /// The server's monotonic clock, in microseconds; `None` if the server offers no such clock.
     pub(crate) fn clock(&self) -> Option<u64> {
         self.clocks.map(|(clock, _)| clock)
     }
@@ -116,7 +117,7 @@ impl Run {
 pub(crate) struct FirstSight(Mutex<Option<(String, Instant)>>);
 
 impl FirstSight {
-    /// How long this process has known the server run `run`.
+    /// How long this process has known the server run `run`; zero if it sees this run for the first time.
     pub(crate) fn ago(&self, run: &str) -> Duration {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*seen {

@@ -139,7 +139,7 @@ pub(crate) fn procedure_grant(database: &str) -> String {
     format!("GRANT EXECUTE ON PROCEDURE `{database}`.`quorate_listen` TO USER")
 }
 
-/// The parts of the schema that exist on a server.
+/// The result of preparing a server.
 struct Found {
     version: u64,
     mariadb: bool,

@@ -30,14 +30,15 @@ pub struct MySqlSession {
 
 /// The statement whose result shows whether a commit was applied, and the new versions of the commit's records.
 enum Proof {
-    /// The commit was applied if a certain statement changed a row. The first number is the index of this statement,
-    /// the second is the new version of the record.
+    /// The commit was applied if the statement with this index changed a row. The second number is the new version of
+    /// the record.
     ByChange(usize, u64),
-    /// The commit was applied if the first column of the row that the statement with this number returned is true. The
-    /// list has the new versions of the records.
+    /// The statement with this index returns one row, and the commit was applied if the first column of the row is
+    /// true. The list has the new versions of the records.
     ByRow(usize, Vec<u64>),
-    /// The commit of several records was applied if the first column of this row is true, and if the statement that
-    /// changes the records has changed the expected number of rows.
+    /// A commit of several records, which was applied under two conditions: the first column of the row that the
+    /// statement `row` returns is true, and the statement `update` has changed the expected number of rows. Both
+    /// statements are named by their index.
     Jointly {
         update: Option<(usize, u64)>,
         row: usize,
@@ -130,7 +131,7 @@ impl MySqlSession {
         }
     }
 
-    /// Adds the wake-ups and wait locks of a commit to the packet, behind the commit. They take effect if the SQL
+    /// Adds the wake-ups and wait locks of a commit to the packet, after the commit. They take effect if the SQL
     /// condition `only_if` is true.
     fn write_hints(&self, commit: &Commit, only_if: &str, packet: &mut Packet) {
         if !commit.wakes.is_empty() {
@@ -260,7 +261,8 @@ impl Session for MySqlSession {
         let said = self.connection.ask(&sql::load(names)).await?;
         let (clock, found) = records(said)?;
         let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
-        // A name may be requested more than once. Its record is returned only at the last position of that name.
+        // A name may be requested more than once. Its record is moved into the result at the last position of the name,
+        // and copied at the other positions.
         let last = |number: usize| !names[number + 1..].contains(&names[number]);
         let what = names.iter().enumerate().map(|(number, name)| {
             let record = if last(number) {

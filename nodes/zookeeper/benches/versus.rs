@@ -1,9 +1,9 @@
 //! Compares the lock over one ZooKeeper with the lock recipes of other clients, in turn on the same server.
 //!
-//! `scripts/bench-zookeeper` installs the other clients into a temporary folder and passes a command that starts each
-//! of them: `NAME=COMMAND`. Such a client is run as `COMMAND HOST:PORT MODE COUNT` and prints one number per line, in
-//! microseconds. In the mode `cycle` the number is the time of one lock and unlock. In the mode `hand` it is the time
-//! from the start of a release until the next of ten clients holds the lock.
+//! `scripts/bench-zookeeper` installs the other clients into a temporary folder and passes to this benchmark one
+//! argument for each client: `NAME=COMMAND`. Such a client is run as `COMMAND HOST:PORT MODE COUNT` and prints one
+//! number per line, in microseconds. In the mode `cycle` the number is the time of one lock and unlock. In the mode
+//! `hand` it is the time from the start of a release until the next of ten clients holds the lock.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use quorate_testbed::ZooKeeper;
 const CYCLES: usize = 400;
 /// The number of clients that acquire the same lock in turn.
 const CLIENTS: usize = 10;
-/// How often each of the clients acquires the lock.
+/// How many times each of the clients acquires the lock.
 const TURNS: usize = 20;
 /// The number of rounds of the comparison. In each round, every implementation has one turn.
 const ROUNDS: usize = 3;

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn acl_with_hidden_passwords_is_copied_only_if_all_of_them_are_of_this_user() {
+    fn acl_with_hidden_passwords_is_copied_only_if_all_of_them_belong_to_this_user() {
         let user = |name: &str| User {
             name: name.to_owned(),
             password: "s3cret".to_owned(),

@@ -54,7 +54,7 @@ pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
 }
 
 enum Refusal {
-    /// This member did not answer. Another member may.
+    /// This member did not answer. Another member may answer.
     Silent(String),
     /// The member has answered with a fault, and no other member can give a better result.
     Final(Fault),

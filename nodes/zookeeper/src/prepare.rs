@@ -102,7 +102,7 @@ async fn make(address: &Address) -> Result<Prepared, Fault> {
 }
 
 /// Creates the path and the znodes above it, as far as they are missing, for the user of the URL alone, or for
-/// everybody if the URL has no user. Returns whether a znode was created.
+/// everybody if the URL has no user. Returns true if a znode was created.
 async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     let fault = |path: &str, error: Error| fault::of_request(&error, path, address);
     let persistent = CreateMode::Persistent.with_acls(match address.user {
@@ -124,15 +124,15 @@ async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     Ok(made)
 }
 
-/// The znodes that got the ACL of the path.
+/// How many znodes got the ACL of the path, and how many refused it.
 #[derive(Default)]
 struct Passed {
     changed: usize,
     refused: usize,
 }
 
-/// Gives the ACL of the path to all znodes below it that have another one. Znodes that do not admit this user are
-/// counted. Other clients may remove znodes meanwhile.
+/// Gives the ACL of the path to all znodes below the path that have another ACL. Counts the znodes that do not admit
+/// this user. Other clients may remove znodes meanwhile.
 async fn pass_on(client: &Client, address: &Address, acl: &[Acl]) -> Result<Passed, Fault> {
     let mut passed = Passed::default();
     let mut open = vec![address.path.clone()];
@@ -167,7 +167,7 @@ async fn pass_on(client: &Client, address: &Address, acl: &[Acl]) -> Result<Pass
     Ok(passed)
 }
 
-/// Gives this ACL to a znode. Returns whether the znode had another one.
+/// Gives this ACL to a znode. Returns true if the znode had another ACL before.
 async fn give(client: &Client, path: &str, acl: &[Acl]) -> Result<bool, Error> {
     let (before, _) = client.get_acl(path).await?;
     if before == acl {
@@ -184,8 +184,8 @@ fn is_new<T>(made: Result<T, Error>) -> Result<bool, Error> {
     }
 }
 
-/// Returns the name of the ensemble, which is the same for all paths. If the shared name cannot be stored, draws a new
-/// name, which applies only to this path.
+/// Returns the name of the ensemble, which all paths of the ensemble share. If this user must not create the shared
+/// znode, returns a newly drawn name for this path alone.
 async fn identity(client: &Client) -> Result<String, Error> {
     let drawn = fresh();
     let options = CreateMode::Persistent.with_acls(Acls::anyone_read());

@@ -46,7 +46,8 @@ impl LocalLine {
             .is_some_and(|front| Arc::ptr_eq(front, turn))
     }
 
-    /// What the last attempt of the first waiter in this queue showed: why the lock is not available.
+    /// The finding of the first waiter in this queue: why the lock is not available. `None` if the first waiter has no
+    /// finding yet.
     pub(super) fn shared_finding(&self) -> Option<LastFinding> {
         match &self.front {
             None => Some(LastFinding::HERE),

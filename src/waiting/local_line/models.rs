@@ -58,7 +58,7 @@ fn no_interleaving_loses_the_turn_of_a_holder() {
 }
 
 #[test]
-fn no_interleaving_leaves_a_new_waiter_in_an_empty_queue() {
+fn no_interleaving_leaves_a_new_waiter_waiting_in_a_queue_without_a_holder() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let holder = lines.enter(&job()).hold();

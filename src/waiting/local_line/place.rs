@@ -1,4 +1,4 @@
-//! A waiter's place in the queues of its keys: how it enters, waits, is woken and leaves.
+//! A waiter's place in the queues of its keys: how a waiter enters, waits, is woken and leaves.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
@@ -63,8 +63,8 @@ impl Keys {
 }
 
 impl LocalLines {
-    /// Chooses a slot of the semaphore that is not reserved by this process, and reserves it for the waiter at `place`;
-    /// see [`OwnLocks::ask`].
+    /// Chooses a slot of the semaphore, if possible one that no other task of this process holds or asks for, and
+    /// reserves it for the waiter at `place`; see [`OwnLocks::ask`].
     pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
         let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
         self.own.ask(permit, elsewhere, passes)
@@ -140,7 +140,8 @@ impl LocalLines {
 }
 
 impl Place {
-    /// Leaves the queues, so that the waiters behind may ask as well. The masters still wake this waiter.
+    /// Leaves the queues, so that the waiters behind this waiter may ask the masters as well. The masters still wake
+    /// this waiter.
     pub(crate) fn leave_queues(&mut self) {
         let mut beside = self.lines.beside();
         for key in self.keys.all() {

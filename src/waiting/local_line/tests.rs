@@ -244,7 +244,7 @@ fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
 }
 
 #[test]
-fn reader_that_left_the_local_queue_lets_others_in_and_is_woken() {
+fn reader_that_left_the_local_queue_lets_the_next_waiter_ask_and_is_still_woken() {
     let lines = LocalLines::new();
     let mut reader = lines.enter(&job());
     let writer = lines.enter(&job());

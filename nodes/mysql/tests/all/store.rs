@@ -301,7 +301,7 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     let (b, a2) = (versions[0], versions[1]);
     assert_eq!(get(&mut session, "b").await.version, b);
     assert_eq!(get(&mut session, "a").await.version, a2);
-    // Commit again with one or both versions outdated: nothing may be applied.
+    // Commit again with one or both versions outdated: nothing must be applied.
     for stale in [
         both.clone(),
         commit(vec![change("a", a2, "no"), change("b", b + 9, "no")]),
@@ -422,8 +422,8 @@ async fn pages_of_records_are_sorted_by_name_and_continue_after_the_previous_pag
     let said = session.page(2, 2).await.unwrap();
     assert_eq!(said.what[0].0, b"c");
     assert_eq!(said.what[0].1, get(&mut session, "c").await);
-    // The next page continues after the last record of the previous page, and counts no records. So it does not matter
-    // that an earlier record was removed.
+    // The next page continues after the last record of the previous page, and counts no records. So it starts at the
+    // right record even if an earlier record was removed.
     session.page(0, 2).await.unwrap();
     let first = get(&mut session, "a").await.version;
     session.remove(&[(b"a"[..].into(), first)]).await.unwrap();

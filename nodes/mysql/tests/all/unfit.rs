@@ -263,7 +263,7 @@ async fn server_that_requires_tls_is_refused_with_the_scheme_for_tls() {
 }
 
 #[tokio::test]
-async fn server_whose_transactions_are_read_only_by_default_holds_locks() {
+async fn server_whose_transactions_are_read_only_by_default_can_store_locks() {
     let Some((_server, store)) = server(options().arg("--transaction-read-only=ON")).await else {
         return;
     };

@@ -150,7 +150,7 @@ test!(lock_of_a_dead_holder_is_granted_again_after_its_lease_and_not_before, ser
     assert!(guard.fencing_token().unwrap() > token);
 });
 
-test!(held_lock_survives_a_server_stopped_for_longer_than_its_session, server => {
+test!(held_lock_survives_a_server_stop_longer_than_the_session_timeout, server => {
     let url = server.url_with("session=1s&timeout=400ms");
     let ttl = Duration::from_secs(12);
     let redlock = settings_of(&url).ttl(ttl).build().unwrap();
@@ -223,7 +223,7 @@ test!(two_urls_of_one_zookeeper_count_as_one_vote, server => {
     assert!(said.contains("SameServer"), "{said}");
 });
 
-test!(unprepared_zookeeper_fails_the_acquisition_at_once, server => {
+test!(acquire_on_an_unprepared_zookeeper_fails_at_once, server => {
     let url = format!("{}?timeout=4s", server.zookeeper.url("/nowhere"));
     let redlock = settings_of(&url).build().unwrap();
     let began = Instant::now();
