@@ -110,7 +110,11 @@ mod tests {
             let known = of_znode(version(LIFE, znode));
             assert!(matches!(known, Known::At(LIFE, at) if at == znode));
         }
-        assert_ne!(version(1, 0), 0, "0 is reserved: it stands for no record");
+        assert_ne!(
+            version(1, 0),
+            0,
+            "no record must have version 0, which means that there is no record"
+        );
         assert_eq!(
             version(LIFE, i32::MIN),
             version(LIFE, i32::MAX) + 1,

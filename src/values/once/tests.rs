@@ -50,7 +50,7 @@ async fn machine_with_a_clock_far_ahead_records_no_future_period() {
             assert_eq!(outcome, Ok(OnceOutcome::Done(())));
             continue;
         }
-        let error = outcome.expect_err("a day ahead");
+        let error = outcome.expect_err("a period a day in the future must be refused");
         let ours = matches!(
             error,
             ValueError::Ahead {
@@ -76,7 +76,8 @@ async fn call_that_waits_beyond_the_end_of_its_period_leaves_the_next_period_to_
     turn.record().await.expect("every master must answer");
     let mut waits = Box::pin(once.at_most_once(async |_| ()));
     let soon = tokio::time::timeout(Duration::from_millis(20), waits.as_mut());
-    soon.await.expect_err("the lock is held");
+    soon.await
+        .expect_err("the call must wait, because the lock is held");
     seconds.store(20, Ordering::Relaxed);
     guard.release().await;
     assert!(matches!(waits.await, Ok(OnceOutcome::AlreadyDone { .. })));

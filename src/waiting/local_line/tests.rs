@@ -310,7 +310,7 @@ fn waiter_that_got_no_slot_returns_to_its_place_before_later_waiters() {
     assert_eq!(
         knows(&fourth),
         Some(Finding::Outage),
-        "the finding must come from the waiter that is first now"
+        "the finding must come from the second waiter, which is at the front of the queue"
     );
     third.step_back();
     assert_eq!((third.ahead(), fourth.ahead()), (1, 2));

@@ -90,7 +90,9 @@ async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
     let other = redlock(RestartGuard::On).try_acquire("a").await;
     assert!(lock.is_valid(), "the machine is too slow for this test");
     let said = match other {
-        Ok(TryAcquire::Acquired(_)) => panic!("two clients must not hold the lock"),
+        Ok(TryAcquire::Acquired(_)) => {
+            panic!("two clients must not hold the lock at the same time")
+        }
         Ok(_) => "held by another".to_owned(),
         Err(error) => error.details(),
     };
@@ -161,5 +163,8 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
     let again = other.try_acquire("a").await;
     assert!(lock.is_valid(), "the machine is too slow for this test");
     let again = again.is_ok_and(|again| matches!(again, TryAcquire::Acquired(_)));
-    assert!(!again, "two clients must not hold the lock");
+    assert!(
+        !again,
+        "two clients must not hold the lock at the same time"
+    );
 }

@@ -131,7 +131,10 @@ async fn clock_in_an_answer_lies_between_the_request_and_the_answer() {
             _ => session.page(0, 10).await.unwrap().clock,
         };
         let clock = clock.expect("a clock");
-        assert!((asked..=wall()).contains(&clock), "{turn}: {asked} {clock}");
+        assert!(
+            (asked..=wall()).contains(&clock),
+            "request {turn}: the clock {clock} must be from {asked} to now"
+        );
     }
 }
 
