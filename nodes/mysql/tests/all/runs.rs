@@ -32,7 +32,9 @@ async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile
 
 async fn uptime(store: &MySql) -> Duration {
     let (_, greeting) = store.connect().await.expect("connected");
-    greeting.uptime.expect("a database may forget")
+    greeting
+        .uptime
+        .expect("the store must report an uptime, because it may lose records")
 }
 
 #[tokio::test]
@@ -116,7 +118,9 @@ async fn server_counts_as_restarted_when_its_records_are_recreated() {
     let began = Instant::now();
     assert!(prepare(&url).await.expect("prepared").made);
     let (_, greeting) = store.connect().await.expect("connected");
-    let least = greeting.uptime.expect("may forget");
+    let least = greeting
+        .uptime
+        .expect("the store must report an uptime, because it may lose records");
     assert!(
         least <= began.elapsed(),
         "the reported uptime {least:?} must not exceed the real uptime {:?}",

@@ -381,7 +381,10 @@ test!(session_reports_the_date_of_the_last_change_even_before_its_own_first_chan
         tokio::time::sleep(Duration::from_millis(5)).await;
         version = put(&mut session, "a", version, &[round]).await;
         let date = session.date();
-        assert!(near(date) && (date > last || round == 0), "the date {date:?} must be near the present time and later than {last:?}");
+        assert!(
+            near(date) && (date > last || round == 0),
+            "the date {date:?} must be near the present time and later than {last:?}"
+        );
         last = date;
     }
     tokio::time::sleep(Duration::from_millis(5)).await;
