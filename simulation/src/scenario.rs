@@ -277,7 +277,9 @@ pub struct Promises {
     pub exclusion: bool,
     /// Fencing tokens are unique and rise. Requires masters that forget nothing, or a restart guard. With a restart
     /// guard, `max_ttl` must be above twice the largest difference between a proposed counter and a master's clock,
-    /// plus the largest difference of clocks. Apart from that, clocks do not matter.
+    /// plus the largest difference of clocks. A master also forgets counters if its clock jumps forward by more than a
+    /// day; if the clock jumps back, the wrong date must have lasted for longer than that sum. Apart from that, clocks
+    /// do not matter.
     pub tokens: bool,
     /// No unit of a quota is handed out twice, and the work of no period is done twice. Requires only that fencing
     /// tokens are unique and rise.
@@ -312,6 +314,9 @@ pub(crate) const WORST_PPM: i64 = 4_000;
 /// Twice the largest difference between a proposed counter and a master's clock, in microseconds: 2 s
 /// (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
+
+/// If a clock jumps forward by at least this time (20 hours), fencing counters, which live for 24 hours, may expire.
+const LATER_DAY_US: i64 = 20 * 3_600 * 1_000_000;
 
 impl Scenario {
     /// A scenario without faults and without steps, with equal clocks, a network that loses nothing, and default
@@ -415,12 +420,15 @@ impl Scenario {
         let max_ttl_us = (self.settings.max_ttl / 1_000) as i64;
         let restarts_above =
             self.settings.guard && !jumps && max_ttl_us > TWICE_SLACK_US + apart + 1_000;
+        let tokens = self.settings.fencing
+            && (!forgets || restarts_above && !self.is_ahead())
+            && !self.shows_a_later_day_briefly(TWICE_SLACK_US + apart);
         Promises {
             exclusion: !jumps
                 && (self.settings.guard || !forgets)
                 && !self.faults.iter().any(breaks),
-            tokens: self.settings.fencing && (!forgets || restarts_above && !self.is_ahead()),
-            stock: self.settings.fencing && (!forgets || restarts_above && !self.is_ahead()),
+            tokens,
+            stock: tokens,
             guard: self.settings.guard && !jumps,
             steady: !jumps,
             punctual: self.net.doze_ppm + self.net.preempt_ppm == 0,
@@ -432,6 +440,32 @@ impl Scenario {
             calm: self.is_quiet() && self.faults.is_empty() && !self.is_changed(),
             prompt: self.is_quiet() && self.faults.iter().all(breaks) && !self.is_changed(),
         }
+    }
+
+    /// Whether the clock of a master jumps forward by almost a day or more, so that fencing counters may expire, and
+    /// back again within `limit_us` microseconds.
+    fn shows_a_later_day_briefly(&self, limit_us: i64) -> bool {
+        let masters = 0..self.masters.len();
+        masters.into_iter().any(|wrong| {
+            let (mut ahead_us, mut since) = (0, None);
+            let mut faults: Vec<_> = self.faults.iter().collect();
+            faults.sort_by_key(|fault| fault.at);
+            faults.into_iter().any(|fault| {
+                let FaultKind::Jump { master, by_us } = fault.kind else {
+                    return false;
+                };
+                if usize::from(master) != wrong {
+                    return false;
+                }
+                ahead_us += by_us;
+                if ahead_us >= LATER_DAY_US {
+                    since = since.or(Some(fault.at));
+                    return false;
+                }
+                let lasted = |since| ((fault.at - since) / 1_000) as i64;
+                since.take().is_some_and(|since| lasted(since) <= limit_us)
+            })
+        })
     }
 
     /// Whether operators replace masters in this scenario.

@@ -439,6 +439,7 @@ mod tests {
             (sets(3, 3, 1), 3),
             (sets(3, 3, 0), 4),
             (sets(3, 5, 3), 3),
+            (sets(5, 3, 3), 3),
             (sets(5, 3, 0), 5),
         ] {
             let quorum = Quorum::joint(old, next);

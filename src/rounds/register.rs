@@ -350,3 +350,32 @@ impl Collect for ValueAnswers {
         self.quorum.is_met_by(self.yes) || self.reply_count >= self.quorum.nodes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::StoredValue;
+
+    #[test]
+    fn write_to_a_master_that_showed_a_value_from_before_its_restart_does_not_count() {
+        let run = || ServerRun::new("run");
+        let value = |vouched| {
+            let stored = Some(StoredValue {
+                number: 7,
+                bytes: b"value".to_vec(),
+                vouched,
+            });
+            Ok(Answer::Value { run: run(), stored })
+        };
+        let now = Instant::from_nanos(0);
+        let mut read = ValueAnswers::open(Quorum::of(3), now);
+        let mut write = ValueAnswers::open(Quorum::of(3), now);
+        for (node, vouched) in [true, false, false].into_iter().enumerate() {
+            read.said[node] = Some((value(vouched), Duration::ZERO));
+        }
+        write.said[0] = Some((Ok(Answer::Written { run: run() }), Duration::ZERO));
+        write.said[1] = write.said[0].clone();
+        write.said[2] = Some((Err(timeout(Duration::ZERO)), Duration::ZERO));
+        assert_eq!(write.writing(&read), Some(Writing::Unknown));
+    }
+}
