@@ -422,7 +422,7 @@ mod readme {
     }
 
     async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        // A lock that another client holds is a normal answer, not an error.
+        // If another client holds the lock, this is a normal result, not an error.
         match redlock.try_acquire("invoice-42").await? {
             TryAcquire::Acquired(guard) => { /* ... */ }
             TryAcquire::Held(refusal) => println!("held: expires in {:?} unless renewed", refusal.ttl_left),
@@ -431,7 +431,7 @@ mod readme {
         // The lock is held while the body runs. If it is lost, the body is dropped and `scope` returns an error.
         let total = redlock.scope("month-end", async |guard| sum_up(guard.fencing_token()).await).await?;
 
-        // Options for a single lock.
+        // Options for a single lock. Here the guard reports the lock as lost after at most an hour (`max_hold`).
         let guard = redlock.lock("leader").ttl(Duration::from_secs(5)).wait(Wait::Forever)
             .max_hold(Duration::from_secs(3600)).acquire().await?;
         Ok(())
