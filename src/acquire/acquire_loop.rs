@@ -164,8 +164,7 @@ impl<'a> AcquireLoop<'a> {
     ) -> Result<(), NotAcquired> {
         LastFinding::add(&mut tries.last_finding, missed.finding, &missed.round);
         if let Some(place) = &tries.place {
-            let known = tries.last_finding.clone();
-            place.share_finding(known.map(|known| known.left_by(&self.wanted)));
+            place.share_finding(tries.last_finding.clone());
             self.learn_slots(place, &missed);
         }
         self.show(&missed, tries.attempts);

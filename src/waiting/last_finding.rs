@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::protocol::finding::Finding;
 use crate::rounds::acquire::AcquireRound;
-use crate::rounds::wanted::Wanted;
 
 /// Why a lock is not available, according to the last conclusive round of requests.
 #[derive(Clone)]
@@ -25,15 +24,6 @@ impl LastFinding {
         round: None,
         names_holder: false,
     };
-
-    /// Converts the finding of a waiter for `wanted` into the finding that the waiters behind this waiter use.
-    pub(crate) fn left_by(self, wanted: &Wanted) -> Self {
-        let names_holder = self.names_holder && wanted.keys().count() == 1;
-        Self {
-            names_holder,
-            ..self
-        }
-    }
 
     /// Replaces `last_finding` by the finding of a later round of requests, if [`Finding::replaces`] allows this.
     pub(crate) fn add(

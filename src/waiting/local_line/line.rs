@@ -47,12 +47,15 @@ impl LocalLine {
     }
 
     /// The finding of the first waiter in this queue: why the lock is not available. `None` if the first waiter has no
-    /// finding yet.
+    /// finding yet. If the first waiter waits for several resources, another resource than that of this queue may be
+    /// held, so the finding names no holder.
     pub(super) fn shared_finding(&self) -> Option<LastFinding> {
-        match &self.front {
-            None => Some(LastFinding::HERE),
-            Some(front) => front.last_finding().clone(),
-        }
+        let Some(front) = &self.front else {
+            return Some(LastFinding::HERE);
+        };
+        let mut last_finding = front.last_finding().clone()?;
+        last_finding.names_holder &= !front.wants_several;
+        Some(last_finding)
     }
 
     /// Removes the first waiter. The next waiter becomes the first one, and takes over its predecessor's last finding
@@ -76,6 +79,8 @@ impl LocalLine {
 pub(super) struct Turn {
     /// The order of arrival: a waiter that arrived earlier has a smaller number.
     pub(super) number: u64,
+    /// Whether this waiter waits for several resources.
+    pub(super) wants_several: bool,
     /// The masters that have woken this waiter since its last attempt, as bits: the lock may be free there.
     pub(super) woken: AtomicU64,
     /// Notified when the waiter becomes the first in its queue, or when a master wakes the waiter.

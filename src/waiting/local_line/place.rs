@@ -97,6 +97,7 @@ impl LocalLines {
             keys: Keys::of(wanted),
             turn: Arc::new(Turn {
                 number: self.came.fetch_add(1, Ordering::Relaxed),
+                wants_several: wanted.keys().count() > 1,
                 woken: AtomicU64::new(0),
                 called: Notify::new(),
                 last_finding: Mutex::default(),

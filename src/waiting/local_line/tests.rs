@@ -97,6 +97,19 @@ impl Runtime for Hand {
 }
 
 #[test]
+fn finding_about_one_of_several_resources_names_no_holder_to_waiters_for_another_resource() {
+    let lines = LocalLines::new();
+    let first = lines.enter(&job());
+    let several = lines.enter(&both());
+    let last = lines.enter(&Wanted::exclusive(key("other")));
+    first.share_finding(Some(outage()));
+    drop(first);
+    let names_holder = |place: &Place| place.shared_finding().map(|shared| shared.names_holder);
+    assert_eq!(names_holder(&several), Some(true));
+    assert_eq!(names_holder(&last), Some(false));
+}
+
+#[test]
 fn waiter_counts_the_waiters_ahead_and_moves_up() {
     let lines = LocalLines::new();
     let mut places = [(); 4].map(|()| Some(lines.enter(&job())));
