@@ -261,16 +261,10 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
             let state = node.state.as_ref().expect("an answer");
             assert_eq!(state.queue.len(), 1, "{state:?}");
         }
-        guard
-            .extend(secs(25))
-            .await
-            .expect("the extension must succeed, because the lock is still held");
+        guard.extend(secs(25)).await.expect("still held");
         put_back(&masters[0], &guard, "lock:job").await;
         assert_eq!(guard.release().await.unreachable, 0);
-        let guard = waiter
-            .await
-            .expect("no panic")
-            .expect("the waiter must get the lock");
+        let guard = waiter.await.expect("no panic").expect("acquired");
         for master in &masters {
             // The waiter gets the lock as soon as a majority has released it. The release reaches the other masters
             // later.

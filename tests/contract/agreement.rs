@@ -730,15 +730,13 @@ impl Pair {
                 for (at, (a, b)) in a.1.into_iter().zip(b.1).enumerate() {
                     prop_assert_eq!(&a.0, &b.0, "the keys after step {} must agree", place);
                     let (a, b) = (a.1, b.1);
-                    let same = close(a, b, if at == NOTE { 4 * blur } else { blur });
                     prop_assert!(
-                        same,
+                        close(a, b, if at == NOTE { 4 * blur } else { blur }),
                         "the TTLs after step {place} must agree: memory {a:?}, server {b:?}"
                     );
                 }
             }
-            // Wake-ups arrive on the same connection as the answers to status requests, so all earlier wake-ups have
-            // arrived by now.
+            // Wake-ups arrive on the connection of the status requests, so all earlier wake-ups have arrived.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
