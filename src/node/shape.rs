@@ -313,3 +313,26 @@ impl Permit {
         keys::line_of_semaphore(&self.name).into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_readers_can_be_shared_but_exclusive_keys_cannot() {
+        let part = |mode| Part {
+            key: Arc::from(*b"key"),
+            mode,
+        };
+        let shares_keys = |modes: Vec<Mode>| {
+            let group = Group::new(modes.into_iter().map(part).collect());
+            Shape::Group(group).shares_keys()
+        };
+        assert!(!Shape::Plain.shares_keys());
+        assert!(!shares_keys(vec![Mode::Exclusive, Mode::Exclusive]));
+        assert!(shares_keys(vec![
+            Mode::Exclusive,
+            Mode::Class(Class::Shared)
+        ]));
+    }
+}

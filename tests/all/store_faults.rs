@@ -38,6 +38,8 @@ struct State {
     pageless: bool,
     /// The time that it takes to connect, in milliseconds.
     connects_in: u64,
+    /// The name that the server reports for itself. `None` if it has none.
+    server: Option<&'static str>,
 }
 
 /// A session with the store, which is valid for one run of the server.
@@ -93,7 +95,10 @@ impl Store for Books {
         let connects_in = self.state().connects_in;
         tokio::time::sleep(ms(connects_in)).await;
         let run = self.state().run;
-        let greeting = Greeting::new(ServerRun::new(run.to_string()));
+        let mut greeting = Greeting::new(ServerRun::new(run.to_string()));
+        if let Some(server) = self.state().server {
+            greeting = greeting.server(server);
+        }
         let session = BooksSession(self.clone(), run);
         Ok((session, greeting.uptime(self.uptime())))
     }
@@ -397,6 +402,19 @@ async fn inspection_of_a_store_reports_duplicates_its_timeout_and_its_restart_gu
         .expect("a server that has been up for only a second must not vote");
     assert!(left > secs(2) && left <= secs(4), "{left:?}");
     assert_eq!(quarantined(RestartGuard::Off).await, None);
+}
+
+#[tokio::test]
+async fn server_of_a_store_under_two_names_has_one_vote() {
+    let [first, mut second] = [(); 2].map(|()| Books::new(true));
+    second.name = NodeName::new("second name");
+    for store in [&first, &second] {
+        store.state().server = Some("one");
+    }
+    let redlock = first.redlock().node(StoreNode::new(second));
+    let redlock = redlock.build().expect("good settings");
+    let error = redlock.try_acquire("job").await.expect_err("no majority");
+    assert!(error.details().contains("same server"), "{error:?}");
 }
 
 #[tokio::test]

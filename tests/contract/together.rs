@@ -553,3 +553,25 @@ fn comparison_of_combined_and_single_requests_notices_seeded_bugs() {
         assert!(compare(wrong, false, 40).is_err());
     }
 }
+
+#[tokio::test]
+async fn release_in_a_combined_command_reports_a_queue_key_of_another_type() {
+    let pair = Pair::new(Wrong::Nothing, false).await;
+    let ask = |verb| {
+        let ask = move |lock| Ask {
+            verb,
+            lock,
+            token: 1,
+            stand: Stand::Try,
+        };
+        Step::Burst((0..9).map(ask).collect())
+    };
+    let steps = [
+        ask(Verb::Acquire(0, 0)),
+        Step::Foreign("quorate:queue:", 3),
+        ask(Verb::Release(false)),
+    ];
+    pair.run(&steps).await.expect("the answers must agree");
+    let faults = pair.seen[3].load(Ordering::Relaxed);
+    assert_eq!(faults, 1, "the release of lock 3 must report the key");
+}

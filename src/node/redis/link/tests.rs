@@ -919,6 +919,13 @@ fn requests_wait_for_a_new_connection_at_most_once_a_second() {
     assert_eq!(bench.link.wake_at(), Some(at(1_000 + NODE_TIMEOUT)));
     bench.pass(1_000 + NODE_TIMEOUT, 1_000 + NODE_TIMEOUT);
     assert_eq!(bench.told.kinds(), ["down"]);
+    // If the master had stopped answering, requests do not wait for the next connection.
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.link.cut(Fault::Stalled, at(1_000));
+    bench.ask(3, acquire(3));
+    bench.link.tick(at(1_000));
+    assert_eq!(bench.told.kinds(), ["stalled"]);
 }
 
 /// Regression test: the master accepted connections and never answered, and each new request waited for a whole connect
