@@ -262,12 +262,16 @@ async fn campaign_fails_if_it_must_not_wait_or_if_the_client_has_no_fencing() {
     assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     leads.resign().await;
     let classic = settings(masters.urls()).fencing(false).build();
-    let classic = classic.expect("good settings").election("job");
+    let classic = classic.expect("good settings");
+    // The client must be refused before it asks for the lock, which is held here.
+    let held = classic.acquire("job").await.expect("the lock must be free");
     let error = classic
+        .election("job")
         .campaign("me")
         .await
         .expect_err("a client without fencing must be refused");
     assert!(error.to_string().contains("fencing"), "{error}");
+    held.release().await;
     assert!(redlock.election("").observe().is_err());
 }
 

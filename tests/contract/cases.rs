@@ -98,6 +98,7 @@ macro_rules! all_cases {
                 shared_hold_acquired_after_a_forced_release_is_restored_by_its_renewal
                 lock_on_several_resources_is_refused_while_one_lock_key_has_a_foreign_value
                 downgrade_of_a_force_released_lock_is_refused_with_the_remaining_ttl_of_the_next_holder
+                writer_that_becomes_a_reader_leaves_the_queue
                 lock_with_a_malformed_fencing_counter_does_not_affect_the_renewal_of_other_locks
                 break_record_of_another_data_type_does_not_affect_the_renewal_of_other_locks;
             value:

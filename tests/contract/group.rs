@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group};
-use quorate::node::{KeyState, Mode, Part, Subscriber, WakeSink};
+use quorate::node::{KeyState, Mode, Part, Subscriber, Ticket, WakeSink};
 
 use crate::arm::{Arm, LONG, assert_about, each, fence, hex, now};
 use crate::support::asking::{acquire, claim, extend, look, queued, release, smash, token};
@@ -212,6 +212,24 @@ pub(crate) async fn downgrade_of_a_force_released_lock_is_refused_with_the_remai
         panic!("{said:?}")
     };
     assert!(left > LONG / 2, "{left:?}");
+}
+
+pub(crate) async fn writer_that_becomes_a_reader_leaves_the_queue(arm: &Arm) {
+    let place = || {
+        Fairness::Fair(Some(Box::new(Ticket {
+            waiter: "0000000000000007:1".into(),
+            number: 1,
+            heartbeat: LONG,
+        })))
+    };
+    let writes = Claim::new("", KEY, token(1), true).with_fairness(place());
+    arm.granted(acquire(&Arc::new(writes), LONG, now())).await;
+    let reads = Claim::new("", KEY, token(2), true).with_fairness(place());
+    let instead = group(KEY, Class::Shared, 0).instead_of(token(1));
+    arm.granted(acquire(&Arc::new(reads.with_group(instead)), LONG, now()))
+        .await;
+    let waiters = state(arm, KEY).await.queue;
+    assert!(waiters.is_empty(), "no place may be left: {waiters:?}");
 }
 
 fn unknown() -> Extended {

@@ -14,7 +14,7 @@ impl Denied {
     pub(super) fn of(text: &str) -> Self {
         // The error also quotes the user's name, which can be any text. So search only for words that come after the
         // name.
-        if text.contains("to run the '") || text.contains("can't run this command") {
+        if text.contains("to run the '") {
             Self::Command
         } else if text.contains("access a key") || text.contains("one of the keys") {
             Self::Key

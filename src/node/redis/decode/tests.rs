@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::node::Token;
+use crate::node::{ExtendItem, Token};
 
 fn memory() -> Memory {
     Memory::of(Some("run"), false)
@@ -116,6 +116,32 @@ fn reply_of_a_type_that_does_not_fit_the_request_is_rejected() {
             matches!(said, Ok(Answer::Refused { .. })),
             "the reply must be a refusal: {said:?}"
         );
+    }
+}
+
+#[test]
+fn reply_about_more_or_fewer_keys_than_the_request_has_is_rejected() {
+    let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
+    let item = ExtendItem {
+        claim: claim.clone(),
+        ttl: Duration::from_secs(1),
+        note: false,
+    };
+    let extend = Request::Extend {
+        items: vec![item.clone(), item].into(),
+    };
+    let release = Request::Release {
+        claim,
+        leave: false,
+    };
+    let three = Value::Array(vec![Value::Bulk(b"1"); 3]);
+    for (request, wrong) in [
+        (&extend, Value::Bulk(b"1")),
+        (&extend, three),
+        (&release, Value::Int(2)),
+    ] {
+        let said = decode(request, &wrong, &memory());
+        assert_eq!(said, Err(NoAnswer::malformed()), "{request:?}: {wrong:?}");
     }
 }
 

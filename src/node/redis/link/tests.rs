@@ -1275,6 +1275,14 @@ fn lost_batch_scripts_are_loaded_again_and_the_whole_call_is_sent_again() {
         ["server_error"; 3],
         "a call must not be sent a third time after its scripts were lost twice"
     );
+    // The callers got an error, but the link still has to deliver the releases.
+    bench.link.tick(at(5 + 50));
+    bench.link.take(at(5 + 50));
+    let written = bench.written();
+    assert!(
+        written.contains("EVALSHA"),
+        "the link must send the releases again after a pause: {written:?}"
+    );
 }
 
 #[test]
