@@ -197,8 +197,8 @@ impl RedlockBuilder {
     /// The pauses between two attempts of one acquire. Default: 10 ms, growing to 250 ms.
     ///
     /// These pauses apply to unordered waiters, and to all waiters while no majority of the masters answers. They also
-    /// apply to the first waiter of a queue if the holder is a client of another Redlock library, because such a holder
-    /// may not wake the waiter.
+    /// apply to the first waiter of a queue if the holder is a client of another Redlock library, because the release
+    /// of such a holder may send no wake-up.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
@@ -251,7 +251,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// Whether masters that restarted recently may vote. Default: [`RestartGuard::On`].
+    /// How long the votes of a restarted master are ignored, because it may have forgotten locks. Default: for
+    /// `max_ttl` after its start ([`RestartGuard::On`]).
     pub fn restart_guard(mut self, restart_guard: RestartGuard) -> Self {
         self.settings.restart_guard = Some(restart_guard);
         self
@@ -261,8 +262,8 @@ impl RedlockBuilder {
     /// together with the holder's host, pid, process name and the time of the acquire. With `None` the lock has no note
     /// at all, and [`status`](Redlock::status) does not show which host and process waits for it.
     ///
-    /// The note is written about 100 ms after the acquire. A lock that is released earlier never writes its note, and
-    /// so does not pay for it.
+    /// The note is written about 100 ms after the acquire. A lock that is released earlier sends no message for its
+    /// note.
     pub fn note(mut self, note: impl Into<NoteText>) -> Self {
         self.note = note.into();
         self

@@ -181,9 +181,9 @@ impl MastersChange<'_> {
         self.carry_early(after).await
     }
 
-    /// Repeats the last part of [`close`](Self::close): ends again the connections of clients that know only the old
-    /// masters. Returns which of the old masters are closed now. The [`wait`](Self::wait) before `open` begins when
-    /// this call returns.
+    /// Repeats the last part of [`close`](Self::close): closes old masters that could not be reached before, and ends
+    /// the connections of clients that know only the old masters. Returns which of the old masters are closed now. The
+    /// [`wait`](Self::wait) before `open` begins when this call returns.
     ///
     /// # Errors
     ///
@@ -333,8 +333,8 @@ impl MastersChange<'_> {
     }
 
     /// Copies values before the next masters are opened, so that clients that know both sets can use values that
-    /// clients of the old masters have written. `open` copies all values again. So a value that cannot be copied now
-    /// does not stop the step, unless a right is missing, because then `open` could not copy the value either.
+    /// clients of the old masters have written. `open` copies all values again. So the step goes on if a value cannot
+    /// be copied now. Only a missing right stops the step, because `open` could not copy the value either.
     async fn carry_early(&self, after: Survey) -> Result<Survey, ChangeError> {
         if after.stage() >= ChangeStage::Open {
             return Ok(after);
@@ -396,8 +396,9 @@ impl MastersChange<'_> {
         self.redlock.core.coordinator.quorum.next_only()
     }
 
-    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`. All masters
-    /// had a marker before. If a master has none now, it has lost its marker, and the marker is restored.
+    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`: 1 closes the
+    /// old masters, 2 opens the next masters, and 4 ends the replacement. All masters had a marker before. If a master
+    /// has none now, it has lost its marker, and the marker is restored.
     async fn raise(&self, by: u64) -> Survey {
         self.raise_where(by, |_| true).await
     }
@@ -473,7 +474,7 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     }
 }
 
-/// A fencing counter is copied to the next masters unless it is behind its master's clock by more than this time. An
+/// How far a fencing counter may be behind its master's clock to be copied to the next masters: `wait` plus 10 s. An
 /// older counter need not be copied, because every token that the next masters grant is larger: a new counter starts
 /// from the master's clock, and the masters' clocks differ by less than the longest ttl. `wait`, the wait before the
 /// step `open`, is longer than that ttl.

@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::protocol::instant::Instant;
 
 impl Instant {
-    /// The present time on the monotonic clock that measures leases. On Linux this clock also advances while the
+    /// The current time on the monotonic clock that measures leases. On Linux this clock also advances while the
     /// machine is suspended.
     pub fn now() -> Self {
         monotonic()
     }
 }
 
-/// Converts to the instant of std that is as far from the present time as this instant. The clock of std stops while
+/// Converts to the instant of std that is as far from the current time as this instant. The clock of std stops while
 /// the machine is suspended. So if the machine is suspended after the conversion, a converted deadline is reached too
 /// late, by the length of the suspension.
 impl From<Instant> for std::time::Instant {
@@ -27,7 +27,7 @@ impl From<Instant> for std::time::Instant {
     }
 }
 
-/// Converts to the [`Instant`] that is as far from the present time as the instant of std.
+/// Converts to the [`Instant`] that is as far from the current time as the instant of std.
 impl From<std::time::Instant> for Instant {
     fn from(at: std::time::Instant) -> Self {
         let (now, std) = (Self::now(), std::time::Instant::now());

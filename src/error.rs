@@ -115,7 +115,7 @@ pub enum AcquireError {
     /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.
     NoQuorum(Missed),
     /// Outdated configuration: the masters have been replaced, and too many masters reject clients with this
-    /// configuration. Neither waiting nor retrying helps: build the `Redlock` with the present masters
+    /// configuration. Neither waiting nor retrying helps: build the `Redlock` with the current masters
     /// (`docs/operations.md`, "Changing the masters").
     OtherMasters(Missed),
     /// Lateness: a majority granted the lock, but so slowly that the lease had no time left.
@@ -326,8 +326,8 @@ pub enum ExtendError {
     /// The lock is no longer held. Acquire it again to get a new guard and a new fencing token.
     #[error("the lock is lost: {0}")]
     Lost(LossCause),
-    /// No majority answered in time, so the validity was not extended. The lock is still held until its present
-    /// validity ends.
+    /// No majority answered in time, so the validity was not extended. The lock stays held until its current validity
+    /// ends.
     #[error(
         "the lock was not extended: too few masters answered; it is held until its old validity ends"
     )]

@@ -83,7 +83,7 @@ pub(crate) fn spawn(task: BoxFuture<'static, ()>) -> bool {
     };
     let may_stop = host.runtime_flavor() == RuntimeFlavor::CurrentThread && !is_driven(&host);
     let watcher = may_stop.then(background).flatten();
-    // If the runtime is being shut down, the task is dropped at once.
+    // If the runtime is being shut down, it drops the task immediately.
     if let Some(watcher) = watcher {
         let hosted = Arc::new(Hosted(Mutex::new(Some(task))));
         watch(&watcher, &host, &hosted);

@@ -7,8 +7,8 @@ use std::task::Poll;
 use crate::protocol::instant::Instant;
 use crate::runtime::{BoxFuture, Runtime};
 
-/// One timer for several waits that have the same deadline. The timer is created by the first wait that is not ready at
-/// once.
+/// One timer for several waits that have the same deadline. The first wait whose future is not ready immediately
+/// creates the timer.
 pub(crate) struct Limit<'a> {
     runtime: &'a dyn Runtime,
     at: Instant,
@@ -25,7 +25,7 @@ impl<'a> Limit<'a> {
     }
 
     /// Waits for a future until the deadline. At the deadline the future is dropped and the result is `None`. A future
-    /// that is ready at once is completed even after the deadline.
+    /// that is ready when it is first polled is completed even after the deadline.
     pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let (runtime, at) = (self.runtime, self.at);

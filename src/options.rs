@@ -10,7 +10,7 @@ use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::settings::Wait;
 
-/// The largest `max_ttl`: the lifetime of a fencing counter.
+/// The largest `max_ttl`: one day, the lifetime of a fencing counter.
 const LONGEST_TTL: Duration = Duration::from_micros(COUNTER_TTL_US);
 
 /// The options of all locks of one `Redlock`.

@@ -27,10 +27,10 @@ use crate::waiting::own::Asked;
 /// How long an attempt that began before the acquire's deadline may continue after that deadline.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 
-/// The user's callback, which is called with the state of a waiter.
+/// The caller's callback (`LockRequest::waiting`). It receives the state of the caller's waiting acquire.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 
-/// One acquire: its parameters, and the lock keys that it asks for next.
+/// The parameters of one acquire, and the lock keys that its next attempt asks the masters for.
 pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock keys to acquire. For a semaphore: the slot to ask for next.
@@ -41,15 +41,16 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
     pub(crate) once: bool,
-    /// Whether the masters may show the host and process of this waiter.
+    /// True if this waiter's entry in the queue on the masters names its host and process, which other clients can read
+    /// there.
     pub(crate) described: bool,
     pub(crate) deadline: Instant,
     pub(crate) began: Instant,
     pub(crate) observer: Option<&'a Observer>,
 }
 
-/// How many times an acquire has found other holds of its owner on the masters, and could not agree with them on a
-/// fencing token.
+/// How many attempts of one acquire failed because they could not agree on a fencing token with other holds of the same
+/// owner. The count stops at 8.
 #[derive(Default)]
 struct Meetings(u32);
 
@@ -65,9 +66,9 @@ impl Meetings {
 /// The state that one acquire keeps between its attempts.
 #[derive(Default)]
 struct Tries<'a> {
-    /// The place in the local queue.
+    /// This acquire's place in the queue of waiters in this process; `None` if it does not queue in this process.
     place: Option<Place>,
-    /// The place in the queue on the masters.
+    /// This acquire's entry in the queue on the masters; `None` while it is not queued there.
     line: Option<Box<QueuePlace<'a>>>,
     delays: Option<Delays>,
     last_finding: Option<LastFinding>,
@@ -77,10 +78,10 @@ struct Tries<'a> {
     in_a_row: u32,
 }
 
-/// When a new waiter may ask the masters.
+/// When an acquire that enters the local queue may send its first request to the masters.
 enum Turn {
     Now(Option<Place>),
-    /// After all waiters of this process that are ahead in the local queue have left it.
+    /// When all waiters of this process that are ahead in the local queue have left it.
     After(Place),
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct NotAcquired {
     /// The last conclusive round of requests to the masters, or the last round if none was conclusive. A round is
     /// conclusive if its answers alone decide why no majority is possible. `None` if this process itself held the lock.
     pub(crate) round: Option<Arc<AcquireRound>>,
-    /// The note of the lock's holder.
+    /// The note of the lock's holder; `None` if no note is known.
     pub(crate) note: Option<Note>,
     /// Whether this process itself holds the lock.
     pub(crate) held_here: bool,
@@ -233,8 +234,8 @@ impl<'a> AcquireLoop<'a> {
             if let Some(place) = &place {
                 place.got(asked.permit.slot());
             }
-            // A client that got a slot leaves the local queue and the queue on the masters at once, so that the next
-            // waiter may ask for another slot.
+            // A client that got a slot leaves the local queue and the queue on the masters as soon as it has the slot,
+            // because the next waiter may then ask for another slot.
             place = None;
         } else if let Some(line) = line {
             // The queue entry now belongs to the lock, and is removed when the lock is released.
@@ -257,8 +258,9 @@ impl<'a> AcquireLoop<'a> {
         QueuePlace::draw(self.core, &self.wanted, drawn + 1, since)
     }
 
-    /// Enters the local queue. `Turn::Now(None)` means: this `try_acquire` must ask the masters although it has no
-    /// place in the local queue. If other waiters queue behind the first one, a `try_acquire` fails with the result of
+    /// Enters the local queue, and returns when this acquire may ask the masters. `Turn::Now(None)` is returned to a
+    /// `try_acquire` that has no place in the local queue and asks the masters nevertheless. An error is returned to a
+    /// `try_acquire` if the first waiter of the local queue has other waiters behind it: the error is the finding of
     /// the first waiter's last attempt.
     fn turn(&self, local_turn: LocalTurn) -> Result<Turn, LastFinding> {
         let lines = &self.core.lines;
@@ -335,8 +337,8 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Waits for a wake-up, but not longer than until a timer fires. The timer is set to the earliest of three times:
-    /// when a majority of the masters may be free, when the next heartbeat is due, and when to poll because the holder
-    /// may not wake any waiter.
+    /// when the lock may be free on a majority of the masters, when the next heartbeat is due, and when to poll because
+    /// the holder's release may send no wake-up.
     async fn wait(&self, place: &Place, line: &mut QueuePlace<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum;
@@ -404,8 +406,8 @@ impl<'a> AcquireLoop<'a> {
         coordinator.runtime.sleep_until(again).await;
     }
 
-    /// Waits for the next retry pause. The random jitter is seeded only before the first pause, because most locks need
-    /// no pause.
+    /// Sleeps for the next pause of the retry settings. The random jitter is seeded only before the first pause,
+    /// because most locks need no pause.
     async fn pause(&self, delays: &mut Option<Delays>) {
         let delays = delays.get_or_insert_with(|| self.delays());
         let coordinator = &self.core.coordinator;

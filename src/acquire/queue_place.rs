@@ -12,15 +12,17 @@ use crate::protocol::instant::Instant;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::wanted::Wanted;
 
-/// The additional delay for each waiter ahead in the queue, for waiters that only a timer wakes.
+/// A waiter that gets no wake-up asks the masters when its timer fires. The timer is set later by this time for each
+/// waiter ahead in the queue, so that the waiters ask one after another.
 const STAGGER: Duration = Duration::from_millis(10);
 
-/// How many heartbeats a waiter sends within the heartbeat time, after which the masters drop a silent waiter.
+/// A waiter sends three heartbeats within the heartbeat time. The masters drop a waiter that sends none for the whole
+/// heartbeat time.
 const BEATS: u32 = 3;
 
-/// If the holder may not wake any waiter, the waiter polls. The pause between two polls is at least the time for which
-/// the waiter has observed this holder, divided by this number. So a lock that is held for a long time is polled less
-/// often.
+/// The release of some holders sends no wake-up, so the first waiter behind such a holder polls. The pause between two
+/// polls is at least a twentieth of the time for which the waiter has observed this holder. So a lock that is held for
+/// a long time is polled less often.
 const PATIENCE: u32 = 20;
 
 /// The first pause between two polls if less than a majority of the masters sends wake-ups. Later pauses are longer, up
@@ -53,9 +55,9 @@ pub(super) struct UnqueuedHolder {
 }
 
 impl UnqueuedHolder {
-    /// The pause before the waiter asks the masters again while the holder may not wake any waiter. The pauses follow
-    /// the retry settings, and start from the first pause with each new holder. For long holds a pause is at least
-    /// 1/[`PATIENCE`] of the time for which the holder has been observed.
+    /// The pause before the waiter asks the masters again, if the holder's release may send no wake-up. The pauses
+    /// follow the retry settings, and start from the first pause with each new holder. For long holds a pause is at
+    /// least 1/[`PATIENCE`] of the time for which the holder has been observed.
     pub(super) fn look_again(
         known: &mut Option<Self>,
         value: Vec<u8>,
@@ -74,9 +76,9 @@ impl UnqueuedHolder {
     }
 }
 
-/// When a waiter asks the masters again if nothing wakes it. This is when a majority may be free, according to the
-/// masters' answers at `now`, plus a delay for each waiter ahead. The waiter asks at the latest when its next heartbeat
-/// is due.
+/// When a waiter that gets no wake-up asks the masters again. This is when the lock may be free on a majority,
+/// according to the masters' answers at `now`, plus a delay for each waiter ahead. The waiter asks at the latest when
+/// its next heartbeat is due.
 pub(super) fn looks_at(
     now: Instant,
     free_in: Option<Duration>,
@@ -98,8 +100,8 @@ impl<'a> QueuePlace<'a> {
         pause.min(LONGEST_LOOK)
     }
 
-    /// Draws the ticket `number`. `since` is the beginning of the wait; `None` if the masters must not show the host
-    /// and process of this waiter.
+    /// Makes a queue entry with the ticket `number`. The entry shows this waiter's host, its process and `since`, the
+    /// beginning of its wait. If `since` is `None`, the entry shows none of these.
     pub(super) fn draw(
         core: &'a Core,
         wanted: &Wanted,
@@ -138,8 +140,8 @@ impl<'a> QueuePlace<'a> {
         self.kept = true;
     }
 
-    /// Removes the queue entry from all masters, and waits until that is done. The waiter may return later with the
-    /// same ticket.
+    /// Removes the queue entry from all masters, and waits until that is done. The waiter may queue again with the same
+    /// ticket.
     pub(super) fn step_out(&self) -> impl Future<Output = ()> + Send + use<> {
         self.coordinator.leave(&self.claim).done()
     }

@@ -9,12 +9,14 @@ use crate::rounds::attempt::FailedAttempt;
 use crate::rounds::wanted::Wanted;
 use crate::waiting::local_line::place::Place;
 
-/// How many slots of a semaphore are tried in a row before the caller waits, or before a `try_acquire` ends.
+/// How many slots of a semaphore an acquire tries in a row before it waits for a wake-up. A `try_acquire` ends after
+/// this number of slots.
 const SLOTS_IN_A_ROW: u32 = 3;
 
 impl AcquireLoop<'_> {
-    /// Whether to ask for another slot of the semaphore at once, because the masters show another slot as free. At most
-    /// [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or within a `try_acquire`.
+    /// Returns true if the masters show another slot of the semaphore as free, and sets `wanted` to that slot. The
+    /// acquire then asks for it without waiting. At most [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or
+    /// within a `try_acquire`.
     pub(super) async fn asks_for_another_slot(
         &mut self,
         missed: &FailedAttempt,

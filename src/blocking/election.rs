@@ -36,9 +36,9 @@ pub struct Observation {
 /// The result of [`Observation::next_within`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This client leads now.
+    /// This leader was elected. It need not be this client.
     Leads(Leader),
-    /// No leader is known any more.
+    /// No leader is known any more: the masters show none, or too few masters answer.
     Nobody,
     /// The leader did not change within the time limit.
     Unchanged,
@@ -104,7 +104,7 @@ impl Leadership {
         self.kept.get().term()
     }
 
-    /// The guard of the underlying lock, with its validity and its report.
+    /// The guard of the lock that this leader holds. It shows the lock's validity and the masters' replies.
     pub fn guard(&self) -> &LockGuard {
         self.kept.get().guard()
     }

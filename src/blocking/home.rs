@@ -28,7 +28,7 @@ pub(super) struct Home {
     anywhere: bool,
 }
 
-/// The background thread. It ends when the last handle is dropped.
+/// The background thread. It ends when the last [`Home`] that refers to it is dropped.
 struct Background {
     runtime: Handle,
     stop: Option<oneshot::Sender<()>>,
@@ -36,8 +36,8 @@ struct Background {
 }
 
 thread_local! {
-    /// Whether this thread is inside `wait`. If so, a nested call may block the thread as well, for example a call from
-    /// a `scope` body or from an observer.
+    /// True while this thread is inside `wait`. A nested blocking call on this thread is then allowed, for example a
+    /// call from a `scope` body or from an observer.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -61,7 +61,7 @@ impl Home {
                 let _ = tokio::time::timeout(patience, redlock.flush()).await;
             });
             drop(driven);
-            // Dropping the runtime without this call would wait until pending name lookups have ended.
+            // Without this call, dropping the runtime would block until pending name lookups have ended.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("quorate".to_owned()).spawn(run);

@@ -21,13 +21,13 @@ impl<G> Kept<G> {
     pub(super) fn get(&self) -> &G {
         self.held
             .as_ref()
-            .expect("the value is present until it is taken")
+            .expect("the held value must not have been taken out yet")
     }
 
     pub(super) fn split(&mut self) -> (&mut G, &Home) {
         let held = self.held.as_mut();
         (
-            held.expect("the value is present until it is taken"),
+            held.expect("the held value must not have been taken out yet"),
             &self.home,
         )
     }
@@ -38,7 +38,7 @@ impl<G> Kept<G> {
         let held = self
             .held
             .take()
-            .expect("the value is present until it is taken");
+            .expect("the held value must not have been taken out yet");
         (held, self.home.clone())
     }
 }

@@ -35,8 +35,8 @@ impl Owner {
         self.owner.id()
     }
 
-    /// Acquires a hold of this owner on `resource`. Returns at once if this handle already has a valid hold on
-    /// `resource`.
+    /// Acquires a hold of this owner on `resource`. If this handle already has a valid hold on `resource`, the result
+    /// is a clone of that hold, and nothing is sent.
     ///
     /// # Errors
     ///

@@ -111,7 +111,7 @@ impl RedlockBuilder {
             _ => Duration::MAX,
         };
         let Some(heartbeat) = self.heartbeat else {
-            // The heartbeat has a lower bound, because a short wait must not cause many heartbeats.
+            // The default is at least 30 ms, so that a waiter with a short wait does not send too many heartbeats.
             return Ok((self.settings.ttl() / 2)
                 .min(wait)
                 .max(Duration::from_millis(30)));
@@ -188,7 +188,8 @@ impl RedlockBuilder {
         }
     }
 
-    /// The longest node timeout of all masters.
+    /// The longest node timeout of all masters. A master that declares none has the timeout `default`. An error if a
+    /// timeout is above a quarter of the ttl.
     fn slowest(&self, default: Duration, nodes: &[Arc<dyn Node>]) -> Result<Duration, BuildError> {
         let mut slowest = default;
         for node in nodes {

@@ -66,7 +66,7 @@ impl MasterSeen {
 }
 
 impl Survey {
-    /// The masters whose state satisfies `such`.
+    /// The masters for whose state `such` returns true.
     pub(super) fn those(&self, such: impl Fn(&MasterSeen) -> bool) -> MasterSet {
         let masters = self.masters.iter().enumerate();
         masters

@@ -42,7 +42,7 @@ impl fmt::Display for CarriedValue {
 }
 
 /// How many times copying one value is attempted. The first attempt also restores the value on masters that have lost
-/// it. Only a later attempt can count these masters.
+/// it, but does not count them towards the majority. A later attempt counts them.
 const ATTEMPTS: u32 = 3;
 
 /// How many values are copied at the same time.

@@ -8,13 +8,14 @@ use crate::options::Options;
 use crate::rounds::coordinator::Coordinator;
 use crate::waiting::local_line::LocalLines;
 
-/// The state that all locks of one `Redlock` share.
+/// The state that all locks of one `Redlock` share: the masters, the renewal schedule, the queues of waiters in this
+/// process, and the options.
 pub(crate) struct Core {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) lines: Arc<LocalLines>,
-    /// Numbers the waiters of this `Redlock`. The counter is a field and not a static, so that each simulation run
-    /// starts at the same number and can be repeated.
+    /// The number for the next waiter's id. The counter is a field and not a static, so that each simulation run starts
+    /// at the same number and can be repeated.
     pub(crate) waiters: AtomicU64,
     pub(crate) options: Options,
 }

@@ -32,9 +32,9 @@ use crate::report::NodeReport;
 /// Locks are not re-entrant: a task that acquires the same resource again while it holds the guard waits for itself. If
 /// several parts of a program need the lock, share the guard.
 ///
-/// Dropping the guard releases the lock in the background. The releases are queued at once, and they are sent even if
-/// the runtime is shut down. If the process ends before that, the keys expire with their ttl:
-/// [`Redlock::flush`](crate::Redlock::flush) waits until they are sent.
+/// Dropping the guard releases the lock in the background. The drop queues the releases immediately, and they are sent
+/// even if the runtime is shut down. If the process ends before they are sent, the keys expire with their ttl.
+/// [`Redlock::flush`](crate::Redlock::flush) waits until all releases are sent.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
     pub(crate) held: Arc<Held>,
@@ -201,7 +201,7 @@ impl LockGuard {
     }
 
     /// Resolves with the cause when the lock is no longer held. This happens at the end of the validity even if a
-    /// renewal hangs, and at once if a majority of the masters reports that this client does not hold the lock.
+    /// renewal hangs, and immediately if a majority of the masters reports that this client does not hold the lock.
     ///
     /// The future does not borrow the guard. It may outlive the guard, and then resolves to [`LossCause::Released`].
     ///
@@ -326,7 +326,7 @@ impl LockGuard {
 }
 
 /// The time until which a lock is valid; `None` once it has ended. Unlike [`is_valid`](LockGuard::is_valid), this
-/// function reads no clock and changes nothing. An expired lock therefore counts as ended only after another call has
+/// function reads no clock and changes nothing. So the result for an expired lock is `None` only after another call has
 /// noticed the expiry.
 #[cfg(any(test, feature = "testing"))]
 pub fn look(guard: &LockGuard) -> Option<Instant> {

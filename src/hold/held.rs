@@ -308,7 +308,8 @@ impl Held {
         loop {
             let changed = self.changed.notified();
             futures::pin_mut!(changed);
-            // Register before the check, so that a lock that ends in between is noticed.
+            // Register for the notification before the check. If the lock ends in between, the notification wakes this
+            // future.
             changed.as_mut().enable();
             if let Some(cause) = self.ended(runtime.now()) {
                 return cause;

@@ -5,9 +5,9 @@
 //! task, because [`Held::lost`] has its own timer.
 //!
 //! Locks that were acquired at the same time are due for renewal at the same time. Batches of renewals are sent no
-//! faster than the masters reply. Otherwise the messages of all batches would be in memory at once for every master,
-//! and other requests would wait behind them. There is a minimum rate as well, so that distant or silent masters do not
-//! stop renewals. Neither limit delays ending expired locks.
+//! faster than the masters reply. Otherwise the messages of all batches to every master would be in memory at the same
+//! time, and other requests would wait behind them. There is a minimum rate as well, so that distant or silent masters
+//! do not stop renewals. Neither limit delays ending expired locks.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

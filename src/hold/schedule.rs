@@ -43,7 +43,7 @@ pub(crate) struct Renewal {
     /// Notified when a lock is due before the task's planned wake-up, or when this `Renewal` is dropped. The notifier
     /// is shared, so that the sleeping task does not keep this `Renewal` alive.
     pub(super) sooner: Arc<Notify>,
-    /// Limits the warnings about renewals without a majority.
+    /// Limits how often warnings about renewals without a majority are logged.
     pub(super) repeats: Repeats,
 }
 
@@ -134,8 +134,9 @@ impl What {
     }
 }
 
-/// The scheduled locks, and their due times in ascending order. When a lock is released, its entry is freed at once.
-/// The outdated due times of the lock are dropped when they are reached, or when many due times are outdated.
+/// The scheduled locks, and their due times in ascending order. When a lock is released, its entry is freed
+/// immediately. The outdated due times of the lock are dropped when they are reached, or when many due times are
+/// outdated.
 pub(super) struct Schedule {
     entries: Entries,
     /// The times at which locks are due for a renewal.
@@ -277,7 +278,7 @@ impl Schedule {
         }
     }
 
-    /// Makes the lock `id` due at `at`, if that is earlier than its present due time. Returns whether the task must
+    /// Makes the lock `id` due at `at`, if that is earlier than its current due time. Returns whether the task must
     /// wake up earlier than planned.
     pub(super) fn hasten(&mut self, id: u64, at: Instant) -> bool {
         let Some(entry) = self.entries.get(id).filter(|entry| at < entry.due) else {
@@ -315,7 +316,7 @@ impl Schedule {
     }
 
     /// Takes the locks whose end is due. Also takes one batch of renewals and one batch of first notes, each only if
-    /// the pause after the last such batch is over. Each taken lock gets its next due time at once, so that its
+    /// the pause after the last such batch is over. Each taken lock gets its next due time during this call. So its
     /// renewals go on even if an answer never comes.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();

@@ -197,7 +197,7 @@ pub struct Leader {
     pub note: Option<Note>,
 }
 
-/// How many times within a ttl an observer asks the masters.
+/// How many times an observer asks the masters within a ttl. The keys of a crashed leader expire after a ttl.
 const LOOKS: u32 = 3;
 
 /// The shortest time between two requests that an observer sends to the masters, even if the ttl is very short.
@@ -222,16 +222,17 @@ pub struct Observation {
     known_until: Instant,
     observed: Observed,
     /// The term of a leader that was seen without a note, and the time until which the observer waits for the note.
+    /// `None` if the observer waits for no note.
     early: Option<(u64, Instant)>,
 }
 
 impl Observation {
     /// Waits for the next change: a leader with its term and note, or `None` if no leader is known any more. The first
-    /// call returns the present state at once. Terms never decrease.
+    /// call returns the current state without waiting for a change. Terms never decrease.
     ///
     /// The announcement of a new leader wakes the observer. In addition, the observer polls the masters three times
-    /// within a ttl. With [`Order::Unordered`](crate::Order::Unordered), or if the user may not subscribe to channels,
-    /// the observer gets no announcements and only polls.
+    /// within a ttl. With [`Order::Unordered`](crate::Order::Unordered), or if the user lacks the right to subscribe to
+    /// channels, the observer gets no announcements and only polls.
     ///
     /// A client may hold the lock with this name without having campaigned for it. Such a client may be reported as a
     /// leader until its note has been read.

@@ -13,12 +13,13 @@ use crate::redlock::Redlock;
 use crate::redlock::request::LockRequest;
 use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 
-/// An owner may hold the same lock several times at once, in several tasks, processes and machines. Examples of owners
-/// are an order that several services work on, and a job that calls itself. Made with [`Redlock::owner`].
+/// An owner may have several holds of the same lock at the same time, in several tasks, processes and machines.
+/// Examples of owners are an order that several services work on, and a job that calls itself. Made with
+/// [`Redlock::owner`].
 ///
 /// Holds of the same owner share the lock; all other clients are excluded. All holds have the same fencing token. Each
 /// hold has its own validity, renewal, loss and `max_hold`. The lock ends when its last hold ends. A further hold does
-/// not queue: it overtakes all waiters and shares the lock with the present holds. If the holds of an owner overlap
+/// not queue: it overtakes all waiters and shares the lock with the existing holds. If the holds of an owner overlap
 /// without end, other clients never get the lock. To let others in between two steps of the work, release all holds
 /// after each step.
 ///
@@ -81,9 +82,9 @@ impl Owner {
         &self.id
     }
 
-    /// Acquires a hold on `resource`. Returns at once if this handle or one of its clones has a valid hold on
-    /// `resource`. Otherwise the masters are asked. Holds of this owner in other tasks, processes or machines do not
-    /// prevent the acquire.
+    /// Acquires a hold on `resource`. If this handle or one of its clones has a valid hold on `resource`, the result is
+    /// a clone of that hold, and nothing is sent. Otherwise this call asks the masters. Holds of this owner in other
+    /// tasks, processes or machines do not prevent the acquire.
     ///
     /// # Errors
     ///

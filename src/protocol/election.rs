@@ -49,7 +49,7 @@ impl Observed {
         }
     }
 
-    /// Whether a leader with another lock value had this term. If so, the present holder of the lock was not elected,
+    /// Whether a leader with another lock value had this term. If so, the current holder of the lock was not elected,
     /// and has no term of its own.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value

@@ -40,8 +40,8 @@ pub(crate) enum Extension {
     Renewed(Instant),
     /// A majority extended the lock, but only after the old validity had ended. Such an extension does not count.
     TooLate,
-    /// A majority reports that this client does not hold the lock. The lock is lost at once, even if its validity has
-    /// not expired yet.
+    /// A majority reports that this client does not hold the lock. The lock is lost immediately, even if its validity
+    /// has not expired yet.
     Lost,
     /// No majority extended or denied the lock: it stays valid until its old validity ends.
     Unknown,

@@ -66,7 +66,7 @@ fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
     assert_eq!(take(&mut schedule, at(3_000)), 0);
     assert_eq!(schedule.next(at(3_000)), Some(at(3_000) + PACE));
     assert!(schedule.held_back);
-    // When a majority has replied to one batch, the next batch may be sent at once.
+    // When a majority has replied to one batch, the next batch may be sent immediately.
     schedule.open -= 1;
     assert_eq!(take(&mut schedule, at(3_001)), BATCH);
     // Without replies, the next batch waits for `PACE`, and only for `SOON` once its renewals are late.
@@ -134,7 +134,7 @@ fn renewal_that_is_due_soon_is_sent_in_the_batch_of_a_due_renewal() {
 #[test]
 fn lock_is_taken_from_the_schedule_once_for_each_due_time() {
     let mut schedule = Schedule::default();
-    // A lock whose end is due becomes due again, each time a moment later, until it is removed.
+    // A lock whose end is due becomes due again every `SOON`, until it is removed from the schedule.
     let fixed = schedule.insert(held(None, false), at(9_000));
     assert_eq!(ids(&schedule.take_due(at(9_000))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(9_000))), []);
@@ -199,8 +199,7 @@ fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
     assert!(held.extend_lease(at(10_000), 2 * TTL, at(1)));
     assert_eq!((held.valid_until(), held.ttl()), (at(10_000), 2 * TTL));
     assert_eq!(next_due(&held, at(1)), renew_at(at(1), 2 * TTL));
-    // An extension never makes the validity shorter, never longer than `max_hold`, and never applies to a lock that has
-    // ended.
+    // An extension never shortens the validity and never exceeds `max_hold`. A lock that has ended is not extended.
     assert!(held.extend_lease(at(9_500), TTL, at(2)));
     assert_eq!((held.valid_until(), held.ttl()), (at(10_000), TTL));
     assert!(held.extend_lease(at(20_000), TTL, at(9_999)));
@@ -212,7 +211,7 @@ fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
 }
 
 #[test]
-fn one_pass_of_the_schedule_ends_a_limited_number_of_locks() {
+fn one_call_of_take_due_ends_a_limited_number_of_locks() {
     let mut schedule = Schedule::default();
     for _ in 0..=ENDS {
         schedule.insert(held(None, false), at(9_000));
@@ -255,7 +254,7 @@ fn outdated_due_times_of_renewals_are_dropped() {
     }
     assert!(schedule.ends.len() < 2_000);
     assert_eq!(ids(&schedule.take_due(at(3_000))), [fixed, renewed]);
-    // A sweep visits all due times. It runs rarely, because it drops all outdated times at once.
+    // A sweep visits all due times and drops all outdated ones, so it need not run often.
     schedule.sweep();
     assert_eq!(schedule.ends.len() + schedule.renewals.len(), 2);
 }
