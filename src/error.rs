@@ -139,7 +139,7 @@ pub enum AcquireError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
-    /// The resource, as text.
+    /// The name of the requested resource, as text.
     pub resource: String,
     /// How long the acquire took.
     pub waited: Duration,

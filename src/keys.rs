@@ -174,7 +174,7 @@ impl Family {
         }
     }
 
-    /// Whether there is a single key of this kind for all locks.
+    /// True if there is only one key of this kind on a master, for all locks together.
     pub(crate) fn is_one_key(self) -> bool {
         matches!(self, Self::Masters | Self::Lines)
     }
@@ -219,7 +219,7 @@ pub(crate) fn pattern(before: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// Replaces the placeholders in a script with the key prefixes.
+/// Replaces the placeholders in the text of a script with the key prefixes that they stand for.
 pub(crate) fn put_in(script: &str) -> String {
     let named = Family::ALL.iter().fold(script.to_owned(), |text, family| {
         text.replace(family.place(), family.before())

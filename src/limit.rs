@@ -51,7 +51,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[tokio::test]
-    async fn time_limit_covers_all_waits_of_one_call_together() {
+    async fn waits_that_share_a_time_limit_end_at_the_same_deadline() {
         let runtime = Tokio::default();
         let mut limit = Limit::new(&runtime, Instant::now() + Duration::from_millis(20));
         assert_eq!(limit.wait(async { 1 }).await, Some(1));

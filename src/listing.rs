@@ -9,13 +9,13 @@ use crate::redlock::Redlock;
 use crate::redlock::status::{NodeStatus, Status, StatusVerdict};
 use crate::resource::check_resource;
 
-/// The largest number of locks in a listing.
+/// The largest number of locks in one listing. If there are more, the listing is not `complete`.
 const MOST: usize = 1000;
 
 /// The time limit for asking the masters for the names of their locks.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// How many locks are looked up at the same time.
+/// How many locks the client reads from the masters at the same time.
 const TOGETHER: usize = 64;
 
 /// The result of [`Redlock::list`].

@@ -39,14 +39,16 @@ use crate::waiting::local_line::LocalLines;
 /// # Runtimes
 ///
 /// The connections and the renewal task run in the tokio runtime of the caller that needed them first. Several runtimes
-/// can share one `Redlock`, for example a `static` one in tests that have a runtime each. A background thread takes
-/// over what a runtime leaves: renewals of locks that are still held, releases, and the requests of other runtimes. It
-/// is started when it is first needed, and ends with the process.
+/// can share one `Redlock`, for example a `static` one in tests that have a runtime each. If a runtime ends or runs
+/// nothing, a background thread takes over its tasks: renewals of locks that are still held, releases, and requests
+/// that callers in other runtimes have made. The background thread is started when it is first needed, and ends with
+/// the process.
 ///
-/// - When a runtime is shut down, its tasks are taken over at once.
+/// - When a runtime is shut down, the background thread takes over its tasks immediately.
 /// - When a runtime with one thread (`current_thread`) runs nothing, because no caller waits in its `block_on` or
-///   because a task blocks its thread, its tasks are taken over within about a second. So a lock whose ttl is 3 s or
-///   more is renewed even then. In a runtime with several threads, at least one thread must not be blocked.
+///   because a task blocks its thread, the background thread takes over its tasks within about a second. So a lock
+///   whose ttl is 3 s or more is renewed even then. In a runtime with several threads, at least one thread must not be
+///   blocked.
 /// - With masters in memory (feature `testing`), and while the clock of a runtime is paused (`tokio::time::pause`), the
 ///   tasks stay in the runtime until it is shut down, because other runtimes have other clocks.
 /// - Without a tokio runtime, any executor can poll the futures, and the background thread does the rest.
@@ -125,8 +127,8 @@ impl Redlock {
         self.lock(resource).acquire().await
     }
 
-    /// Makes one attempt, without waiting for the holder. If another client holds the lock, the result is
-    /// [`TryAcquire::Held`](crate::TryAcquire::Held), not an error.
+    /// Makes one attempt to take the lock, and does not wait for another holder's release. If another client holds the
+    /// lock, the result is [`TryAcquire::Held`](crate::TryAcquire::Held), not an error.
     ///
     /// If only a minority of the masters granted the lock, their keys are released in the background. A program that
     /// ends right after the call must call [`flush`](Self::flush) first.

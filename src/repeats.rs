@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// After the first warnings, at most one warning is logged in this time (one minute). After this time without any event
-/// of the source, the next event is logged like the first.
+/// One minute. A source whose warnings are limited logs at most one warning in this time. If the source has no event
+/// for this time, its next event is logged like its first.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The largest number of warnings with different texts that are logged before the limit of one per minute applies.
@@ -28,19 +28,21 @@ struct State {
     skipped: u64,
 }
 
-/// The number of similar events that were not logged as warnings since the last warning.
+/// How many similar events were logged only at level debug since the last warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Skipped(u64);
 
 impl Skipped {
-    /// The number as a field of a trace event. The event has no such field if the number is 0.
+    /// The number, to be logged as the field `not_logged` of the next warning. `None` if it is 0, so that the warning
+    /// has no such field.
     pub(crate) fn field(self) -> Option<u64> {
         (self.0 > 0).then_some(self.0)
     }
 }
 
 impl Repeats {
-    /// Decides whether an event with this text is logged as a warning. Otherwise returns `None`, and counts the event.
+    /// Decides whether an event with this text is logged as a warning: returns the number of skipped events if so.
+    /// Otherwise counts this event as skipped, and returns `None`.
     pub(crate) fn warns(&self, text: &str, now: Instant) -> Option<Skipped> {
         self.0
             .lock()

@@ -20,7 +20,7 @@ pub struct NodeReport {
     /// Time from the first request of the round (one request to every master) to this master's reply; `None` until the
     /// master replies.
     pub latency: Option<Duration>,
-    /// Whether the reply came only after the replies of other masters had decided the result.
+    /// True if the reply came after the replies of other masters had decided the result.
     pub late: bool,
 }
 
@@ -251,7 +251,7 @@ pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
     reports
 }
 
-/// The masters, by index, with a fault for which `such` is true.
+/// The masters that failed with a fault for which `such` returns true.
 pub(crate) fn failed_with(reports: &[NodeReport], such: impl Fn(&Fault) -> bool) -> MasterSet {
     let is_such =
         |report: &NodeReport| matches!(&report.outcome, NodeOutcome::Fault(fault) if such(fault));
@@ -273,7 +273,7 @@ impl NodeReport {
         !self.failed() && !self.is_silent()
     }
 
-    /// Whether there is no reply, or the request was withdrawn.
+    /// Whether the master has not replied, or this client withdrew the request before it was sent.
     fn is_silent(&self) -> bool {
         matches!(
             self.outcome,

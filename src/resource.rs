@@ -45,7 +45,7 @@ pub enum InvalidResource {
     /// The owner's id is empty, longer than [`MAX_OWNER_LEN`] bytes, or contains control characters.
     #[error("an owner's id has 1 to {max} bytes, without control characters; this one has {0}", max = MAX_OWNER_LEN)]
     Owner(usize),
-    /// The owner's id looks like the value of a lock, and was probably passed by mistake.
+    /// The owner's id has 32 hexadecimal digits like the token of a lock, which was probably passed by mistake.
     #[error(
         "an owner's id of 32 hexadecimal digits looks like the token of a lock: give the owner another id"
     )]

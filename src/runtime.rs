@@ -17,18 +17,18 @@ use crate::clock;
 use crate::hosting::{self, background, handle};
 use crate::protocol::instant::Instant;
 
-/// A boxed future.
+/// A boxed future that can be sent to another thread.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// Makes a task. A task is made only after it is certain that it can be spawned.
+/// A function that makes a task. It is called only if there is an executor that can run the task.
 pub type MakeTask = Box<dyn FnOnce() -> BoxFuture<()> + Send + 'static>;
 
 /// The environment of a [`Redlock`](crate::Redlock): clocks, timers, tasks, random bytes.
 ///
 /// Only simulations implement this trait. The default is tokio and the operating system.
 pub trait Runtime: Send + Sync + 'static {
-    /// The present time on the monotonic clock that measures leases; the implementation should let it advance while the
-    /// machine is suspended, too.
+    /// The current time on the monotonic clock that measures leases. This clock should also advance while the machine
+    /// is suspended.
     fn now(&self) -> Instant;
     /// The wall clock in microseconds since 1970, for example for fencing tokens and notes. Leases are measured with
     /// [`now`](Self::now).
@@ -127,7 +127,7 @@ impl Runtime for Tokio {
         if self.moves {
             return hosting::spawn(task);
         }
-        // If the runtime is being shut down, the task is dropped at once.
+        // If the runtime is being shut down, it drops the task immediately.
         handle().map(|handle| handle.spawn(task)).is_some()
     }
 
@@ -145,7 +145,7 @@ impl Runtime for Tokio {
     }
 }
 
-/// Yields once to other tasks, on any runtime.
+/// Lets other tasks run once, then continues. Works in every executor.
 pub(crate) async fn pause() {
     let mut paused = false;
     std::future::poll_fn(|cx| {

@@ -1,4 +1,4 @@
-//! The masters of a builder: the present set and, during a replacement, the next set.
+//! The masters of a builder: the set that `masters` names and, during a replacement, the set that `next_masters` names.
 
 use crate::error::BuildError;
 use crate::node::NodeName;
@@ -6,8 +6,8 @@ use crate::node::redis::{Address, MasterSource};
 use crate::protocol::marker::{Configuration, Fingerprint};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// All masters of the present and the next set, each master once, with the quorum rule and the configuration of the
-/// sets.
+/// All masters of the old set (`masters`) and of the next set (`next_masters`), each master once, with the rule for
+/// majorities and the fingerprints of the sets.
 pub(crate) struct Sets {
     pub(crate) addresses: Vec<Address>,
     pub(crate) quorum: Quorum,
@@ -15,8 +15,8 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// Builds the sets from the URLs of the present masters and of the next masters. If `next` is empty, no replacement
-    /// is in progress. A master that is in both sets is asked only once.
+    /// Builds the sets from the URLs of the old masters (`masters`) and of the next masters. If `next` is empty, no
+    /// replacement is in progress. A master that is in both sets is asked only once.
     pub(crate) fn of(
         masters: &[MasterSource],
         next: &[MasterSource],
@@ -62,7 +62,7 @@ impl Sets {
         self.addresses.iter().any(Address::wants_tls)
     }
 
-    /// The names of the present masters.
+    /// The names of the masters of the old set, which `masters` names.
     pub(crate) fn old(&self) -> impl Iterator<Item = NodeName> {
         let all = self.addresses.iter().enumerate();
         let old = all.filter(|(index, _)| self.quorum.is_old(*index));

@@ -15,7 +15,7 @@ pub enum Wait {
     /// timeout. The first attempt of a `Redlock` also waits for its connections, so it may last longer by the connect
     /// timeout as well.
     For(Duration),
-    /// Wait without a time limit. As with any wait, the call ends at once if waiting cannot help: see
+    /// Wait without a time limit. As with any wait, the call ends without further waiting if waiting cannot help: see
     /// [`Missed::passes_by_itself`](crate::Missed::passes_by_itself).
     Forever,
 }

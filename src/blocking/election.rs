@@ -15,20 +15,20 @@ use crate::resource::InvalidResource;
 use crate::settings::Wait;
 use crate::waiting::Waiting;
 
-/// An election, without async; see [`quorate::Election`](crate::Election).
+/// An election; the blocking version of [`quorate::Election`](crate::Election).
 #[derive(Clone)]
 pub struct Election {
     election: election::Election,
     home: Home,
 }
 
-/// A held leadership, without async; see [`quorate::Leadership`](crate::Leadership).
+/// A held leadership; the blocking version of [`quorate::Leadership`](crate::Leadership).
 #[must_use = "dropping the leadership resigns"]
 pub struct Leadership {
     kept: Kept<election::Leadership>,
 }
 
-/// An observer of an election, without async; see [`quorate::Observation`](crate::Observation).
+/// An observer of an election; the blocking version of [`quorate::Observation`](crate::Observation).
 pub struct Observation {
     kept: Kept<election::Observation>,
 }

@@ -12,8 +12,8 @@ use crate::hold::released::Released;
 use crate::kinds::shared::DowngradeError;
 use crate::outcome::LossCause;
 
-/// A held lock, without async; see [`quorate::LockGuard`](crate::LockGuard). The methods of that type that do not wait
-/// can be called on this guard as well ([`fencing_token`](crate::LockGuard::fencing_token),
+/// A held lock; the blocking version of [`quorate::LockGuard`](crate::LockGuard). The methods of that type that do not
+/// wait can be called on this guard as well ([`fencing_token`](crate::LockGuard::fencing_token),
 /// [`is_valid`](crate::LockGuard::is_valid), [`remaining`](crate::LockGuard::remaining) and others).
 ///
 /// A background thread renews the lock, even while this thread is blocked. Code that blocks cannot be stopped when the

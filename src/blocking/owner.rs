@@ -11,14 +11,14 @@ use crate::hold::guard;
 use crate::hold::released::Released;
 use crate::kinds::owner;
 
-/// An owner whose holds share the lock, without async; see [`quorate::Owner`](crate::Owner).
+/// An owner whose holds share the lock; the blocking version of [`quorate::Owner`](crate::Owner).
 #[derive(Clone)]
 pub struct Owner {
     owner: owner::Owner,
     home: Home,
 }
 
-/// One hold of an [`Owner`], without async; see [`quorate::OwnedGuard`](crate::OwnedGuard). Clones share the hold.
+/// One hold of an [`Owner`]; the blocking version of [`quorate::OwnedGuard`](crate::OwnedGuard). Clones share the hold.
 #[must_use = "dropping the last guard releases the hold"]
 pub struct OwnedGuard {
     kept: Kept<owner::OwnedGuard>,

@@ -20,8 +20,8 @@ use crate::redlock;
 use crate::redlock::status::Status;
 use crate::resource::InvalidResource;
 
-/// Locks over one set of masters, without async; see [`quorate::Redlock`](crate::Redlock). Cheap to clone; share one
-/// `Redlock` per process.
+/// Locks over one set of masters; the blocking version of [`quorate::Redlock`](crate::Redlock). Cheap to clone; share
+/// one `Redlock` per process.
 ///
 /// Made by [`RedlockBuilder::build_blocking`]. The [module](super) describes the use in a Tokio runtime, and when the
 /// background thread ends.

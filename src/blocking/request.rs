@@ -32,7 +32,7 @@ impl TryAcquire {
     }
 }
 
-/// A request for a lock with its options, without async; see [`quorate::LockRequest`](crate::LockRequest).
+/// A request for a lock with its options; the blocking version of [`quorate::LockRequest`](crate::LockRequest).
 ///
 /// A request is independent of the `Redlock` that made it: it can be cloned, stored, and moved into another thread.
 /// While it exists, the background thread does not end. A request that is dropped without being acquired or cloned has

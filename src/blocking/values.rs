@@ -11,7 +11,7 @@ use crate::values::once::{self, OnceOutcome};
 use crate::values::quota::{self, Take};
 use crate::waiting::Waiting;
 
-/// A limited number of units, without async; see [`quorate::Quota`](crate::Quota).
+/// A limited number of units; the blocking version of [`quorate::Quota`](crate::Quota).
 ///
 /// ```
 /// # #[cfg(feature = "testing")]
@@ -32,7 +32,7 @@ pub struct Quota {
     home: Home,
 }
 
-/// Work that runs once per period, without async; see [`quorate::Once`](crate::Once).
+/// Work that runs once per period; the blocking version of [`quorate::Once`](crate::Once).
 #[derive(Clone)]
 pub struct Once {
     once: once::Once,

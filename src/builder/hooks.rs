@@ -1,4 +1,4 @@
-//! Parts of the result of `build()`, for simulations and contract tests.
+//! Makes single parts of a `Redlock` from the settings of a builder, for simulations and contract tests.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl RedlockBuilder {
         Ok(addresses.map(driver).collect())
     }
 
-    /// The only master of this builder, for contract tests.
+    /// The connection to the only master that this builder names, for contract tests.
     pub(crate) fn single_node(self) -> Result<Arc<dyn Node>, BuildError> {
         let context = self.context(Arc::new(Tokio::default()));
         let members = self.redis_nodes(self.settings.node_timeout(), &context)?;

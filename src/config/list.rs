@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_default_of_a_setting_is_its_default_in_the_code() {
+    fn default_text_in_the_list_of_settings_equals_the_effective_default() {
         for (name, default) in [
             ("ttl", DEFAULT_TTL),
             ("max_ttl", DEFAULT_MAX_TTL),

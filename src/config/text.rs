@@ -1,5 +1,5 @@
-//! Parses durations, wait times and switches as people write them. The command `quorate` parses its own options in the
-//! same way.
+//! Parses durations (`500ms`), wait times (`forever`) and switches (`on`) as people write them. The command `quorate`
+//! parses its own options in the same way.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ use crate::settings::{Order, RestartGuard, Wait};
 /// A word that a setting accepts, and the meaning of the word.
 pub(super) type Choice = (&'static str, &'static str);
 
-/// The type of a setting's value.
+/// A type that the value of a setting can have, for example a duration.
 pub(super) trait Value: Sized {
     /// The accepted words and their meanings, if only certain words are accepted; otherwise empty.
     const CHOICES: &'static [Choice] = &[];

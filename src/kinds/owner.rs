@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn owner_forgets_released_holds_with_the_next_acquire() {
+    async fn owner_drops_its_records_of_released_holds_at_the_next_acquire() {
         let redlock = Redlock::builder().in_memory(1).build().expect("good");
         let owner = redlock.owner("worker").expect("the id must be valid");
         for resource in ["a", "b", "c"] {

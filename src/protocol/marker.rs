@@ -31,7 +31,8 @@ pub(crate) struct Marker {
 pub(crate) struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// FNV-1a: it detects sets that differ by mistake. It is no protection against an attacker.
+    /// The fingerprint is an FNV-1a hash. It detects sets that differ by mistake, but gives no protection against an
+    /// attacker.
     pub(crate) fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut names: Vec<&str> = names.into_iter().collect();
         names.sort_unstable();
@@ -84,7 +85,7 @@ pub(crate) enum Admission {
     Other,
 }
 
-/// The masters that a client is configured with.
+/// The masters that a client is configured with: their generation, their fingerprint, and that of the next masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Configuration {
     generation: u64,
@@ -106,13 +107,13 @@ impl Configuration {
         2 * self.generation + u64::from(self.next.is_some())
     }
 
-    /// Whether the client knows the next masters: the masters that replace the present ones.
+    /// Whether the client is configured with next masters, which replace its current masters.
     pub(crate) fn has_next(self) -> bool {
         self.next.is_some()
     }
 
-    /// The marker number that ends the replacement by this client's present masters: four times the generation. From
-    /// this number on, masters reject every client that still knows the masters before them.
+    /// The marker number that ended the replacement which led to this client's current masters: four times the
+    /// generation. From this number on, masters reject every client that still knows the masters before them.
     pub(crate) fn first_marker(self) -> u64 {
         4 * self.generation
     }
@@ -143,7 +144,7 @@ impl Configuration {
         })
     }
 
-    /// Whether masters without a generation marker admit this client.
+    /// Whether masters without a generation marker vote for this client. True for steps 0 and 1.
     pub(crate) fn needs_no_marker(self) -> bool {
         self.range().0 == 0
     }
@@ -163,7 +164,8 @@ impl Configuration {
         }
     }
 
-    /// The tag in the name of a connection: this configuration's step, and the fingerprint of its latest masters.
+    /// The tag that this client puts into the names of its connections: its step, a slash, and the fingerprint of its
+    /// next masters (without next masters: of its masters).
     pub(crate) fn tag(self) -> String {
         let print = self.next.unwrap_or(self.masters);
         format!("{}/{print}", self.step())

@@ -21,7 +21,7 @@ pub(crate) enum NextSlot {
     Ask(u8),
     /// All slots are held, so there is no slot to ask for.
     Held,
-    /// Whether a slot is free depends on the missing answers.
+    /// The masters that have not answered yet decide whether a slot is free, so wait for them.
     Open,
 }
 

@@ -113,7 +113,7 @@ impl Quorum {
         self.sets[1].has(node)
     }
 
-    /// The number of all masters.
+    /// The number of all masters; a master in both sets counts once.
     pub(crate) const fn nodes(self) -> usize {
         self.sets[0].or(self.sets[1]).len()
     }
@@ -177,7 +177,7 @@ pub(crate) enum Verdict {
 /// Why a round was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A majority of the masters answered, so other clients prevented the grant.
+    /// A majority of the masters answered, so the refusals (because of other clients) prevented the grant.
     Contention,
     /// Too many masters failed for a majority to answer.
     Outage,
@@ -247,8 +247,8 @@ impl Tally {
         self.quorum.possible_without(self.no)
     }
 
-    /// Whether a majority of at least one set refused. Faults alone cannot cause this, unlike a missing majority of
-    /// grants.
+    /// Whether a majority of at least one set refused. Faults alone cannot cause a majority of refusals, although they
+    /// can prevent a majority of grants.
     pub(crate) fn majority_said_no(&self) -> bool {
         self.quorum.is_met_somewhere(self.no)
     }
@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    /// Whether two clients can win at once: some masters vote for the first client, and all others for the second.
+    /// Whether two clients can both win: some masters vote for the first client, and all others for the second.
     fn two_can_win(one: impl Fn(MasterSet) -> bool, other: impl Fn(MasterSet) -> bool) -> bool {
         (0..1u64 << 10).any(|yes| one(MasterSet(yes)) && other(MasterSet(!yes)))
     }

@@ -116,7 +116,7 @@ pub(crate) enum WriteVote {
     /// The master wrote the value, but the write does not count: the master did not answer the read, or answered it in
     /// another run of its server process.
     Refilled,
-    /// The master certainly did not write the value.
+    /// The master certainly did not write the value, for example because it refused.
     NotWritten,
     /// The master may have written the value.
     Unknown,

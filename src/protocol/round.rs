@@ -18,7 +18,7 @@ pub(crate) enum Vote {
     Withdrawn,
 }
 
-/// The votes on one acquire. Each master counts once; later answers of the same master are ignored.
+/// The votes on one acquire. Only the first answer of each master counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     votes: Box<[Option<Vote>]>,
@@ -53,7 +53,7 @@ impl Round {
         self.tally.verdict()
     }
 
-    /// Why the round was lost, once that is certain.
+    /// Why the round was lost; `None` until the reason is certain.
     pub(crate) fn reason(&self) -> Option<Reason> {
         self.tally.reason()
     }

@@ -133,7 +133,7 @@ const DROPPED_BLOCKING: &str =
 #[must_use = "a lock request locks nothing until it is awaited"]
 pub struct LockRequest {
     core: Arc<Core>,
-    /// Whether the request was started or cloned. Otherwise its drop is reported.
+    /// True once the request was started or cloned. If false, the drop of the request is reported as a warning.
     used: AtomicBool,
     /// Whether this request belongs to a caller without async.
     blocking: bool,
@@ -238,9 +238,10 @@ impl LockRequest {
         self
     }
 
-    /// A text that describes the holder, at most 1 KiB. [`Redlock::status`] and waiters show it together with the
-    /// holder's host, pid, process name and the time of the acquire. With `None` the lock has no note at all, and
-    /// [`Redlock::status`] does not show which host and process waits for the lock. Default: the builder's `note`.
+    /// A text that describes the holder, at most 1 KiB. [`Redlock::status`] and the observers of waiters show it
+    /// together with the holder's host, pid, process name and the time of the acquire. With `None` the lock has no note
+    /// at all, and [`Redlock::status`] does not show which host and process waits for the lock. Default: the builder's
+    /// `note`.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -254,8 +255,8 @@ impl LockRequest {
         self
     }
 
-    /// Makes the request a candidacy in an election: the note is written at once, and clients that observe the election
-    /// are woken.
+    /// Makes the request a candidacy in an election. When the lock is acquired, its note is written immediately and not
+    /// after 100 ms, and clients that observe the election are woken.
     pub(crate) fn announced(mut self) -> Self {
         self.announce = true;
         self

@@ -55,8 +55,8 @@ impl Status {
         let known = self.nodes.iter();
         let known = known.filter_map(|node| node.state.as_ref().ok());
         let mut holders = known.filter_map(|state| state.holder.as_deref());
-        // While masters are being replaced, a majority of one set is enough, because the holder may not know the other
-        // set.
+        // While masters are being replaced, a majority of one set is enough, because the holder may be a client that
+        // knows only that set.
         let held_by = |value: &[u8]| {
             let those = self.those(|state| state.holder.as_deref() == Some(value));
             self.majority.is_met_somewhere(those)
@@ -73,7 +73,7 @@ impl Status {
         }
     }
 
-    /// The masters whose state satisfies `such`.
+    /// The masters that answered with a state for which `such` returns true.
     fn those(&self, such: impl Fn(&KeyState) -> bool) -> MasterSet {
         let nodes = self.nodes.iter().enumerate();
         let those = nodes.filter(|(_, node)| node.state.as_ref().is_ok_and(&such));

@@ -37,6 +37,6 @@ pub struct Refusal {
     /// Whether this [`Redlock`](crate::Redlock) itself holds the lock. A task that tries to take its own lock sees
     /// `true`, because locks are not re-entrant.
     pub held_here: bool,
-    /// The holder's note, if there is one.
+    /// The holder's note; `None` if the holder has written none, or if no master returned it.
     pub note: Option<Box<Note>>,
 }

@@ -44,9 +44,10 @@ pub(crate) struct Refusals {
     pub(crate) holder: Option<Vec<u8>>,
     /// For each refusing master: its index, and its free slots of the semaphore as a bit mask.
     free_slots: Vec<(usize, u64)>,
-    /// The note of the lock's holder.
+    /// The note of the lock's holder; `None` if no refusing master returned one.
     note: Option<Note>,
-    /// For each refusing master: the time until the lock may be free there (`None` if unknown), and the master's index.
+    /// For each refusing master: how long until the lock may be free on this master (`None` if unknown), and the
+    /// master's index.
     free_in: Vec<(Option<Duration>, usize)>,
 }
 
@@ -177,7 +178,7 @@ impl AcquireAnswers {
         self.note(From { node, now }, &fault, false);
     }
 
-    /// Ready when a majority agrees on the fencing token, or when all masters have answered.
+    /// Returns `Some` once a majority agrees on the fencing token, or once all masters have answered or failed.
     pub(super) fn settled(&mut self) -> Option<()> {
         self.settling = true;
         let agreed = matches!(self.round.agreement(), Agreement::Agreed(_));

@@ -29,7 +29,7 @@ pub(crate) struct Won {
     pub(crate) round: Arc<AcquireRound>,
 }
 
-/// A lost attempt, whose releases have been sent.
+/// A lost attempt. The releases of its keys have been queued or sent.
 pub(crate) struct FailedAttempt {
     /// Why the attempt was lost; `None` if the deadline came before the reason was certain.
     pub(crate) failure: Option<Failure>,
@@ -154,7 +154,8 @@ impl Coordinator {
         // masters would count as silent, and the waiter would leave its place in the queue.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
-            // Release the granted keys at once. Keep the cleanup armed, because masters may still grant more keys.
+            // Release the granted keys now. Keep the cleanup armed, because masters that have not answered yet may
+            // grant more keys.
             cleanup.undo()
         } else {
             cleanup.end()
@@ -192,7 +193,8 @@ impl Coordinator {
     }
 }
 
-/// Releases an attempt that was not won, even if the future of the attempt is dropped.
+/// When dropped, releases the keys of an attempt that was not won. So they are released even if the future of the
+/// attempt is dropped.
 struct Cleanup<'a> {
     coordinator: &'a Coordinator,
     round: Arc<AcquireRound>,

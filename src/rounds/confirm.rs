@@ -144,7 +144,7 @@ impl Coordinator {
         Err(Failure::NotJoinable)
     }
 
-    /// The pauses between two rounds of one acquire.
+    /// The pauses of the retry settings, used between two rounds of one acquire.
     fn delays(&self) -> impl Iterator<Item = Duration> + Send + use<> {
         let mut seed = [0; 8];
         self.runtime.random(&mut seed);
@@ -165,7 +165,8 @@ impl Coordinator {
     }
 }
 
-/// The fencing counters that masters return to a further hold of an owner.
+/// The fencing counters that the masters returned when a further hold of an owner asked for the token of the other
+/// holds.
 struct OwnerAnswers {
     quorum: Quorum,
     numbers: Vec<(usize, u64)>,
@@ -177,7 +178,7 @@ impl OwnerAnswers {
         agree(self.quorum, self.numbers.iter().copied())
     }
 
-    /// Ready when a majority returns the same number, or when all masters have answered.
+    /// Returns `Some` once a majority has returned the same number, or once all masters have answered or failed.
     fn decided(&mut self) -> Option<Agreement> {
         let agreement = self.agreement();
         let agreed = matches!(agreement, Agreement::Agreed(_));
@@ -203,7 +204,7 @@ struct ConfirmAnswers {
     tally: Tally,
     /// The largest counter of the masters that did not confirm the number because their counter was above it.
     above: Option<u64>,
-    /// Whether some master reported other holds of the same owner.
+    /// True if some master reported other holds of the same owner.
     crowded: bool,
 }
 

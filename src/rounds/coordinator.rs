@@ -33,7 +33,8 @@ pub(crate) struct Coordinator {
     pub(crate) patience: Patience,
     /// The pauses between two rounds of one attempt.
     pub(super) retry: Retry,
-    /// Whether the masters have been asked before. If so, requests get no additional time for a first connection.
+    /// True once this client has asked the masters. From then on, requests get no additional time for a first
+    /// connection.
     pub(super) met: AtomicBool,
     /// The learned difference between the masters' clocks and this client's wall clock in microseconds, for proposing
     /// fencing tokens.
@@ -48,7 +49,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// A single set of masters that is not being replaced.
+    /// These masters as a single set, without a replacement and without a generation marker.
     pub(crate) fn of(nodes: Vec<Arc<dyn Node>>) -> Self {
         Self {
             quorum: Quorum::of(nodes.len()),
@@ -58,7 +59,7 @@ impl Members {
     }
 }
 
-/// How long a node may take to answer.
+/// The time limits for the answers of a node (the connection to a master).
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     /// How long a node may take to answer any request.
@@ -128,7 +129,7 @@ impl Coordinator {
         Claim::on(key.clone(), prefix, token, self.fencing)
     }
 
-    /// When each node must have answered a request that is sent now.
+    /// The time by which each node must have answered a request that is sent now.
     pub(crate) fn answered_by(&self) -> Instant {
         let Patience { answer, connect } = self.patience;
         if self.met.load(Ordering::Relaxed) {

@@ -40,7 +40,7 @@ fn kept(keys: &[Extended]) -> Kept {
     }
 }
 
-/// Checks that an answer is an extension of exactly `keys` keys.
+/// Returns the extension in this answer, if it has exactly `keys` entries, one per key. Any other answer is a fault.
 pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
     match answer? {
         Answer::Extended(said) if said.len() == keys => Ok(said),

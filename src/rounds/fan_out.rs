@@ -1,8 +1,8 @@
-//! Collects the answers to requests that were sent to several masters at once (a fan-out), with a single wake-up for
-//! all of them.
+//! Collects the answers to requests that were sent to several masters at the same time (a fan-out). The waiting future
+//! is woken once for all answers.
 //!
-//! There is no task and no channel per message: nodes deliver their answers under a short mutex, and the waiting future
-//! is woken once, when the result is decided.
+//! There is no task and no channel per message: nodes deliver their answers under a short mutex, and wake the waiting
+//! future when the result is decided.
 
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;

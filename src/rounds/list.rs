@@ -24,8 +24,8 @@ pub(crate) struct Named {
 }
 
 impl Coordinator {
-    /// Lists for each master the keys that match `pattern` and `is_wanted`, and stops after about `most` keys or at the
-    /// time `until`. The result has one entry per master.
+    /// Asks each master for its keys that match `pattern` and for which `is_wanted` returns true. Stops asking a master
+    /// after about `most` keys, and all masters at the time `until`. The result has one entry per master.
     pub(crate) async fn list(
         &self,
         pattern: &[u8],

@@ -9,7 +9,8 @@ use crate::node::{Answer, Fault, KeyState, Phase, Request};
 use crate::protocol::instant::Instant;
 
 impl Coordinator {
-    /// Sends a request that reads or force-releases a lock to every master, and waits for all answers.
+    /// Sends a request that reads or force-releases a lock to every master, and waits for all answers. The result has
+    /// each master's answer, and the time from the request to the answer.
     pub(crate) async fn look(&self, request: Request) -> Vec<(Result<KeyState, Fault>, Duration)> {
         let started = self.now();
         let answers = LookAnswers {
@@ -29,7 +30,7 @@ impl Coordinator {
     }
 }
 
-/// A timeout fault after `waited`, cut to whole milliseconds.
+/// The fault of a master that has not answered for the time `waited`, cut to whole milliseconds.
 pub(super) fn timeout(waited: Duration) -> Fault {
     Fault::Timeout(Duration::from_millis(waited.as_millis() as u64))
 }

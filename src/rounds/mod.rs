@@ -1,4 +1,4 @@
-//! Requests to all masters at once: the fan-out, and one file per kind of request.
+//! Requests that are sent to all masters at the same time: the fan-out, and one file per kind of request.
 //!
 //! Only [`attempt`] decides whether a lock is held.
 

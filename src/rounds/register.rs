@@ -71,7 +71,8 @@ impl Coordinator {
         AskedForValue(fan_out, self.given_up_by())
     }
 
-    /// Waits for answers until `decided` returns true for them.
+    /// Waits until `decided` returns true for the answers so far, or until the time limit of the request. At the time
+    /// limit, a silent master counts as timed out.
     pub(crate) async fn answers(
         &self,
         asked: &AskedForValue,
@@ -140,7 +141,8 @@ impl ValueAnswers {
         all
     }
 
-    /// Completes `before` with answers that are missing there. Answers in `before`, including timeouts, stay.
+    /// Returns the answers in `before`. If `before` has no answer of a master, the result has the master's answer from
+    /// `self`. A timeout in `before` counts as an answer.
     fn later_than(&self, mut before: Self) -> Self {
         for (before, said) in before.said.iter_mut().zip(&self.said) {
             *before = before.take().or_else(|| said.clone());
@@ -251,7 +253,8 @@ impl ValueAnswers {
         votes.map(|vote| vote.unwrap_or(ReadVote::Fault)).collect()
     }
 
-    /// The action for the value while the masters are replaced: for example, copy it to both sets of masters.
+    /// Decides from these answers to a read what to do with the value while masters are replaced, for example to copy
+    /// it to both sets of masters.
     pub(crate) fn carrying(&self) -> Carrying {
         register::carry(self.quorum, &self.all_votes())
     }

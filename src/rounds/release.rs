@@ -92,7 +92,7 @@ impl ReleaseAnswers {
         }
     }
 
-    /// How many masters have deleted the key, how many had no such key, and how many failed.
+    /// Three numbers of masters: those that have deleted the key, those that had no such key, and those that failed.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         (self.deleted, self.gone, self.faults)
     }
@@ -105,8 +105,8 @@ impl ReleaseAnswers {
         self.answers() >= self.asked
     }
 
-    /// Whether a majority has released the lock, so that the next client can acquire it; or whether no further answer
-    /// will come.
+    /// True once a majority has released the lock, so that the next client can acquire it. Also true once all masters
+    /// that were asked have answered or failed.
     pub(crate) fn settled(&self) -> bool {
         self.quorum.is_met_by(self.free) || self.complete()
     }

@@ -93,7 +93,7 @@ impl Wanted {
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
-    /// The claim that represents the waiter in the queues on the masters. Its token never holds a lock.
+    /// The claim under which a waiter's entry in the queues on the masters is removed. Its token never holds a lock.
     pub(crate) fn waiter(&self, coordinator: &Coordinator) -> Claim {
         let token = Token::from_bytes([0; 16]);
         let claim = coordinator.claim(&self.key, token);

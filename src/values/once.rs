@@ -92,7 +92,7 @@ pub enum Due<'a> {
     },
 }
 
-/// The content of [`Due`], together with the stored record that was read.
+/// The result of reading the record: whether the work must be done now (see [`Due`]), and the stored record.
 enum Looked<'a> {
     Due(Turn<'a>),
     Done { next: Duration, known: Known<'a> },
@@ -164,7 +164,7 @@ impl Redlock {
     /// Work that runs once in the given period, under the lock with this name. The period lasts at most ten years. This
     /// call sends nothing.
     ///
-    /// The caller computes the period, usually with a date library: for example the present month in Europe/Berlin.
+    /// The caller computes the period, usually with a date library: for example the current month in Europe/Berlin.
     /// `period.start` identifies the period, so all machines must compute the same start. The work of this period
     /// counts as done if a period with the same or a later start was recorded as done.
     ///
@@ -287,8 +287,8 @@ impl Once {
         .await
     }
 
-    /// Removes the record of the last period done from every master. An operator does this; it is the only remedy if
-    /// the record is [lost](ValueError::Lost). Returns true if any master had a record.
+    /// Removes the record of the last period done from every master. Only an operator should do this. It is the only
+    /// remedy if the record is [lost](ValueError::Lost). Returns true if any master had a record.
     ///
     /// # Errors
     ///
@@ -425,7 +425,7 @@ impl Once {
         Box::pin(self.value.under_lock(run)).await
     }
 
-    /// The period to which a call that is made now belongs; an error if the period is invalid.
+    /// The period in which a call made now does its work; an error if the length of the period is invalid.
     fn now(&self) -> Result<Period, ValueError> {
         let runtime = &self.value.redlock.core.coordinator.runtime;
         let period = self.periods.at(runtime.wall_micros() / 1_000);

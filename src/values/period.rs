@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn given_period_does_not_depend_on_the_clock() {
+    fn period_computed_by_the_caller_does_not_depend_on_the_clock() {
         let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
         let period = Periods::One(at(1_000)..at(4_000));
         for now in [0, 1_000, 2_000, 9_000] {

@@ -14,8 +14,8 @@ use crate::waiting::Waiting;
 /// twice.
 ///
 /// Made by [`Redlock::quota`]. The masters store how many units are left, under the lock with the same name, which each
-/// call takes and releases. Fencing tokens and majorities decide which stored number is the current one, not clocks. So
-/// a pause, a late or repeated message, or a wrong clock never hands out a unit twice.
+/// call takes and releases. Fencing tokens and majorities, not clocks, decide which stored number is the current one.
+/// So a pause, a late or repeated message, or a wrong clock never hands out a unit twice.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -169,13 +169,13 @@ impl Quota {
         Box::pin(self.0.under_lock(look)).await
     }
 
-    /// Removes the quota from every master. An operator does this; it is the only remedy if the quota is
+    /// Removes the quota from every master. Only an operator should do this. It is the only remedy if the quota is
     /// [lost](ValueError::Lost). Returns true if any master had a value with this name.
     ///
     /// # Errors
     ///
-    /// [`ValueError::Incomplete`] if a master did not answer. The quota is then removed from the other masters, and the
-    /// next call continues.
+    /// [`ValueError::Incomplete`] if a master did not answer. The quota is then removed from the other masters: call it
+    /// again to remove the rest.
     ///
     /// # Cancel safety
     ///

@@ -1,9 +1,10 @@
 //! The fenced register: one stored value under a held lock. Only holders of the lock change the value, and their
 //! fencing tokens decide which value is current.
 //!
-//! No clock is involved. A read raises the counter on a majority to the holder's token. No earlier holder can write
-//! there any more, however late its message arrives. A write counts only on a majority of the masters that were read,
-//! in the same server run. The majority that answers the next read therefore has this value or a later one.
+//! No clock is involved. A read raises the fencing counter on a majority of the masters to the reader's token. From
+//! then on these masters refuse the writes of earlier holders, however late a message arrives. A write succeeds only if
+//! a majority of the masters stored the value, each in the same server run in which it answered the read. The majority
+//! that answers the next read therefore has this value or a later one.
 //!
 //! Each lock allows one write. Two values with the same token could not be distinguished, and a late copy of the first
 //! write would undo the second.
@@ -39,7 +40,7 @@ pub(crate) enum Carried {
     Lost(String),
     /// Too few masters answered, or the lock was lost.
     Undecided(String),
-    /// Too few masters read or stored the value, because the user lacks a right on the others.
+    /// The user lacks a right on too many masters, so no majority could read or store the value.
     Denied(String),
 }
 
@@ -202,9 +203,9 @@ impl Known<'_> {
         &self.bytes
     }
 
-    /// Keeps the value, but writes it again to masters that answered without a trusted copy, including slow masters.
-    /// The value then survives if further masters lose it. The caller does not learn whether the masters accept the
-    /// value.
+    /// Leaves the value unchanged, but writes it again to masters that have no value or a copy from before a restart,
+    /// including slow masters. The value then survives if further masters lose it. The caller does not learn whether
+    /// the masters accept the value.
     pub(crate) async fn keep(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
         let complete = coordinator.answers(&self.asked, ValueAnswers::complete);

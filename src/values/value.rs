@@ -21,7 +21,7 @@ pub(crate) struct NamedValue {
     /// The prefix of the stored text, which identifies the kind.
     kind: &'static str,
     pub(crate) wait: Option<Wait>,
-    /// The caller's callback, which is called with the progress of each wait for the lock.
+    /// The caller's callback, which receives the state of each wait for the lock that protects the value.
     pub(crate) observer: Option<Observer>,
 }
 

@@ -1,9 +1,9 @@
 //! The local queue of each resource, and the wake-ups from the masters.
 //!
 //! Within one process the waiters for one resource wait in this queue. Only the first waiter, called the front, asks
-//! the masters, so a thousand waiters cost no more messages than one. The front keeps its turn while it holds the lock.
-//! So the requests of the next waiter follow the front's releases on the same connections, and need not wait for the
-//! replies to the releases.
+//! the masters, so a thousand waiters cost no more messages than one. The front stays first in the queue while it holds
+//! the lock. So the requests of the next waiter follow the front's releases on the same connections, and need not wait
+//! for the replies to the releases.
 //!
 //! The local queue only decides which waiter may ask the masters. The masters grant the locks.
 
@@ -27,12 +27,12 @@ pub(crate) struct LocalLines {
     /// The waiters that have left the queue of their semaphore to ask for a slot, by arrival number. Lock order: this
     /// mutex is taken after `map`. Deciding which waiter is the first needs both.
     aside: Mutex<Aside>,
-    /// The number of waiters that have arrived so far.
+    /// The number of waiters that have entered a queue so far. It gives each waiter its arrival number.
     came: AtomicU64,
     /// The waiters that ask for a key although they are not in its queue: readers, which may ask together with other
     /// readers, and owners, which need not queue.
     beside: Mutex<Beside>,
-    /// The tasks that watch for new leaders.
+    /// The observers of elections in this process, which wait for announcements of new leaders.
     pub(crate) watchers: Watchers,
 }
 
@@ -74,8 +74,8 @@ impl LocalLines {
     }
 
     /// Records that a lock recorded by [`hold`](Self::hold) has ended. Must be called once for each lock. If the lock
-    /// was a slot of a semaphore, this wakes the first waiter in the semaphore's local queue, which may take the slot
-    /// at once.
+    /// was a slot of a semaphore, this wakes the first waiter in the semaphore's local queue, so that it asks for the
+    /// slot without further waiting.
     pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
         self.own.let_go(key);
         let Some(permit) = permit else {
@@ -105,8 +105,8 @@ impl LocalLines {
         self.beside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the turn to the next waiter of the local queue when the holder releases the lock. A holder keeps its place
-    /// at the front of the queue until it calls this, and must call it exactly once.
+    /// Makes the next waiter the first of the local queue when the holder releases the lock, so that it may ask the
+    /// masters. A holder keeps its place at the front of the queue until it calls this, and must call it exactly once.
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();

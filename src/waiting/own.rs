@@ -112,7 +112,7 @@ impl OwnLocks {
     }
 }
 
-/// How likely a slot is to be granted, in ascending order.
+/// How likely a slot is to be granted: the least likely case first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
     /// This process holds all slots of the semaphore.
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn own_request_is_left_out_of_the_requested_slots() {
+    fn slots_that_others_ask_for_do_not_include_the_slot_of_the_caller() {
         let own = holding(&[1]);
         let mine = asks(&own, 3, 0);
         let other = asks(&own, 2, 0);

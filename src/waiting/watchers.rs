@@ -7,7 +7,7 @@ use crate::sync::{Mutex, MutexGuard, Notify};
 
 type Watching = HashMap<Arc<[u8]>, Vec<Arc<Notify>>>;
 
-/// The observers of elections in one process, by lock key.
+/// The observers of elections in one process, grouped by the lock key of the election.
 #[derive(Default)]
 pub(crate) struct Watchers(Mutex<Watching>);
 

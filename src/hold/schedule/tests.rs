@@ -151,7 +151,7 @@ fn lock_is_taken_from_the_schedule_once_for_each_due_time() {
 }
 
 #[test]
-fn reused_schedule_entry_has_another_id() {
+fn reused_schedule_entry_gets_a_new_id() {
     let mut schedule = Schedule::default();
     let old = schedule.insert(held(None, true), at(3_000));
     schedule.remove(old);

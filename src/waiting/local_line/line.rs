@@ -83,7 +83,7 @@ pub(super) struct Turn {
     pub(super) wants_several: bool,
     /// The masters that have woken this waiter since its last attempt, as bits: the lock may be free there.
     pub(super) woken: AtomicU64,
-    /// Notified when the waiter becomes the first in its queue, or when a master wakes the waiter.
+    /// Wakes the task of this waiter when the waiter becomes the first in its queue, or when a master sends a wake-up.
     pub(super) called: Notify,
     /// Why the lock is not available, as the last attempt of this waiter, or of an earlier first waiter of its queue,
     /// has shown. `None` if no such attempt was made.

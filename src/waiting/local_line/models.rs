@@ -17,7 +17,7 @@ fn job() -> Wanted {
     Wanted::exclusive(key())
 }
 
-/// Runs `deed` in another thread.
+/// Runs the closure `deed` in another thread of the model.
 fn does(deed: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
     thread::spawn(deed)
 }

@@ -16,7 +16,7 @@ use crate::sync::{AtomicU64, Mutex, Notify, Ordering};
 use crate::waiting::last_finding::LastFinding;
 use crate::waiting::own::Asked;
 
-/// After the first wake-up, how long a waiter waits for the wake-ups of the other masters. A release reaches all
+/// How long a waiter that was woken by one master waits for the wake-ups of the other masters. A release reaches all
 /// masters within about one round trip.
 const GRACE: Duration = Duration::from_millis(2);
 
@@ -29,7 +29,7 @@ pub(crate) struct Place {
     stands: Stands,
 }
 
-/// Whether a waiter is in its local queues.
+/// Where a waiter is: in its local queues, or outside of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stands {
     InLine,

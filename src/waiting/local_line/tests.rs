@@ -110,7 +110,7 @@ fn finding_about_one_of_several_resources_names_no_holder_to_waiters_for_another
 }
 
 #[test]
-fn waiter_counts_the_waiters_ahead_and_moves_up() {
+fn waiter_reports_how_many_waiters_of_the_local_queue_are_ahead() {
     let lines = LocalLines::new();
     let mut places = [(); 4].map(|()| Some(lines.enter(&job())));
     let ahead = |places: &[Option<Place>]| -> Vec<u64> {
@@ -129,7 +129,7 @@ fn waiter_counts_the_waiters_ahead_and_moves_up() {
 }
 
 #[test]
-fn local_holder_is_known_until_it_passes_its_turn_on() {
+fn lock_is_reported_as_held_here_until_its_holder_leaves_the_local_queue() {
     let lines = LocalLines::new();
     let first = lines.enter(&job());
     assert!(
@@ -178,7 +178,7 @@ fn locks_held_without_a_place_in_the_local_queue_are_counted() {
 }
 
 #[test]
-fn finding_of_the_front_waiter_is_visible_to_all_waiters_and_passed_on() {
+fn finding_of_the_front_waiter_is_visible_to_all_waiters_and_to_its_successor() {
     let lines = LocalLines::new();
     let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
     assert_eq!(knows(&third), None);
@@ -427,7 +427,7 @@ fn next_front_waiter_knows_which_slots_other_processes_hold() {
 }
 
 #[test]
-fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
+fn wake_ups_of_a_majority_end_a_wait_and_fewer_wake_ups_end_it_after_the_grace_time() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
@@ -484,7 +484,7 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(50);
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // After a single wake-up the wait still ends at its deadline.
+    // The deadline also ends a wait that has got a single wake-up.
     clock.set(99);
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(100)));
     lines.woken(1, b"job");
