@@ -133,9 +133,9 @@ pub enum AcquireError {
 /// Why a lock was not acquired, according to the last conclusive round of requests to the masters.
 ///
 /// A round is conclusive in two cases. "Held by another": the refusals alone make a majority impossible, whatever the
-/// other masters answer. "No quorum": the failures alone make a majority impossible. If the end of the wait interrupts
-/// a round, a missing answer counts as a failure only if it was missing for a whole node timeout. If no round was
-/// conclusive, the error is "no quorum".
+/// other masters answer. "No quorum": the failures alone make a majority impossible. If the wait ends in the middle of
+/// a round, a master that has not answered counts as failed only if it had a whole node timeout to answer. If no round
+/// was conclusive, the error is "no quorum".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {

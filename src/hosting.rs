@@ -48,8 +48,8 @@ pub(crate) fn background() -> Option<Handle> {
     BACKGROUND.get_or_init(start).clone()
 }
 
-/// The library's own runtimes with one thread. Their thread stays in `block_on` until the runtime is shut down, so
-/// nobody needs to check whether they run their tasks.
+/// The library's own runtimes with one thread. Their thread stays in `block_on` until the runtime is shut down, so the
+/// library need not check whether they run their tasks.
 static DRIVEN: Mutex<Vec<Id>> = Mutex::new(Vec::new());
 
 /// While this value exists, its runtime counts as one that always runs its tasks, and is not watched.

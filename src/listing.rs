@@ -83,8 +83,8 @@ impl Redlock {
     /// builder's key prefix counts as a lock: if the masters also store other data, give the locks a prefix of their
     /// own.
     ///
-    /// Each master scans all its keys twice, a thousand keys at a time, and serves other requests in between. The list
-    /// is not a snapshot: locks may come and go during the scan.
+    /// Each master scans all its keys twice, a thousand keys at a time, and serves other requests between two such
+    /// steps. The list is not a snapshot: locks may come and go during the scan.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) {

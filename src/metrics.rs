@@ -251,7 +251,7 @@ mod enabled {
         counter!(RENEWALS, "outcome" => outcome).increment(1);
     }
 
-    /// Records how many waiters a waiter has seen ahead of itself in the queue.
+    /// Records the number of waiters that one waiter has found ahead of itself in the queue.
     pub(crate) fn ahead(waiters: impl FnOnce() -> Option<u64>) {
         if let Some(waiters) = waiters() {
             histogram!(QUEUE_AHEAD).record(waiters as f64);

@@ -51,7 +51,8 @@ use crate::waiting::local_line::LocalLines;
 ///   blocked.
 /// - With masters in memory (feature `testing`), and while the clock of a runtime is paused (`tokio::time::pause`), the
 ///   tasks stay in the runtime until it is shut down, because other runtimes have other clocks.
-/// - Without a tokio runtime, any executor can poll the futures, and the background thread does the rest.
+/// - Without a tokio runtime, any executor can poll the futures. The background thread then runs the connections,
+///   timers and renewals.
 ///
 /// A request that was already sent when its connection was taken over fails with "connection lost (the connection to
 /// the master was shut down)"; an acquire that waits asks the masters again.

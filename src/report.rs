@@ -282,8 +282,9 @@ impl NodeReport {
     }
 }
 
-/// Displays reports on one line, for error texts. Masters with the same reply are grouped. A plain yes is left out, and
-/// so is a missing reply if the other replies had already decided the round.
+/// Displays reports on one line, for error texts. Masters with the same reply are grouped. Two kinds of masters are
+/// left out: those that answered a plain yes, and those whose reply is missing although the other replies had already
+/// decided the round.
 pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 
 impl OneLine<'_> {

@@ -43,9 +43,9 @@ pub enum Order {
     Unordered,
 }
 
-/// Whether a master that restarted recently may vote. Default: [`On`](Self::On).
+/// How long clients ignore the votes of a master that has restarted. Default: [`On`](Self::On).
 ///
-/// A master that lost its memory no longer knows which locks it granted. With the guard on, its votes do not count
+/// A master that lost its memory no longer knows which locks it granted. With the guard on, clients ignore its votes
 /// until every lock that it may have forgotten has expired. That is [`max_ttl`](crate::RedlockBuilder::max_ttl) after
 /// the master's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -24,8 +24,8 @@ mod loomed {
 
     use super::Mutex;
 
-    /// Runs a test in all interleavings of its threads that have at most three preemptions. Nearly all concurrency bugs
-    /// need fewer. Without this limit the test would not end.
+    /// Runs a test in all interleavings of its threads with at most three preemptions. Nearly all concurrency bugs
+    /// appear with fewer than three. Without this limit the test would not end.
     pub(crate) fn model(of: impl Fn() + Send + Sync + 'static) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

@@ -35,8 +35,8 @@ impl AcquireLoop<'_> {
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let permit = &asked.permit;
         let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // The waiter that queues on the masters does so for the whole process, so it takes precedence over the other
-        // local waiters. It may even ask for a slot that one of them asks for.
+        // At most one waiter of this process is queued on the masters, on behalf of all. It takes precedence over the
+        // other local waiters, and may even ask for a slot that one of them asks for.
         let taken = if queued { held } else { held | others };
         let certain = missed
             .round

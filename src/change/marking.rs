@@ -23,7 +23,8 @@ impl Redlock {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
         // If no master has a marker, every master must be reachable. If only some masters got the marker, clients would
-        // conclude that the others have lost it. If any master has a marker, a missing marker is restored.
+        // conclude that the masters without a marker have lost it. If any master has a marker, a missing marker is
+        // restored.
         let restores = (before.masters.iter()).any(|master| master.marker().is_some());
         let mut missing = before.unmarkable();
         if !restores {

@@ -148,8 +148,8 @@ impl Survey {
         self.quorum.old_only().is_met_by(marked)
     }
 
-    /// The masters that are closed both in this survey and in the later survey `now`, and whose server process has not
-    /// restarted between the two surveys.
+    /// The masters that are closed in this survey and still closed in the later survey `now`. Leaves out a master whose
+    /// server process has restarted between the two surveys.
     pub(super) fn closed_until(&self, now: &Self) -> MasterSet {
         let closed = self.marked(1);
         let still = now.marked(1);

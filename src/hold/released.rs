@@ -19,10 +19,10 @@ pub struct Released {
     pub on: usize,
     /// How many masters no longer had the lock key: it had expired, or had never been set there.
     pub expired_on: usize,
-    /// How many masters failed to release the lock. On such a master the key is deleted when the master can be reached
-    /// again, or the key expires.
+    /// How many masters failed to release the lock. On such a master the key stays until the client can reach the
+    /// master again and deletes it, or until the key expires.
     pub unreachable: usize,
-    /// How many masters had not answered yet. Their releases have been queued or sent.
+    /// How many masters had not answered when the result was decided. Their releases have been queued or sent.
     pub pending: usize,
     pub(super) round: Arc<FanOut<ReleaseAnswers>>,
     pub(super) core: Arc<Core>,

@@ -110,7 +110,7 @@ pub(super) struct Due {
     pub(super) what: What,
 }
 
-/// Why a lock is due.
+/// Why a lock in the schedule is due: for its first note, for a renewal, or for its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// The note must be written for the first time. Later renewals of the lock also renew the note.
@@ -154,7 +154,7 @@ pub(super) struct Schedule {
     pub(super) open: usize,
     /// When the last batch of renewals was sent.
     pub(super) sent_at: Instant,
-    /// Whether a batch of renewals is due but delayed, because too many batches are open.
+    /// True if a batch of renewals is due but delayed, because `OPEN` or more batches lack the replies of a majority.
     pub(super) held_back: bool,
 }
 

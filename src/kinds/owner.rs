@@ -20,8 +20,8 @@ use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 /// Holds of the same owner share the lock; all other clients are excluded. All holds have the same fencing token. Each
 /// hold has its own validity, renewal, loss and `max_hold`. The lock ends when its last hold ends. A further hold does
 /// not queue: it overtakes all waiters and shares the lock with the existing holds. If the holds of an owner overlap
-/// without end, other clients never get the lock. To let others in between two steps of the work, release all holds
-/// after each step.
+/// without end, other clients never get the lock. To let other clients get the lock between two steps of the work,
+/// release all holds after each step.
 ///
 /// **Within a process** a further hold of the same `Owner` costs no message: the guards are counted clones of one held
 /// lock, with the same state. A lost hold stays lost for all its clones; the next [`acquire`](Self::acquire) makes a

@@ -20,7 +20,7 @@ pub struct SemaphoreStatus {
 
 impl Redlock {
     /// The state of the semaphore `name` on every master: its held permits and its queue. All slots are read, because
-    /// each client chooses itself how many permits it allows. Changes nothing. The plain lock with the same
+    /// each client chooses for itself how many permits the semaphore has. Changes nothing. The plain lock with the same
     /// name is a separate lock: see [`status`](Self::status).
     ///
     /// ```no_run

@@ -40,7 +40,7 @@ impl LockGuard {
     /// shares the lock with other readers. Its fencing token is larger than the writer's.
     ///
     /// Once this method is called, the caller is no longer a writer and must not use the writer's token again. A reader
-    /// cannot be converted into a writer, because two readers that both want to write would wait for each other
+    /// cannot be converted into a writer, because two readers that wait to become writers would wait for each other
     /// forever. Release the lock and acquire it again instead.
     ///
     /// # Errors

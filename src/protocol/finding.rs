@@ -1,8 +1,9 @@
 //! The finding of a round of requests: the reason why a waiter does not get the lock, as far as it follows with
 //! certainty from the masters' answers.
 //!
-//! Each round is judged separately ([`Finding::of`]). Of all rounds of a wait, the last round with a conclusion counts
-//! ([`Finding::replaces`]). If the wait ends in the middle of a round, only the answers received by then count.
+//! Each round is judged separately ([`Finding::of`]). Of all rounds of a wait, usually the last round with a finding
+//! decides the error that the caller gets ([`Finding::replaces`]). If the wait ends in the middle of a round, only the
+//! answers received by then are judged.
 
 use super::quorum::Tally;
 
@@ -19,7 +20,7 @@ pub(crate) enum Finding {
     Outage,
     /// Refusals and faults together prevented a majority; neither refusals nor faults alone did.
     Split,
-    /// A majority granted the lock, but too slowly.
+    /// A majority granted the lock, but so slowly that no validity was left.
     Late,
 }
 

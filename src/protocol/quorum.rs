@@ -174,7 +174,7 @@ pub(crate) enum Verdict {
     Lost,
 }
 
-/// Why a round was lost.
+/// Why a round of votes was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// A majority of the masters answered, so the refusals (because of other clients) prevented the grant.

@@ -1,8 +1,8 @@
 //! The value under a lock (quota or once-per-period record): how the masters' answers to a read and to a write are
 //! counted.
 //!
-//! A value counts only on a master that wrote it in the current run of its server process. A master that has lost its
-//! value, or shows a copy from before a restart, may once have had a later value.
+//! A read counts the value of a master only if the master wrote it since the last start of its server process. A master
+//! that has lost its value, or shows a copy from before a restart, may once have had a later value.
 
 use super::quorum::{MasterSet, Quorum};
 
@@ -30,8 +30,8 @@ pub(crate) enum Reading {
     Found(usize),
     /// There is no value: the masters that may still have one are no majority.
     Missing,
-    /// Some masters have a value. But too many have none, or have a copy from before a restart, to decide which value
-    /// was the last.
+    /// Some masters have a value, but it cannot be decided which value was written last: too many masters have none, or
+    /// have a copy from before a restart.
     Lost,
     /// A majority reports that the reader does not hold the lock any more.
     NotOurs,
@@ -133,8 +133,9 @@ pub(crate) enum Writing {
     Unknown,
 }
 
-/// The result of a write; `None` while answers are missing. Only masters that had answered the preceding read count,
-/// because any other master may have a later value that the writer did not see.
+/// The result of a write; `None` while answers are missing. The write succeeds if a majority stored the value. This
+/// majority may contain only masters that had answered the preceding read, because any other master may have a later
+/// value that the writer did not see.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);

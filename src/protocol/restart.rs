@@ -1,4 +1,4 @@
-//! The restart guard: how long the votes of a restarted master do not count, because the master may have forgotten
+//! The restart guard: how long clients ignore the votes of a restarted master, because the master may have forgotten
 //! locks (docs/protocol.md, "Restart guard").
 
 use std::time::Duration;
@@ -9,9 +9,9 @@ use super::marker::RESTORED;
 /// Until when a master that has been up for `uptime` whole seconds may have forgotten a lock that is still valid;
 /// `None` if every such lock has expired.
 ///
-/// The time counts from the answer and not from the request, because the master read its uptime after the request was
-/// sent, and a slow handshake can take longer than the drift allowance. The uptime can be one second too large: it is
-/// the difference of two times that are each cut to whole seconds.
+/// The remaining time is measured from the master's answer and not from the request: the master read its uptime after
+/// the request was sent, and a slow handshake can take longer than the drift allowance. The uptime can be one second
+/// too large: it is the difference of two times that are each cut to whole seconds.
 pub(crate) fn quarantined_until(
     answered: Instant,
     uptime: u64,
@@ -22,10 +22,10 @@ pub(crate) fn quarantined_until(
     (!left.is_zero()).then(|| answered + left)
 }
 
-/// How long the votes of a master do not count. `left_ms` is the remaining expiry (`PTTL`) of its generation marker, in
-/// milliseconds. A negative number means that the marker was never lost. A lost marker is restored with the expiry
-/// [`RESTORED`]. Once `max_ttl` has passed since then, every lock that the master may have forgotten, or that another
-/// server granted in its place, has expired.
+/// How long clients must still ignore the votes of a master. `left_ms` is the remaining expiry (`PTTL`) of its
+/// generation marker, in milliseconds. A negative number means that the marker was never lost. A lost marker is
+/// restored with the expiry [`RESTORED`]. Once `max_ttl` has passed since then, every lock that the master may have
+/// forgotten, or that another server granted in its place, has expired.
 pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;

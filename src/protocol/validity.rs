@@ -18,7 +18,8 @@ use super::instant::Instant;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drift {
-    /// The share of the ttl, at least 0 and below 1. Default: 0.01.
+    /// The part of the allowance that grows with the ttl, as a share of the ttl: at least 0 and below 1. Default: 0.01,
+    /// which means 1 %.
     pub factor: f64,
     /// The fixed part of the allowance, independent of the ttl. Default: 2 ms.
     pub floor: Duration,
@@ -41,8 +42,8 @@ impl Drift {
     }
 }
 
-/// When a lease ends whose first request was sent at `started`: `started + ttl - drift`. The time counts from before
-/// the send, because a master may have started the ttl as early as that.
+/// When a lease ends whose first request was sent at `started`: `started + ttl - drift`. The lease is measured from
+/// before the send, because a master may have started the ttl as early as that.
 pub(crate) fn valid_until(started: Instant, ttl: Duration, drift: Drift) -> Instant {
     started + ttl.saturating_sub(drift.of(ttl))
 }

@@ -26,7 +26,7 @@ pub struct NodeStatus {
     pub node: NodeName,
     /// The lock on this master, or the fault if the master gave no answer.
     pub state: Result<KeyState, Fault>,
-    /// How long the answer took.
+    /// Time from the request to this master's answer, or to its fault.
     pub latency: Duration,
 }
 

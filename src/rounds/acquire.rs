@@ -171,8 +171,8 @@ impl AcquireAnswers {
         }
     }
 
-    /// Replaces the grant of the master `node` by a fault: the master is quarantined, so its votes do not count for
-    /// `left`.
+    /// Replaces the grant of the master `node` by a fault, because the master is quarantined: its votes are ignored for
+    /// the time `left`.
     pub(super) fn doubt(&mut self, node: usize, now: Instant, left: Duration) {
         let fault = Err(Fault::Quarantined(left));
         self.note(From { node, now }, &fault, false);
@@ -199,9 +199,9 @@ impl AcquireAnswers {
         !self.quorum.possible_without(self.replies.lasting_faults())
     }
 
-    /// Hands the masters' replies over to the lock that was won, including replies that arrive later. So a held lock
-    /// does not keep its round in memory. Lock order: the mutex of the answers is always taken before the mutex of the
-    /// lock.
+    /// Hands the masters' replies over to the lock that was won, and all later replies when they arrive. After that,
+    /// the round's memory can be freed while the lock is held. Lock order: the mutex of the answers is always taken
+    /// before the mutex of the lock.
     pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
         holder.take_over(std::mem::take(&mut self.replies));
         let holder: Weak<_> = Arc::downgrade(holder);

@@ -40,8 +40,8 @@ pub(crate) struct FailedAttempt {
 }
 
 impl Coordinator {
-    /// Makes one attempt: a round of acquires, and confirmations if the counters differ. The attempt ends when it can
-    /// no longer be won, or at `until` with the answers received by then.
+    /// Makes one attempt: a round of acquire requests and, if the masters' fencing counters differ, rounds that confirm
+    /// one token. The attempt ends when it can no longer be won, or at `until` with the answers received by then.
     ///
     /// Cancel safety: if the future is dropped at any point, every key that may have been set is released in the
     /// background. On each master the release is sent after the acquire.
@@ -122,8 +122,8 @@ impl Coordinator {
     }
 
     /// Whether a master that granted the lock has since been found to have lost its generation marker
-    /// (docs/protocol.md, "Generation markers"). If so, its grant is withdrawn, and its vote does not count in the next
-    /// attempt.
+    /// (docs/protocol.md, "Generation markers"). If so, this client discards the grant, and ignores the master's votes
+    /// in the next attempt.
     fn doubts(&self, round: &AcquireRound) -> bool {
         let now = self.now();
         let doubted = |(node, master): (usize, &Arc<dyn Node>)| {
@@ -179,7 +179,7 @@ impl Coordinator {
             }
         };
         // An acquire that was sent again may have been granted after its own release, so withdraw and release once
-        // more. From here on only releases are sent.
+        // more. After the withdrawal, only releases are sent for this claim.
         let undo = if asks_all { cleanup.end() } else { undo };
         if failure.is_some() {
             metrics::round(failure);

@@ -64,7 +64,7 @@ impl Coordinator {
         self.learn(numbering, offset, wall, token);
         metrics::confirmation();
         for _ in 0..CONFIRM_ROUNDS {
-            // Start a new count for each token, because confirmations of another token do not count.
+            // Start a new count for each token, because confirmations of an earlier token must not be added.
             let confirm = FanOut::new(self.runtime.clone(), ConfirmAnswers::open(self.quorum));
             self.ask_all(&confirm, Phase::Confirm, || Request::Confirm {
                 claim: claim.clone(),
@@ -97,7 +97,7 @@ impl Coordinator {
 
     /// The fencing token of an owner's other holds, which the masters return when they are asked again
     /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If no majority returns the same token, the
-    /// new hold cannot join the others, and the attempt fails.
+    /// new hold cannot join the other holds, and the attempt fails.
     ///
     /// A token below `confirmed`, the number that the masters were asked to confirm, is not accepted either. A master
     /// may execute that request late, after the other holds have ended. This would raise the counter while this hold

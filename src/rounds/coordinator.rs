@@ -116,7 +116,7 @@ impl Coordinator {
         self.runtime.now()
     }
 
-    /// The lock key of a resource.
+    /// The lock key of a resource: the key prefix, followed by the resource name.
     pub(crate) fn key(&self, resource: &[u8]) -> Arc<[u8]> {
         [self.prefix.as_bytes(), resource].concat().into()
     }

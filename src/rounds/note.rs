@@ -1,4 +1,5 @@
-//! Writes the notes of held locks to every master. Notes are only informative, so nobody waits for the replies.
+//! Writes the notes of held locks to every master. Notes only inform people, so the caller does not wait for the
+//! replies.
 
 use std::sync::Arc;
 

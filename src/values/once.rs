@@ -26,9 +26,9 @@ use crate::waiting::Waiting;
 /// calendar, use [`Redlock::once_in`]. A call is for the period in which the call was made, by the wall clock of the
 /// caller. If the next period begins while the call waits for the lock, the call does not do the work of that period.
 ///
-/// A machine whose clock is ahead runs the next period early, and the other machines then skip it; no period runs twice
-/// because of that. A period that begins more than a minute after the masters' time is an error ([`ValueError::Ahead`])
-/// and is not recorded.
+/// A machine whose clock is ahead does the work of the next period early, and the other machines then skip that period.
+/// No work is done twice because of a wrong clock. A period that begins more than a minute after the masters' time is
+/// an error ([`ValueError::Ahead`]) and is not recorded.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -227,8 +227,8 @@ impl Once {
     }
 
     /// Runs `body` under the lock, unless this period is already done. The period is recorded as done before the body
-    /// runs, so a crash in between skips the period. As in [`Redlock::scope`], the body is dropped when the lock is
-    /// lost.
+    /// runs, so a crash between the two skips the work of this period. If the lock is lost, the body is dropped, as in
+    /// [`Redlock::scope`].
     ///
     /// # Errors
     ///
@@ -255,8 +255,8 @@ impl Once {
     }
 
     /// Runs `body` under the lock, unless this period is already done. The period is recorded as done after the body
-    /// has returned `Ok`. After a crash, an error of the body, or the loss of the lock, the body runs again, so it must
-    /// be idempotent.
+    /// has returned `Ok`. After a crash, an error of the body, or the loss of the lock, a later call runs the body
+    /// again, so it must be idempotent.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ pub(crate) struct LocalLines {
     /// The locks that are held outside of the local queues, and the slots of semaphores that waiters ask for.
     own: Arc<OwnLocks>,
     /// The waiters that have left the queue of their semaphore to ask for a slot, by arrival number. Lock order: this
-    /// mutex is taken after `map`. Deciding which waiter is the first needs both.
+    /// mutex is taken after `map`. The function that decides which waiter is the first takes both mutexes.
     aside: Mutex<Aside>,
     /// The number of waiters that have entered a queue so far. It gives each waiter its arrival number.
     came: AtomicU64,

@@ -22,11 +22,11 @@ pub struct Waiting {
     pub note: Option<Note>,
     /// How long the masters keep the holder's key if it is not renewed; `None` if unknown.
     pub ttl_left: Option<Duration>,
-    /// How many masters count as answering: all except those in `trouble`. A master whose answer was not needed,
-    /// because the others had decided the attempt, counts as answering.
+    /// The number of masters that are not in `trouble`. This includes a master that has not answered yet because the
+    /// answers of other masters had already decided the attempt.
     pub answering: usize,
-    /// Whether the masters that count as answering are a majority. While masters are being replaced: a majority of the
-    /// old masters and a majority of the next masters.
+    /// Whether the masters that are not in `trouble` are a majority. While masters are being replaced: a majority of
+    /// the old masters and a majority of the next masters.
     pub majority_answers: bool,
     /// The masters that failed in the last attempt, with the fault; the most informative fault first.
     pub trouble: Vec<NodeReport>,

@@ -202,8 +202,8 @@ impl Place {
         }
     }
 
-    /// Whether this waiter is the first: no earlier waiter is in the queue or asks for a slot. The first waiter may
-    /// queue on the masters on behalf of the others.
+    /// Whether this waiter is the first: no earlier waiter is in the queue or asks for a slot. Only the first waiter
+    /// may queue on the masters, on behalf of all waiters of this process.
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();
@@ -302,15 +302,16 @@ impl Place {
         }
     }
 
-    /// Forgets the wake-ups so far. Must be called right before an attempt is sent, because the attempt itself notices
-    /// every release that these wake-ups announced.
+    /// Forgets the wake-ups that the masters have sent so far. Must be called right before an attempt is sent: the
+    /// attempt itself shows every release that these wake-ups announced.
     pub(crate) fn forget_wakes(&self) {
         self.turn.woken.store(0, Ordering::Release);
     }
 
-    /// Waits until the lock may be free on a majority of `quorum`. A master counts if it has woken the waiter since
-    /// [`forget_wakes`](Self::forget_wakes), or if it is in `free`: the masters that were free at the last attempt. If
-    /// further wake-ups are missing, the wait ends [`GRACE`] after the first. The wait ends at `at` at the latest.
+    /// Waits until the lock may be free on a majority of `quorum`. A master counts as free if it has woken the waiter
+    /// since [`forget_wakes`](Self::forget_wakes), or if it is in `free`: the masters that were free at the last
+    /// attempt. If further wake-ups are missing, the wait ends [`GRACE`] after the first. The wait ends at `at` at the
+    /// latest.
     pub(crate) async fn woken(
         &self,
         runtime: &dyn Runtime,
