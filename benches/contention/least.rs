@@ -1,6 +1,7 @@
 //! The baseline of the contention benchmark: the minimal cost of handing a quorum lock from one process to another and
-//! back. It sends `SET NX PX`, and one script that compares, deletes and publishes, over plain TCP. It has no queue, no
-//! token, no timeout and no loss detection.
+//! back. A process acquires with `SET NX PX`. It releases with one script, which compares the value, deletes the key,
+//! and publishes a notification for the other process. All requests go over plain TCP. The baseline has no queue, no
+//! fencing token, no timeout and no loss detection.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,7 +18,7 @@ use super::{HOLD, RESOURCE, Turn};
 const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] then redis.call('DEL',KEYS[1]) \
     redis.call('PUBLISH',ARGV[2],'free') return 1 end return 0";
 
-/// Counts messages of one kind, and wakes the task that waits until a given number of messages has arrived.
+/// Counts messages of one kind, and wakes the one task that waits for the count to reach a given number.
 #[derive(Default)]
 struct Tally {
     count: Cell<usize>,
@@ -32,7 +33,7 @@ impl Tally {
         }
     }
 
-    /// Waits until `enough` replies have been counted, and resets the count.
+    /// Waits until the count is at least `enough`. Does not reset the count.
     async fn reaches(&self, enough: usize) {
         poll_fn(|cx| {
             if self.count.get() >= enough {
@@ -45,13 +46,14 @@ impl Tally {
     }
 }
 
-/// One of the two processes that use the lock in turn.
+/// One of the two processes that hold the lock alternately.
 struct Process {
     masters: Vec<Rc<TcpStream>>,
     quorum: usize,
     /// Counts the positive replies to the requests of this process.
     yes: Rc<Tally>,
-    /// Counts the notifications that the other process has released the lock.
+    /// Counts the notifications of the other process that it has released the lock: one from each master that released
+    /// it.
     told: Rc<Tally>,
 }
 
@@ -63,7 +65,8 @@ fn words(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Reads from this connection forever, and adds to `tally` the number of replies that `count` finds in each chunk.
+/// Starts a task that reads from this connection until it ends. For each chunk of bytes, `count` returns the number of
+/// messages in it, which the task adds to `tally`.
 fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
     tokio::task::spawn_local(async move {
         let mut buffer = [0; 4096];
@@ -131,7 +134,8 @@ impl Process {
     }
 }
 
-/// Makes `turns` acquisitions as process `this` (0 or 1), in turn with the other process. Process 0 begins.
+/// Acquires and releases the lock `turns` times as process `this` (0 or 1), alternately with the other process. Process
+/// 0 begins. Returns the acquisitions of this process.
 pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<Turn> {
     let channel = |of: usize| format!("least:{of}");
     let process = Process::connect(addresses, &channel(this)).await;
@@ -161,7 +165,8 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
         process.ask(&take).await;
         let obtained = Instant::now().as_nanos();
         tokio::time::sleep(HOLD).await;
-        // All notifications of this release have arrived by now.
+        // By now, all masters have sent the notifications of the other process's last release. Reset their count, so
+        // that they are not counted for its next release.
         process.told.count.set(0);
         let releasing = Instant::now().as_nanos();
         process.ask(&give).await;

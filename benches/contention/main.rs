@@ -1,5 +1,6 @@
 //! Measures fair waiting under contention: the cost of an acquisition beyond the hold itself, fairness, the hand-over
-//! time, and the load of the masters. The arrangements are measured in turn within one run.
+//! time, and the load of the masters. One run measures all arrangements (numbers of processes and tasks), one after the
+//! other.
 //!
 //! `cargo bench -p quorate --bench contention` starts five masters and prints one table with its goals. Arguments
 //! follow `--`, for example `--rounds=10` for more rounds. For each worker process, the program starts itself again
@@ -25,7 +26,7 @@ const HOLD: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy)]
 struct Turn {
     task: usize,
-    /// The time from the start of the successful attempt to its grant.
+    /// The time from the start of the successful attempt to the answer that completed a majority.
     granted_in: u64,
     obtained: u64,
     releasing: u64,
@@ -41,8 +42,8 @@ struct Figures {
     handover_mean: f64,
     handover_p50: f64,
     handover_p99: f64,
-    /// The median, in milliseconds, of the first part of a hand-over: from the release until the successful attempt
-    /// begins. The second part is the successful attempt itself.
+    /// The median of the first part of a hand-over: from the release by one holder until the next holder begins its
+    /// successful attempt. The second part of the hand-over is this attempt.
     woken_p50: f64,
     granted_p50: f64,
     sent: f64,
@@ -50,8 +51,9 @@ struct Figures {
     rate: f64,
 }
 
-/// An arrangement to be measured: its name, the number of processes, the tasks per process, and the mode of waiting.
-/// The last field is the pause of a task between two acquisitions, in ms.
+/// An arrangement to be measured: its name, the number of processes, the tasks per process, the mode of waiting, and
+/// the pause of a task between two acquisitions in milliseconds. The mode is `fair`, `unordered`, or `least` for the
+/// hand-written minimum.
 type Arrangement = (&'static str, usize, usize, &'static str, u64);
 
 /// The arrangements that are measured while all masters run.
@@ -115,7 +117,8 @@ fn main() {
     masters[3].stop().expect("the master must stop");
     masters[4].stop().expect("the master must stop");
     seen.push((0..rounds).map(|_| measure(&masters, &STOPPED)).collect());
-    // Take the round with the median cost, because other processes on the machine disturb single rounds.
+    // Take the round whose cost is the median of all rounds, because other processes on the machine disturb single
+    // rounds.
     let middle = |mut rounds: Vec<Figures>| {
         rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
         rounds.swap_remove(rounds.len() / 2)
@@ -143,7 +146,9 @@ fn goals(figures: &[Figures]) {
         ("p99", 0.8, two.handover_p99 / least.handover_p99),
     ] {
         goal(
-            &format!("hand-over between two processes over the hand-written minimum, {what}"),
+            &format!(
+                "hand-over between two processes, as a ratio to the hand-written minimum, {what}"
+            ),
             most,
             value,
         );
@@ -203,8 +208,8 @@ fn print(figures: &[Figures]) {
     print!("{table}");
 }
 
-/// Runs the workers of an arrangement until they have made 200 acquisitions together, or one per task if there are more
-/// than 200 tasks.
+/// Runs the workers of an arrangement until they have made 200 acquisitions in total. If the arrangement has more than
+/// 200 tasks, the total is one acquisition per task.
 fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     let &(name, processes, tasks, mode, pause) = arrangement;
     let turns = (processes * tasks).max(200);
@@ -222,7 +227,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
                 .expect("the worker must start")
         })
         .collect();
-    // All workers connect first, and then begin together.
+    // Wait until every worker has connected. The workers begin to acquire locks only on the start command below.
     let mut readers = Vec::new();
     for child in &mut children {
         let mut reader = std::io::BufReader::new(child.stdout.take().expect("the pipe must exist"));
@@ -231,8 +236,8 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
             .expect("the worker must print that it is ready");
         readers.push(reader);
     }
-    // The hand-written minimum sends the command SET itself. The library calls SET only inside scripts here, so for the
-    // library a SET is not counted as a sent command.
+    // The hand-written minimum sends the command SET itself. The library calls SET only inside scripts here, so a SET
+    // of the library is not counted as a sent command.
     let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child
@@ -320,7 +325,8 @@ fn figures(
     }
 }
 
-/// The main function of a worker process: makes `turns` acquisitions with `tasks` tasks and prints each of them.
+/// The main function of a worker process: makes `turns` acquisitions in total with `tasks` tasks, and prints one line
+/// per acquisition.
 fn worker(args: &[String]) {
     let [urls, tasks, turns, mode, process, pause] = args else {
         panic!("the arguments must be --worker URLS TASKS TURNS MODE PROCESS PAUSE")
@@ -376,8 +382,8 @@ fn worker(args: &[String]) {
     print_turns(taken);
 }
 
-/// One task of a worker process. `left` is the number of acquisitions that all tasks together still have to make. The
-/// task makes acquisitions until `left` is 0.
+/// One task of a worker process. It makes acquisitions until `left` is 0. `left` is the number of acquisitions that
+/// remain for all tasks of the process together.
 async fn take_turns(
     redlock: Redlock,
     task: usize,
@@ -410,7 +416,7 @@ async fn take_turns(
     taken
 }
 
-/// The time from the start of the successful attempt to the answer that completed a majority.
+/// The time from the start of the successful attempt to the answer that completed a majority, in nanoseconds.
 fn granted_in(guard: &LockGuard) -> u64 {
     let report = guard.report();
     let yes = report

@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-/// A node that grants every request at once. All nodes share one fencing counter.
+/// A node that grants every request before `send` returns. All nodes share one fencing counter.
 struct Yes {
     name: NodeName,
     counter: Arc<AtomicU64>,
@@ -38,7 +38,7 @@ impl Node for Yes {
     fn send(&self, request: Request, reply: Reply) {
         reply.answer(Ok(match request {
             Request::Acquire { proposal, .. } => Answer::Granted {
-                // All masters grant the same fencing token, as real masters do when their clocks agree.
+                // All masters return the same fencing token, as real masters do when their clocks agree.
                 counter: self.fenced.then(|| {
                     self.counter
                         .fetch_max(proposal, Ordering::Relaxed)
@@ -56,7 +56,7 @@ impl Node for Yes {
     }
 }
 
-/// A builder of locks over `masters` nodes that grant at once.
+/// A builder of locks over this number of nodes, which grant every request before `send` returns.
 fn yes(masters: usize, fenced: bool) -> RedlockBuilder {
     let counter = Arc::new(AtomicU64::new(0));
     let node = |n| {
@@ -81,7 +81,7 @@ fn runtime() -> Runtime {
         .expect("the async runtime must start")
 }
 
-/// Runs `times` cycles of acquire and release on one lock.
+/// Acquires and releases one lock `times` times. Returns the elapsed time.
 fn cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
     runtime.block_on(async {
         let started = Instant::now();
@@ -164,7 +164,7 @@ fn command(bytes: &[u8]) -> Option<(&[u8], usize)> {
     (at <= bytes.len()).then_some((name, at))
 }
 
-/// Counts answers, and wakes the waiting task when all expected answers have arrived.
+/// Counts answers, and wakes the waiting task when the expected number of answers has arrived.
 #[derive(Default)]
 struct Tally {
     left: AtomicU64,
@@ -262,11 +262,12 @@ fn guard(c: &mut Criterion) {
     drop(guard);
 }
 
-/// Polls the future once, without a runtime. The future is then complete, because every request is answered at once.
+/// Polls the future once, without a runtime. The future is complete after this poll, because the nodes answer every
+/// request before `send` returns.
 fn runtime_less<T>(future: impl Future<Output = T>) -> T {
     future
         .now_or_never()
-        .expect("every answer must be there at once")
+        .expect("the first poll must complete the future")
 }
 
 fn wheel(c: &mut Criterion) {

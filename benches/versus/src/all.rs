@@ -26,7 +26,7 @@ pub(crate) struct Args {
     peers: Vec<String>,
 }
 
-/// One part of the measurements, which is one run of this program.
+/// One part of the measurements. Each part runs in a separate process of this program.
 struct Part {
     title: &'static str,
     args: Vec<String>,
@@ -34,7 +34,8 @@ struct Part {
     seconds: u64,
 }
 
-/// The parts: title, arguments in full and in quick mode, and expected seconds in full and in quick mode.
+/// The parts. Each tuple has the title, the arguments of the full run, the arguments with `--quick`, and the expected
+/// seconds of the full run and with `--quick`.
 const PARTS: [(&str, &str, &str, u64, u64); 8] = [
     (
         "Side by side on five masters",
@@ -125,13 +126,13 @@ pub(crate) fn run(args: &Args) {
     let limit = Duration::from_secs(60 * args.minutes);
     let parts = parts(args);
     let mut page = heading();
-    // Write the file before the first part, so that a path that cannot be written fails at once and not after half an
-    // hour.
+    // Write the file before the first part, so that a path that cannot be written fails immediately and not after half
+    // an hour.
     std::fs::write(&args.out, &page).expect("the output file must be writable");
     for (n, part) in parts.iter().enumerate() {
         let left: u64 = parts[n..].iter().map(|part| part.seconds).sum();
         eprintln!(
-            "[{}/{}] {}: takes about {}; all remaining steps: about {}",
+            "[{}/{}] {}: takes about {}; all remaining parts: about {}",
             n + 1,
             parts.len(),
             part.title,
@@ -186,7 +187,7 @@ fn heading() -> String {
     )
 }
 
-/// Runs one part. Returns its output, and a text that says how the part failed; the text is empty if it succeeded.
+/// Runs one part. Returns its output, and the reason of its failure. The reason is empty if the part succeeded.
 fn one(part: &Part, limit: Duration) -> (String, String) {
     if limit < Duration::from_secs(5) {
         return (

@@ -1,4 +1,4 @@
-//! All lock implementations that are compared, behind the same functions to connect, acquire and release.
+//! All lock implementations that are compared, with one common interface: connect, acquire and release.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use quorate_testbed::Masters;
 use crate::floor::{Floor, Released};
 use crate::wire::{Asked, Wire};
 
-/// The TTL of every lock in these measurements.
+/// The TTL of every lock in these measurements. It is much longer than a hold, so that no lock expires during a
+/// measurement.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 /// The lock implementations that are compared.
@@ -61,9 +62,9 @@ impl Name {
         }
     }
 
-    /// The prefix of the resources that the implementation locks. Each implementation has its own prefix, because a
-    /// release of the baseline returns when a majority has answered. The other masters may still hold the key at that
-    /// time, and would refuse the next implementation.
+    /// The prefix of the resources that the implementation locks. No two implementations share a prefix, so that keys
+    /// of one implementation cannot make masters refuse the next one. Such keys exist, because a release of the
+    /// baseline returns when a majority has answered, while other masters may not have deleted the key yet.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -77,8 +78,8 @@ impl Name {
         }
     }
 
-    /// The settings of the implementation, as text for the report. The measured ratios depend on these settings and on
-    /// the number of masters.
+    /// The settings of the implementation, as text for the report. Readers of the report need them, because the
+    /// measured ratios depend on these settings and on the number of masters.
     pub(crate) fn setup(self) -> &'static str {
         match self {
             Self::Floor => {
@@ -104,7 +105,7 @@ impl Name {
     }
 }
 
-/// The addresses at which one client reaches the masters: those of the masters, or those of proxies in front of them.
+/// The addresses that one client connects to: those of the masters, or those of proxies in front of the masters.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     pub(crate) urls: Vec<String>,
@@ -150,7 +151,8 @@ pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
 }
 
 impl Contender {
-    /// Connects, and acquires and releases one lock, so that all connections are set up.
+    /// Connects a client, and then acquires and releases one lock, so that the connections are established before the
+    /// measurement.
     pub(crate) async fn connect(name: Name, at: &Addresses) -> Self {
         let client = match name {
             Name::Floor => Self::Floor(Floor::connect(&at.urls, Released::Majority).await),

@@ -1,5 +1,5 @@
-//! Measures how much slower locks are if a minority of the masters is stopped, dead or slow. Also measures how long no
-//! lock can be acquired when masters die or return.
+//! Measures how much slower locks are while a minority of the masters is stopped, dead or slow. Also measures the
+//! longest time in which a client cannot acquire a lock when masters die or return.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// The number of cycles of one client per fault and round
     #[arg(long, default_value_t = 1500)]
     cycles: usize,
-    /// Leave rslock out, because it waits half a second for a stopped master in every acquisition and release
+    /// Leave rslock out, because each of its acquisitions and releases waits half a second for a stopped master
     #[arg(long)]
     no_peer: bool,
 }
@@ -32,13 +32,14 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// A fault of one or two of the five masters. The field is the number of affected masters. One affected master is the
-/// fifth, or for `Slow` the fourth. Two affected masters are the fourth and the fifth.
+/// A fault of one or two of the five masters. The field is the number of affected masters. `Stopped` and `Dead` begin
+/// with the fifth master, and `Slow` begins with the fourth. With two affected masters, these are the fourth and the
+/// fifth.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),
     Dead(usize),
-    /// The proxies in front of the masters add 20 ms of latency.
+    /// The proxies in front of the affected masters delay replies by 20 ms.
     Slow(usize),
 }
 
@@ -152,7 +153,7 @@ pub(crate) fn run(args: &Args) {
                     seen[t].push(Pair { healthy, faulty });
                     drop(faults);
                     trouble.heal(&masters);
-                    // Wait until all clients have reconnected and pending releases were delivered.
+                    // Wait until all clients have reconnected and have delivered their pending releases.
                     tokio::time::sleep(Duration::from_millis(900)).await;
                 }
             }
@@ -170,7 +171,8 @@ pub(crate) fn run(args: &Args) {
     gaps(&runtime, args.rounds);
 }
 
-/// The measured cycles of one implementation just before a fault, and from the start of the fault on.
+/// The measured cycles (an acquire and its release) of one implementation: `healthy` just before a fault, and `faulty`
+/// from the start of the fault on.
 #[derive(Clone)]
 struct Pair {
     healthy: Samples,
@@ -223,11 +225,15 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
     }
     println!();
     for (label, (p50, p99), lost) in goals {
-        let what = format!("{label}, one of five masters stopped: acquire p50, ratio to healthy");
+        let what = format!(
+            "{label}, one of five masters stopped: acquire p50, ratio to all masters healthy"
+        );
         goal(&what, p50, Bound::Most(1.2));
-        let what = format!("{label}, one of five masters stopped: acquire p99, ratio to healthy");
+        let what = format!(
+            "{label}, one of five masters stopped: acquire p99, ratio to all masters healthy"
+        );
         goal(&what, p99, Bound::Most(2.0));
-        let what = format!("{label}, acquires that failed");
+        let what = format!("{label}, number of acquires that failed");
         goal(&what, lost as f64, Bound::Most(0.0));
     }
 }
@@ -235,7 +241,8 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
 /// A function that changes the state of the masters.
 type Event = fn(&Masters);
 
-/// The changes of the masters, each with its label in the table. They are made one after the other.
+/// The events in the order in which they happen, each with its label in the table. Each event starts from the state of
+/// the masters that the previous one left.
 const EVENTS: [(&str, Event); 7] = [
     ("nothing happens", |_| {}),
     ("one of five dies", |m| {
@@ -258,8 +265,8 @@ const EVENTS: [(&str, Event); 7] = [
     }),
 ];
 
-/// Measures the longest time without a grant for a client that tries to acquire locks without a pause, while masters
-/// die and return.
+/// Measures the longest time without a lock for a client that acquires and releases one lock without a pause, while
+/// masters die and return.
 fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     let masters = Arc::new(Masters::start(MASTERS).expect("the masters must start"));
     let mut seen = vec![Vec::new(); EVENTS.len()];
@@ -299,8 +306,8 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     }
 }
 
-/// Kills three of the five masters, so that no majority is left, and starts one of these three again. Returns the time
-/// from the return of this master until a waiting client has acquired the lock.
+/// Kills three of the five masters, so that no majority is left, and then restarts one of these three. Returns the time
+/// from the moment when the restarted master answers PING until a waiting client has acquired the lock.
 async fn until_served(masters: &Arc<Masters>) -> Duration {
     let client = settings(Name::Default, &masters.urls())
         .wait(Wait::Forever)
@@ -344,7 +351,8 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
     served.saturating_duration_since(returned)
 }
 
-/// The longest time between two acquisitions of this client, from shortly before `event` until 900 ms after it.
+/// The longest time between two acquisitions of this client. The measurement begins 100 ms before `event` and ends 900
+/// ms after it.
 async fn longest_pause(
     client: &quorate::Redlock,
     masters: &Arc<Masters>,

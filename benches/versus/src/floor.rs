@@ -1,11 +1,12 @@
 //! The baseline: the least work that a Redlock can do with redis-rs.
 //!
-//! The baseline has one multiplexed connection per master. It sends `SET NX PX` to all masters at once, and continues
-//! when a majority has answered. A release sends a compare-and-delete script to all masters at once, and continues when
-//! a majority has answered as well. A separate task awaits the remaining answers of a release. Without this task, the
-//! futures of these answers would be dropped. Then redis-rs would never send the requests that are still queued, and
-//! some masters would keep the key. The baseline deliberately has no timeouts, reconnects or renewals: it is only for
-//! comparison, not for use.
+//! The baseline has one multiplexed connection per master. An acquire sends `SET NX PX` to all masters at the same
+//! time, and a release sends a compare-and-delete script. Each returns when a majority has answered.
+//!
+//! A separate task awaits the remaining answers of a release. Without this task, the futures of these answers would be
+//! dropped. Then redis-rs would never send the requests that are still queued, and some masters would keep the key.
+//!
+//! The baseline deliberately has no timeouts, reconnects or renewals: it is only for comparison, not for use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, Value};
 pub(crate) const RELEASE: &str =
     "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0";
 
-/// The script that extends many lock keys at once. It skips keys that do not hold this client's values.
+/// The script that extends many lock keys in one call. It skips keys that do not hold this client's values.
 const EXTEND: &str = "local n=0 for i=1,#KEYS do if redis.call('GET',KEYS[i])==ARGV[i+1] then \
     redis.call('PEXPIRE',KEYS[i],ARGV[1]) n=n+1 end end return n";
 
@@ -41,12 +42,12 @@ pub(crate) struct Floor {
     enough_released: usize,
 }
 
-/// The answer at which a release counts as complete.
+/// The condition under which a release returns.
 #[derive(Clone, Copy)]
 pub(crate) enum Released {
-    /// The answer that completes a majority, as in `quorate`.
+    /// A majority of the masters has answered, as in `quorate`.
     Majority,
-    /// The answer of the last master.
+    /// Every master has answered.
     All,
 }
 
@@ -55,8 +56,8 @@ impl Floor {
     pub(crate) async fn connect(urls: &[String], released: Released) -> Self {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
-            // No measurement here has so much load that this buffer is full. So requests never wait for a place in the
-            // driver's queue.
+            // The buffer is larger than the number of requests that are queued at any time in these measurements. So no
+            // request waits for a free place in the buffer.
             .set_pipeline_buffer_size(8_192);
         let mut connections = Vec::new();
         let (mut release, mut extend) = (String::new(), String::new());
@@ -90,7 +91,7 @@ impl Floor {
         }
     }
 
-    /// Extends all locks, 200 of them per call of the script.
+    /// Extends all these locks on all masters, with one call of the script for each 200 locks.
     pub(crate) async fn extend(&self, held: &[(String, String)], ttl: Duration) {
         for some in held.chunks(200) {
             let mut cmd = Cmd::new();
@@ -151,8 +152,8 @@ impl Floor {
     }
 }
 
-/// Counts positive answers until there are `enough`, or until all masters have answered. Returns the count, and the
-/// futures of the answers that are still missing.
+/// Counts positive answers until there are `enough`, or until all masters have answered. Returns the count of positive
+/// answers, and the futures of the answers that have not arrived yet.
 async fn count<F: Future<Output = Option<Value>>>(
     mut answers: FuturesUnordered<F>,
     enough: usize,
@@ -164,8 +165,8 @@ async fn count<F: Future<Output = Option<Value>>>(
             match answers.poll_next_unpin(cx) {
                 Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
                 Poll::Ready(None) => return Poll::Ready(()),
-                // Compare the count only after every future was polled, because only polling a future queues its
-                // request.
+                // Compare the count only after every future was polled, because redis-rs queues a request only when its
+                // future is polled.
                 Poll::Pending if count >= enough => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }

@@ -1,4 +1,4 @@
-//! The goals of the benchmarks, and whether they are met.
+//! The goals of the benchmarks: bounds for measured values, and the check whether a value meets its bound.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub(crate) fn goal(what: &str, value: f64, at: Bound) {
     println!("goal: {what}: {at}; measured {}: {verdict}", number(value));
 }
 
-/// The bound of a goal.
+/// The bound that a measured value must meet.
 #[derive(Clone, Copy)]
 pub(crate) enum Bound {
     /// The value must be at most this bound.
@@ -38,8 +38,8 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The largest ratio of a cost in the series to the smallest cost before it. So if the costs fall first and then rise,
-/// the rise is found. NaN if there are fewer than two costs.
+/// The largest ratio of a cost in the series to the smallest cost before it. For the costs 100, 10 and 15 it is 1.5, so
+/// a rise after a fall is reported. NaN if there are fewer than two costs.
 pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
     let (mut least, mut climb) = (f64::NAN, f64::NAN);
     for cost in costs {
@@ -50,7 +50,7 @@ pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 #[test]
-fn cost_that_falls_and_then_rises_is_reported_as_rising() {
+fn climb_of_costs_that_fall_and_then_rise_is_larger_than_one() {
     assert!((climb([100.0, 10.0, 15.0, 12.0]) - 1.5).abs() < 1e-9);
     assert!((climb([4.0, 2.0, 1.0]) - 0.5).abs() < 1e-9);
     assert!(climb([4.0]).is_nan());

@@ -1,5 +1,5 @@
-//! Measures many locks that one process holds and renews: memory, processor time, commands, and remaining leases. It
-//! also shows whether the cost per lock grows with the number of locks.
+//! Measures a process that holds and renews many locks: its memory and processor time, the commands that it sends, and
+//! the remaining leases. It also shows whether the cost per lock grows with the number of locks.
 //!
 //! For each number of locks, the program starts itself again as a new process. Otherwise one measurement could reuse
 //! memory that the previous measurement has freed.
@@ -19,7 +19,8 @@ use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{burst, runtime};
 
-/// The time after the last acquisition until all masters certainly store the notes of all holders.
+/// The time after the last acquisition until all masters store all holder's notes (the texts by which `status` shows
+/// the holders of locks).
 const NOTED: Duration = Duration::from_secs(2);
 
 /// Arguments of the subcommand `held`.
@@ -31,10 +32,11 @@ pub(crate) struct Args {
     /// The implementations that are measured
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Name::Classic, Name::Default])]
     only: Vec<Name>,
-    /// The number of rounds of measurements
+    /// The number of rounds; in each round every implementation is measured once with each number of locks
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// The time in seconds for which the steady state is measured; it should cover at least two renewals
+    /// The time in seconds for which the process is measured after all locks are acquired; it should cover at least two
+    /// renewals
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// The node timeout in milliseconds [default: the default of the library]
@@ -71,7 +73,7 @@ pub(crate) struct HolderArgs {
     /// Hold the locks without holder's notes, so that `status` does not show the holder
     #[arg(long)]
     without_notes: bool,
-    /// Do not measure the remaining leases and the cost of a further cycle of acquire and release
+    /// Skip the measurements of the remaining leases and of the cost of one more acquire and release
     #[arg(long)]
     brief: bool,
 }
@@ -86,21 +88,21 @@ pub(crate) struct Seen {
     pub(crate) memory_per_lock: f64,
     /// The processor time of the client, in percent of one core.
     pub(crate) cpu_percent: f64,
-    /// The smallest remaining lease of all locks, in milliseconds.
+    /// The smallest remaining lease that was observed among all locks, in milliseconds.
     margin_ms: f64,
     lost: usize,
-    /// The client's processor time for one more acquire and release while all locks are held, in microseconds.
+    /// The client's processor time for one more acquire and release, while all these locks are held, in microseconds.
     cycle_us: f64,
 }
 
-/// The measurements of one round, for one implementation and one number of locks. They include the figures that only
-/// the parent process can measure.
+/// The measurements of one round, for one implementation and one number of locks. `seen` comes from the process that
+/// holds the locks. The parent process measures the masters.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) seen: Seen,
     pub(crate) servers_percent: f64,
     sent_per_second: f64,
-    /// The memory that a lock takes on each master, in bytes.
+    /// The memory that one lock takes on each master, in bytes.
     pub(crate) master_memory_per_lock: f64,
 }
 
@@ -141,7 +143,7 @@ pub(crate) fn run(args: &Args) {
         let memory = of(|row| row.seen.memory_per_lock);
         let cpu = of(|row| row.seen.cpu_percent).median;
         let lost: usize = rounds.iter().map(|row| row.seen.lost).sum();
-        // The baseline does not notice that a lock is lost, so no number of losses is shown for it.
+        // The baseline does not notice that a lock is lost, so the table shows no number of losses for it.
         let unless = |text: String| match name {
             Name::Floor => "-".to_owned(),
             _ => text,
@@ -196,7 +198,7 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
         let what = format!("{label}, bytes per lock with {} locks held", row.1);
         goal(&what, memory, Bound::Most(480.0));
         if row.1 == 10_000 {
-            let what = format!("{label}, per cent of a core for 10,000 locks");
+            let what = format!("{label}, client CPU with 10,000 locks held, in percent of a core");
             goal(&what, of(|row| row.seen.cpu_percent), Bound::Most(0.5));
         }
     }
@@ -207,7 +209,8 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
         let costs = own.iter().filter(|row| row.1 >= from).map(|row| of(row));
         let worst = climb(costs);
         if worst.is_finite() {
-            let what = format!("{label}, {what}: ratio to the smallest value with fewer locks");
+            let what =
+                format!("{label}, {what}: largest ratio to the smallest value with fewer locks");
             goal(&what, worst, Bound::Most(1.2));
         }
     };
@@ -224,7 +227,7 @@ pub(crate) struct Hold {
     pub(crate) node_timeout_ms: Option<u64>,
     /// Whether the holders write notes to the masters.
     pub(crate) notes: bool,
-    /// Whether to skip the measurement of the remaining leases and of the cost of a further cycle.
+    /// Whether to skip the measurements of the remaining leases and of the cost of one more acquire and release.
     pub(crate) brief: bool,
 }
 
@@ -304,7 +307,8 @@ fn master_memory(masters: &Masters) -> f64 {
     infos.sum::<f64>() / masters.len() as f64
 }
 
-/// The main function of a process that holds `count` locks. It exchanges lines of text with its parent.
+/// The main function of a process that holds `count` locks. It prints `steady` when the parent must begin to measure,
+/// `over` when the parent must stop, and then its own measurements as JSON.
 pub(crate) fn holder(args: &HolderArgs) {
     let urls: Vec<String> = args.urls.split(',').map(str::to_owned).collect();
     let seen = runtime(false).block_on(async {
@@ -338,14 +342,14 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let taking = taking.elapsed();
     let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
-    // Wait until the masters store the notes of all holders. A note is written once per hold, so no notes are written
-    // during the measurement.
+    // Wait until the masters store the notes of all holders. A note is written once per hold, so the holders write no
+    // notes during the measurement.
     tokio::time::sleep(NOTED).await;
     println!("steady");
     let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
     let cpu = share(Usage::of(&[], rest).await.1);
     println!("over");
-    // Every lock was renewed by now, so the memory that renewals need is included.
+    // By now every lock was renewed, so `memory` includes the memory that renewals need.
     let memory = own_memory().saturating_sub(before);
     // Reading the leases of all guards takes processor time. So the leases are read only after the processor time was
     // measured.
@@ -354,7 +358,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let causes = losses(&guards);
     if !causes.is_empty() {
         eprintln!(
-            "{:?}: {} of {} locks lost: {causes:?}; {gone} of them while other locks were still being acquired, \
+            "{:?}: {} of {} locks lost: {causes:?}; {gone} of them were lost before all locks were acquired, \
              which took {:.1} s",
             args.name,
             causes.values().sum::<usize>(),
@@ -383,7 +387,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     }
 }
 
-/// Reads the remaining leases of all guards repeatedly for `time`. Returns the smallest remaining lease.
+/// Reads the remaining leases of all guards every 200 ms for this time. Returns the smallest remaining lease.
 async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
     let mut margin = Duration::MAX;
     let looking = Instant::now();
@@ -426,20 +430,19 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
         .await
 }
 
-/// The client's processor time for one cycle of acquire and release in microseconds, measured with 16 tasks. `renewals`
-/// is the share of one core that the renewals use, which is subtracted.
+/// The client's processor time for one cycle (an acquire and its release) in microseconds, measured with 16 tasks.
+/// `renewals` is the processor time of the renewals, as a share of one core. It is subtracted.
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
-    // The parent process reads the masters' counters, and this process needs only its own processor time. So an empty
-    // set of masters is enough here.
-    let none = Masters::start(0).expect("an empty set of masters must start");
+    // `burst` also reads counters of masters. The parent process has measured the masters, so pass no masters here.
+    let none = Masters::start(0).expect("starting zero masters must succeed");
     let time = Duration::from_millis(300);
     burst(&client, name, &none, 16, time).await;
     let burst = burst(&client, name, &none, 16, time).await;
     burst.client_us - renewals * 1e6 / burst.per_second
 }
 
-/// Measures the minimal cost of holding locks: only a key and its value, renewed by one script per 200 locks and
-/// master.
+/// Measures the minimal cost of holding locks. Each lock is only a key and its value. One call of a script on each
+/// master renews up to 200 locks.
 async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
     let floor = Arc::new(Floor::connect(urls, Released::Majority).await);
     let before = own_memory();

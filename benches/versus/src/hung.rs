@@ -1,4 +1,4 @@
-//! Measures the throughput that many tasks of one client lose while one of five masters does not answer.
+//! Measures how much throughput many tasks of one client lose while one of five masters does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,11 @@ use crate::versus::rush;
 
 const TASKS: usize = 64;
 
-/// The implementations that are measured. All of them stop waiting for a master that does not answer in time.
+/// The implementations that are measured: those that soon stop waiting for a master that does not answer.
 const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
 
-/// The time for which each implementation is measured per round, both with healthy masters and with a stopped one.
+/// The time for which one round measures each implementation on healthy masters, and then again with one master
+/// stopped.
 const TURN: Duration = Duration::from_secs(1);
 
 /// The rates of one implementation, in cycles (an acquire and its release) per second: while all masters are healthy,
@@ -40,7 +41,7 @@ pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
         for _ in 0..rounds {
             for ((client, name), seen) in clients.iter().zip(NAMES).zip(&mut seen) {
                 seen.push(turn(client, name, masters).await);
-                // Wait until all clients have reconnected and pending releases were delivered.
+                // Wait until all clients have reconnected and have delivered their pending releases.
                 tokio::time::sleep(Duration::from_millis(900)).await;
             }
         }

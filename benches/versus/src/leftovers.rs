@@ -1,4 +1,4 @@
-//! Runs cycles (an acquire and its release) with dropped futures, dropped guards and failing masters, and then searches
+//! Runs cycles (an acquire and its release) in which futures and guards are dropped and masters fail. Then searches
 //! every master for leaked keys.
 
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::versus::runtime;
 /// Arguments of the subcommand `leftovers`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The number of cycles in each setting
+    /// The number of cycles with each of the three settings of the library (classic, fenced, default)
     #[arg(long, default_value_t = 100_000)]
     cycles: u64,
-    /// The number of tasks; each task locks a resource of its own, and in every fourth cycle a resource that all tasks
-    /// share
+    /// The number of tasks; a task locks a resource that only this task uses, and in every fourth cycle one of eight
+    /// resources that all tasks share
     #[arg(long, default_value_t = 64)]
     tasks: u64,
 }
@@ -122,11 +122,12 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
         .expect("the settings must be valid")
 }
 
-/// Waits for all background releases, and returns the number of keys that are left.
+/// Waits for all background releases, and returns the number of keys that remain on all masters together.
 async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
     let mut left = keys(masters);
-    // The key of a queue lives for one heartbeat time after the last waiter has left, so wait until it is gone.
+    // Each master keeps the key of a queue for one heartbeat time after the last waiter has left, so wait until it
+    // expires.
     for _ in 0..50 {
         if left == 0 {
             break;
@@ -137,7 +138,7 @@ async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     left
 }
 
-/// The number of all keys except fencing counters.
+/// The number of keys on all masters together, without fencing counters, which are kept for a day by design.
 fn keys(masters: &Masters) -> usize {
     let of = |master: &quorate_testbed::Server| match master.command(&["KEYS", "*"]) {
         Ok(Reply::Array(keys)) => keys
@@ -209,8 +210,8 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
     }
 }
 
-/// Injects one fault after the other, each into one random master, until the cycles are done. Each fault is healed
-/// before the next one. Returns the number of faults.
+/// Injects one fault after the other, each into one random master, until the tasks have made all cycles. Each fault is
+/// healed before the next one is injected. Returns the number of faults.
 fn torment(masters: &Masters, proxies: &[Proxy], tally: &Tally) -> usize {
     let mut dice = Dice(0x1234_5678_9abc_def1);
     let mut faults = 0;

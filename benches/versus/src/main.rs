@@ -28,7 +28,7 @@ mod wire;
 
 use clap::{Parser, Subcommand};
 
-/// Measures locks side by side on masters that it starts itself.
+/// Measures locks side by side on masters that this program starts.
 #[derive(Debug, Parser)]
 #[command(name = "quorate-bench", version)]
 struct Cli {

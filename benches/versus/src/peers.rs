@@ -1,8 +1,9 @@
-//! Measures implementations in other languages, each in a process of its own, and compares them with the baseline and
+//! Measures implementations in other languages, each in a separate process, and compares them with the baseline and
 //! `quorate`.
 //!
-//! Such an implementation is called a peer. A peer is a program that gets the masters' URLs as its last argument. It
-//! reads `alone CYCLES` or `burst TASKS MILLISECONDS` from stdin, and answers with one line of JSON.
+//! Such an implementation is called a peer. A peer is a program that gets the masters' URLs, separated by commas, as
+//! its last argument. It reads `alone CYCLES` or `burst TASKS MILLISECONDS` from its standard input. It answers each
+//! line with its measurements as one line of JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -38,7 +39,7 @@ pub(crate) struct Args {
     tasks: Vec<usize>,
 }
 
-/// An implementation that is compared: in this program, or in the process of a peer.
+/// An implementation that is compared. It runs in this process, or it is a peer in another process.
 enum Party {
     Here(Name, Arc<Contender>),
     Elsewhere(Peer),
@@ -60,7 +61,8 @@ struct SeenAlone {
     failed: u64,
 }
 
-/// A peer's measurements with many concurrent tasks.
+/// A peer's measurements with many concurrent tasks. `seconds` is the elapsed time, and `cpu` the processor time of the
+/// peer in seconds.
 #[derive(Deserialize)]
 struct SeenCrowd {
     cycles: u64,
@@ -82,7 +84,8 @@ struct Round {
 }
 
 impl SeenAlone {
-    /// The measurements in nanoseconds, the unit in which this program measures the other implementations.
+    /// The measurements converted from microseconds to nanoseconds, the unit of the measurements that this program
+    /// makes itself.
     fn samples(&self) -> Samples {
         let nanos = |micros: &[u64]| micros.iter().map(|us| us * 1000).collect();
         let both = self.acquire.iter().zip(&self.release);
@@ -98,7 +101,7 @@ impl SeenAlone {
 }
 
 impl Round {
-    /// Adds the measurements of one client that makes one cycle after the other.
+    /// Sets the figures of one client that makes one cycle (an acquire and its release) after the other.
     fn alone(&mut self, seen: &Samples) {
         let us = |sorted: &[u64], share: f64| quantile(sorted, share) / 1e3;
         self.acquire = us(&seen.acquire, 0.5);
@@ -134,7 +137,8 @@ impl Peer {
             say,
             hear,
         };
-        // Make the peer connect to all masters now. Its answer also shows that it works.
+        // Make the peer connect to all masters before the measurement. Its answer also shows whether it can acquire
+        // locks.
         let first: Option<SeenAlone> = peer.ask("alone 50");
         if first.is_some_and(|seen| seen.failed == 0) {
             return Some(peer);
@@ -220,7 +224,7 @@ pub(crate) fn run(args: &Args) {
     for round in 0..=args.rounds {
         for (party, seen) in parties.iter_mut().zip(&mut seen) {
             let result = party.turn(&runtime, &masters, args);
-            // The first round only warms up and is not counted.
+            // The first round is only a warm-up and is not counted.
             if round > 0 {
                 seen.push(result);
             }

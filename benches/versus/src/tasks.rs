@@ -1,4 +1,4 @@
-//! Measures whether a cycle (an acquire and its release) costs more when more tasks run concurrently.
+//! Measures whether a cycle (an acquire and its release) costs more if more tasks run concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,12 +76,12 @@ pub(crate) fn run(args: &Args) {
     for ((name, worst), seen) in names.iter().zip(worst).zip(&seen) {
         if matches!(name, Name::Classic | Name::Default) {
             let what = format!(
-                "{}, most expensive cycle, ratio to that of the fewest tasks",
+                "{}, cost of the most expensive cycle, ratio to that with the fewest tasks",
                 name.label()
             );
             goal(&what, worst, Bound::Most(1.15));
             let what = format!(
-                "{}, most expensive cycle, ratio to the cheapest with fewer tasks",
+                "{}, cost of a cycle, largest ratio to the cheapest with fewer tasks",
                 name.label()
             );
             let costs = seen

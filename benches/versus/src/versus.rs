@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// The number of masters to start; if several numbers are given, they are measured one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [5])]
     pub(crate) masters: Vec<usize>,
-    /// Make fewer and shorter rounds
+    /// Make fewer rounds, and shorter measurements in each round
     #[arg(long)]
     pub(crate) quick: bool,
     /// The number of rounds; in each round every implementation has one turn
@@ -72,7 +72,7 @@ pub(crate) struct Burst {
 #[derive(Default)]
 struct Rounds {
     alone: Vec<Samples>,
-    /// The cycles of one client task while other tasks of the same client are busy.
+    /// The cycles (an acquire and its release) of one task while 64 other tasks of the same client are busy.
     among: Vec<Samples>,
     bursts: HashMap<usize, Vec<Burst>>,
 }
@@ -80,7 +80,8 @@ struct Rounds {
 /// The number of other tasks that are busy in the measurement `among`.
 const AMONG: usize = 64;
 
-/// Lets one client make `cycles` cycles of acquire and release, one after the other. The returned samples are sorted.
+/// Lets one client make `cycles` cycles (an acquire and its release), one after the other. The returned samples are
+/// sorted.
 pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) -> Samples {
     let client = client.clone();
     let work = async move {
@@ -94,12 +95,12 @@ pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) ->
         seen.sort();
         seen
     };
-    // Run on a worker of the runtime, not on the thread that drives `block_on`.
+    // Run on a worker thread of the runtime, not on the thread that calls `block_on`.
     tokio::spawn(work).await.expect("the task must not panic")
 }
 
-/// Lets `tasks` tasks acquire and release locks for `time`, each task a lock of its own. Returns the number of cycles
-/// and the number of failures.
+/// Lets `tasks` tasks acquire and release locks for `time`. Each task uses a lock that no other task uses. Returns the
+/// number of cycles and the number of failed acquisitions.
 pub(crate) async fn rush(
     client: &Arc<Contender>,
     name: Name,
@@ -136,7 +137,7 @@ pub(crate) async fn rush(
     )
 }
 
-/// Runs [`rush`] and measures its cost.
+/// Runs [`rush`], and measures the cost of one cycle: processor time, commands and bytes.
 pub(crate) async fn burst(
     client: &Arc<Contender>,
     name: Name,
@@ -161,8 +162,8 @@ pub(crate) async fn burst(
     }
 }
 
-/// Lets one task acquire and release one lock repeatedly for `time`. Meanwhile, 64 other tasks of the same client do
-/// this with locks of their own. The returned samples are sorted.
+/// Lets one task acquire and release one lock repeatedly for `time`. Meanwhile, 64 other tasks of the same client
+/// acquire and release other locks. Returns the samples of the one task, sorted.
 async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
     let over = Arc::new(AtomicBool::new(false));
     let mut running = tokio::task::JoinSet::new();
@@ -216,7 +217,7 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         clients.push((name, Arc::new(Contender::connect(name, &at).await)));
     }
     let mut seen: Vec<Rounds> = names.iter().map(|_| Rounds::default()).collect();
-    // The first round only warms up and is discarded.
+    // The first round is only a warm-up, and its results are discarded.
     for round in 0..=rounds {
         let kept = round > 0;
         let (cycles, time) = if kept {
@@ -224,8 +225,8 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         } else {
             (100, time / 5)
         };
-        // In each round a different implementation begins, so that each one is measured at every position equally
-        // often.
+        // Each round begins with the next implementation, so that every implementation is measured equally often at
+        // every position.
         let turns = |n: usize| (round + n) % clients.len();
         for n in 0..clients.len() {
             let (name, client) = &clients[turns(n)];
@@ -296,7 +297,8 @@ fn with(count: usize, args: &Args) {
     }
 }
 
-/// The ratios of a value of implementation `n` to the same value of the baseline, one ratio per round, as a spread.
+/// The spread of the ratios of a value of implementation `n` to the same value of the baseline. There is one ratio per
+/// round.
 fn over_floor(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> Spread {
     let rounds = seen[n].alone.len();
     Spread::of((0..rounds).map(|round| value(&seen[n], round) / value(&seen[0], round)))
@@ -368,8 +370,8 @@ fn print_quantiles(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client, all rounds together\n{table}");
 }
 
-/// Prints the tail latency of one client under load: one cycle after the other while 64 tasks of the same client are
-/// busy.
+/// Prints the tail latency of one task that makes one cycle after the other, while 64 other tasks of the same client
+/// are busy.
 fn print_among(names: &[Name], seen: &[Rounds]) {
     let mut table = Table::new(["", "cycle p50 us", "x", "p99 us", "x", "p99.9 us", "x"]);
     let at = |n: usize, share: f64| pooled(&seen[n].among, |r| &r.cycle, share) / 1e3;
@@ -384,8 +386,8 @@ fn print_among(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client while {AMONG} tasks run, all rounds together\n{table}");
 }
 
-/// The number of lock keys of this implementation that remain on all masters together. Waits up to one second until no
-/// key remains.
+/// The number of this implementation's lock keys that remain on all masters together. If keys remain, waits up to one
+/// second for them to disappear.
 fn keys_left(masters: &Masters, name: Name) -> usize {
     let pattern = format!("{}:*", name.prefix());
     let count = || -> usize {
@@ -416,7 +418,7 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
             continue;
         };
         let label = name.label();
-        let what = format!("{label}, cycle of one client, ratio to the baseline (p50)");
+        let what = format!("{label}, p50 time of a cycle of one client, ratio to the baseline");
         goal(&what, over_floor(seen, n, cycle).median, Bound::Most(alone));
         for (tasks, least) in bursts {
             if args.tasks.contains(&tasks) {
@@ -426,14 +428,15 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
             }
         }
         let tail = |n: usize| pooled(&seen[n].among, |r| &r.cycle, 0.99);
-        let what =
-            format!("{label}, p99 of one client while {AMONG} tasks run, ratio to the baseline");
+        let what = format!(
+            "{label}, p99 time of a cycle of one client while {AMONG} other tasks run, ratio to the baseline"
+        );
         goal(&what, tail(n) / tail(0), Bound::Most(1.0));
         for tasks in [64, 512] {
             if args.tasks.contains(&tasks) {
                 let servers = move |r: &Rounds, at: usize| r.bursts[&tasks][at].servers_us;
                 let what = format!(
-                    "{label}, server CPU of a cycle of {tasks} tasks, ratio to the baseline"
+                    "{label}, server CPU per cycle with {tasks} tasks, ratio to the baseline"
                 );
                 goal(
                     &what,
@@ -444,7 +447,7 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
         }
         if args.tasks.contains(&512) {
             let client = |r: &Rounds, at: usize| r.bursts[&512][at].client_us;
-            let what = format!("{label}, client CPU of a cycle of 512 tasks in us");
+            let what = format!("{label}, client CPU per cycle with 512 tasks, in us");
             goal(&what, plain(seen, n, client), Bound::Most(8.0));
         }
     }

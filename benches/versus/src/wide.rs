@@ -1,5 +1,5 @@
-//! Measures masters that are far apart. An acquisition should end as soon as the answer arrives that completes a
-//! majority.
+//! Measures masters that are far apart. An acquisition should return as soon as the answer that completes a majority
+//! has arrived.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,7 +128,9 @@ fn print(args: &Args, names: [Name; Name::ALL.len()], seen: &[Vec<Samples>]) {
     print!("\nWide area\n{table}");
     println!();
     for (label, value) in goals {
-        let what = format!("{label}, acquire time over the round trip that completes a majority");
+        let what = format!(
+            "{label}, time to acquire, ratio to the round trip to the master that completes a majority"
+        );
         goal(&what, value, Bound::Most(1.1));
     }
 }

@@ -1,11 +1,11 @@
-//! The hand-written baseline: a client with the protocol of the redis-rs baseline, but with hand-written RESP over
-//! plain TCP.
+//! The hand-written baseline: a client that sends the same commands as the redis-rs baseline, but with hand-written
+//! RESP over plain TCP.
 //!
-//! One task per connection empties a queue and sends all queued requests in one write. So the figures show the cost
-//! that remains when the client library costs next to nothing. Only the replies to acquire and release are supported.
+//! One task per connection sends all queued requests in one write. So the figures show the cost that remains when the
+//! client library costs next to nothing. The client can read only the replies to acquire and release.
 //!
-//! With the scripts of `quorate` in place of the two commands, the figures show the least that the default settings can
-//! cost on these servers. Any cost above that is the cost of the library.
+//! The client can also send the scripts of `quorate` instead of the two commands. Then the figures show the least that
+//! the default settings can cost on these servers. Any cost of `quorate` above that is the cost of the library.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -26,20 +26,20 @@ use crate::floor::{RELEASE, fresh_token};
 pub(crate) struct Wire {
     lines: Vec<Arc<Line>>,
     quorum: usize,
-    /// The script that acquires the lock; `None` for `SET NX PX`.
+    /// The SHA-1 name of the script that acquires the lock. `None` if the client acquires with `SET NX PX`.
     acquire: Option<String>,
     release: String,
 }
 
-/// The source text of the scripts with which `quorate` acquires and releases a lock with its default settings.
+/// The source texts of the two scripts with which `quorate` acquires and releases a lock in its default settings.
 pub(crate) struct Asked {
     acquire: String,
     release: String,
 }
 
 impl Asked {
-    /// Observes the first of these masters with MONITOR while a client connects, and records the scripts that the
-    /// client loads.
+    /// Lets a client connect, and reads the scripts that it loads. For this, observes the first of these masters with
+    /// MONITOR.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
         let connection =
             || Connection::tcp(addresses[0], PATIENCE).expect("the connection must be made");
@@ -74,8 +74,10 @@ impl Asked {
             }
         }
         Self {
-            acquire: acquire.expect("one script must take a lock in the order of the queue"),
-            release: release.expect("one script must release a lock"),
+            acquire: acquire.expect(
+                "the client must load a script that acquires a lock in the order of the queue",
+            ),
+            release: release.expect("the client must load a script that releases a lock"),
         }
     }
 }
@@ -115,8 +117,8 @@ struct Queue {
     rounds: Vec<Arc<Round>>,
 }
 
-/// One request to all masters. The lower 16 bits of `votes` count all answers, and the upper bits count only the
-/// positive answers.
+/// One request to all masters. `votes` has two counts: its lower 16 bits count all answers, and its upper bits count
+/// only the positive answers.
 struct Round {
     votes: AtomicUsize,
     quorum: usize,

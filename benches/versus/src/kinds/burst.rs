@@ -1,4 +1,5 @@
-//! Measures many concurrent tasks: readers and writers, holders of permits, and tasks that take units of one quota.
+//! Measures many concurrent tasks of three kinds: readers and writers, holders of permits, and tasks that take units of
+//! one quota.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The operation that a task repeats. Its argument is the number of the task. It returns how long the task held a lock,
-/// or zero if the operation holds no lock.
+/// The operation that a task repeats. Its argument is the number of the task. Its result is the time for which the task
+/// held a lock, or zero if the operation holds no lock.
 type Once = Arc<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Duration> + Send>> + Send + Sync>;
 
 /// The measurements of many concurrent tasks.
@@ -32,7 +33,7 @@ impl Seen {
     }
 }
 
-/// Runs the operation in this number of tasks for `time`.
+/// Lets this number of tasks repeat the operation for `time`.
 async fn burst(tasks: usize, time: Duration, once: &Once) -> Seen {
     let started = Instant::now();
     let mut running = tokio::task::JoinSet::new();
@@ -64,7 +65,7 @@ async fn burst(tasks: usize, time: Duration, once: &Once) -> Seen {
     }
 }
 
-/// An operation that acquires the lock that `ask` names, holds it for a fixed time, and releases it.
+/// An operation that acquires the lock that `ask` returns for the task, holds it for the time `hold`, and releases it.
 fn holding(
     redlock: &Redlock,
     hold: Duration,
@@ -109,7 +110,7 @@ fn own(redlock: &Redlock, task: usize) -> LockRequest {
 
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// The operations that are measured in turn.
+/// The operations that are measured, one after the other.
 struct Bursts {
     readers: Once,
     writers: Once,
@@ -155,7 +156,7 @@ impl Bursts {
         seen.read_ms.push(readers.hold.as_secs_f64() * 1e3);
         seen.write_ms.push(writers.hold.as_secs_f64() * 1e3);
 
-        // Take short turns, so that both operations are measured under similar other load.
+        // Measure both operations alternately in short turns, so that other load on the machine affects both equally.
         let turns = 4;
         let (mut permits, mut locks) = (Vec::new(), Vec::new());
         for _ in 0..turns {
@@ -175,8 +176,8 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // With many tasks, each task that takes a unit of the quota waits for the quota's lock, and then works while it
-        // holds the lock. `beyond` is the time of that work, in seconds.
+        // Compute the rate that the quota's lock allows. Each task waits for this lock, and then works while it holds
+        // the lock. `beyond` is the time of that work, in seconds.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);
@@ -184,7 +185,7 @@ impl Bursts {
     }
 }
 
-/// The figures of the concurrent tasks, with one value per round.
+/// The figures of the concurrent tasks. Each list has one value per round.
 #[derive(Default)]
 struct Rounds {
     readers: Vec<f64>,
@@ -208,7 +209,7 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     }
     let median = |rounds: &[f64]| Spread::of(rounds.iter().copied()).median;
     let readers = format!(
-        "64 readers' rate over 64 writers' rate, hold 1 ms (measured {:.1} and {:.1})",
+        "rate of 64 readers over rate of 64 writers, hold 1 ms (measured {:.1} and {:.1})",
         median(&seen.read_ms),
         median(&seen.write_ms)
     );

@@ -1,5 +1,5 @@
-//! Measures one client that makes one cycle (an acquire and its release) after the other: each kind of lock in turn
-//! with the plain lock.
+//! Measures one client that makes one cycle (an acquire and its release) after the other. Turns of each kind of lock
+//! alternate with turns of the plain lock.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,21 +15,22 @@ use crate::goal::Bound;
 /// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// The number of further holds per turn, by an owner that already holds the lock in this client. Such a hold sends no
-/// command, and takes far less than a microsecond.
+/// The number of additional holds in one turn, by an owner that already holds the lock in this client. An additional
+/// hold sends no command and takes far less than a microsecond, so a single one could not be measured.
 const LOCAL: usize = 2_000;
 
-/// The operations that are measured in turn.
+/// The operations that are measured, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// A cycle of the plain lock.
     Plain,
     /// A cycle of one lock over this number of resources.
     Together(usize),
-    /// A cycle of this number of locks: they are acquired one after the other, held together, and then released.
+    /// A cycle of this number of separate locks: they are acquired one after the other, held together, and then
+    /// released.
     InTurn(usize),
     Reader,
-    /// A cycle of a further hold for an owner that already holds the lock through another client.
+    /// A cycle of an additional hold, by an owner that already holds the lock through another client.
     Further,
     Take,
 }
@@ -55,12 +56,12 @@ struct Turns {
     sent: f64,
 }
 
-/// A client, and the locks that are held during the whole measurement.
+/// A client, and the lock that an owner holds through another client during the whole measurement.
 struct Bench {
     redlock: Redlock,
     quota: Quota,
-    /// The handle of the owner in the client `redlock`. The owner's other handle, `local`, belongs to the client that
-    /// holds the lock all the time.
+    /// The handle by which the client `redlock` acquires locks as the owner. `local` is a handle of the same owner in
+    /// the other client, which holds the lock during the whole measurement.
     owner: Owner,
     local: Owner,
     held: OwnedGuard,
@@ -92,9 +93,9 @@ impl Bench {
         }
     }
 
-    /// Runs one turn of an operation. With `counted`, it waits before each release until all masters have answered.
-    /// Otherwise a request that is still queued for the slowest master would never be sent, and the count of commands
-    /// would be too low.
+    /// Runs one turn of an operation. If `counted` is true, it waits before each release until all masters have
+    /// answered the acquire. Otherwise a request that is queued for the slowest master might never be sent, and too few
+    /// commands would be counted.
     async fn turn(&self, work: Work, counted: bool) -> Samples {
         let settled = async || {
             if counted {
@@ -159,7 +160,7 @@ impl Bench {
         Some(guards)
     }
 
-    /// Measures one further hold by an owner that already holds the lock in this client, in microseconds.
+    /// Measures one additional hold by an owner that already holds the lock in this client, in microseconds.
     async fn local_hold(&self) -> f64 {
         let started = Instant::now();
         for _ in 0..LOCAL {
@@ -180,12 +181,12 @@ async fn release_all(guards: Vec<LockGuard>) {
 pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) -> Vec<Figure> {
     let bench = Bench::new(at).await;
     let mut seen: [Turns; ALL.len()] = Default::default();
-    // The first turn of each operation is a warm-up, in which scripts are loaded. Only the commands of later turns are
-    // counted.
+    // The first turn of each operation is a warm-up, in which the masters load the scripts. Only the commands of later
+    // turns are counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work, false).await;
-        // Take the minimum of several turns. In some turns, the renewals of the locks that are held all the time are
-        // counted as well.
+        // Take the minimum of several turns, because some turns also count renewals of the lock that is held during the
+        // whole measurement.
         let mut least = u64::MAX;
         for _ in 0..4 {
             bench.redlock.flush().await;
@@ -237,13 +238,15 @@ fn figures(seen: &[Turns], local: Vec<f64>, local_sent: u64) -> Vec<Figure> {
     )];
     for (count, most) in [(2, 0.6), (4, 0.35)] {
         let (together, in_turn) = (Work::Together(count), Work::InTurn(count));
-        let what = format!("time of one lock on {count} resources, over {count} locks in turn");
+        let what = format!(
+            "time of one lock on {count} resources, over {count} locks one after the other"
+        );
         figures.push(Figure::new(
             what,
             Bound::Most(most),
             over(together, in_turn),
         ));
-        let what = format!("messages of one lock on {count} resources, over a plain lock's");
+        let what = format!("messages of one lock on {count} resources, over those of a plain lock");
         figures.push(Figure::new(what, Bound::Most(1.0), sent(together)));
     }
     let reader = over(Work::Reader, Work::Plain);

@@ -1,16 +1,16 @@
-//! One figure of the table: its values per round, and its goal.
+//! One figure of the table of goals: its values, one per round, and its goal.
 
 use quorate_testbed::measure::{Spread, number};
 use quorate_testbed::table::Table;
 
 use crate::goal::Bound;
 
-/// One row of the table: a figure with its values, and its goal, or `None` for a figure that is only stated.
+/// One row of the table: a figure with its values, and its goal. The goal is `None` for a figure that is only reported.
 pub(super) struct Figure {
     what: String,
     goal: Option<Bound>,
     rounds: Spread,
-    /// The unit that is appended to every number: `us` or `%`; empty for a ratio.
+    /// The unit that is appended to every number, for example `us` or `%`. Empty for a ratio.
     unit: &'static str,
 }
 

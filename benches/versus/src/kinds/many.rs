@@ -1,4 +1,5 @@
-//! Measures many held locks, with and without holder's notes: memory, and processor time of the masters.
+//! Measures many held locks, with and without holder's notes (the texts by which `status` shows the holders): the
+//! memory, and the processor time of the masters.
 
 use quorate_testbed::Masters;
 
@@ -6,7 +7,7 @@ use super::figure::Figure;
 use crate::contender::Name;
 use crate::held::{Hold, Row};
 
-/// The number of turns of each variant. Each turn is measured for the time of three renewals.
+/// The number of turns with notes, and of turns without. Each turn lasts as long as three intervals between renewals.
 const ROUNDS: usize = 2;
 const SECONDS: u64 = 10;
 

@@ -1,7 +1,7 @@
 //! Measures the cost of each kind of lock compared with the plain lock, and prints one table with the goals.
 //!
-//! The compared operations take turns within a round, and a figure is the median of the rounds' ratios. Ratios are less
-//! affected by other load on the machine than absolute times.
+//! Within a round, the compared operations are measured one after the other. A figure is the median of the ratios of
+//! all rounds. Ratios are less affected by other load on the machine than absolute times.
 
 mod burst;
 mod cycles;
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     held: usize,
 }
 
-/// A part of the table, which can be measured alone.
+/// A part of the table. Each part can be measured without the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// Cycles of one client, one after the other

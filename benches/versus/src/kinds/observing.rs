@@ -1,4 +1,4 @@
-//! Measures the time from a new leader's grant to the notification of a follower.
+//! Measures the time from the grant of a new leader until a follower is notified of it.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,9 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The number of new leaders in one round, first for followers with wake-ups and then for followers without. A follower
-/// without wake-ups notices each leader only at its next poll, so fewer leaders are measured.
+/// The number of leaders that are elected in one round: the first for a follower with wake-ups, the second for a
+/// follower without. Without wake-ups, a follower notices each leader only at its next poll, so fewer leaders are
+/// measured.
 const LEADERS: [usize; 2] = [200, 8];
 
 const TTL: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ fn client(at: &Addresses, wakes: bool) -> Redlock {
     settings.build().expect("the settings must be valid")
 }
 
-/// Two candidates that lead in turn.
+/// Two candidates that lead alternately.
 struct Candidates {
     elections: [Election; 2],
     leads: Option<Leadership>,
@@ -54,7 +55,7 @@ impl Candidates {
             (leads, Instant::now())
         });
         if let Some(leads) = self.leads.take() {
-            // After this pause the other candidate is waiting in the queue.
+            // Give the other candidate time to join the queue.
             tokio::time::sleep(Duration::from_millis(3)).await;
             leads.resign().await;
         }
@@ -65,8 +66,8 @@ impl Candidates {
     }
 }
 
-/// Starts a follower. The returned receiver gets each term that the follower is notified of, with the time of the
-/// notification.
+/// Starts a follower. For each notification of a leader, the returned receiver gets the leader's term and the time of
+/// the notification.
 fn observe(at: &Addresses, wakes: bool, name: &str) -> UnboundedReceiver<(u64, Instant)> {
     let (sender, heard) = tokio::sync::mpsc::unbounded_channel();
     let observed = client(at, wakes).election(name).observe();
@@ -96,8 +97,8 @@ impl Watched {
         }
     }
 
-    /// Makes this many new leaders. Returns the 99th percentile of the time until the follower is notified of a new
-    /// leader, in milliseconds.
+    /// Elects this number of leaders, one after the other. Returns the 99th percentile of the times from the grant of a
+    /// leader until the follower is notified of it, in milliseconds.
     async fn p99(&mut self, leaders: usize) -> f64 {
         let mut delays = Vec::with_capacity(leaders);
         for _ in 0..leaders {
