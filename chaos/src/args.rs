@@ -14,8 +14,8 @@ use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
 
-/// How long a client waits for a lock in a run with a known-bad lock implementation. The time is short, because such a
-/// client may never get the lock.
+/// The maximum length of the fault-free period at the end of a run whose clients use a known-bad lock implementation.
+/// It is short, because such clients may never make the progress that would end the period earlier.
 const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
 
 /// Start real masters and client processes, inject real faults, and check whether the lock kept its promises.
@@ -228,7 +228,7 @@ fn mix(names: &str) -> Result<Mix, String> {
 }
 
 impl MatrixArgs {
-    /// The kinds of the masters in each run of the matrix: one list per run.
+    /// The sets of masters of the matrix, one list of kinds per set. Each set is used in runs of its own.
     pub(crate) fn fleets(&self) -> Vec<Vec<NodeKind>> {
         match &self.mixes[..] {
             [] => {
@@ -301,7 +301,7 @@ impl Command {
 }
 
 impl RunArgs {
-    /// The changes of masters that the command line requests, or `None` if masters are not changed.
+    /// The changes of masters that the command line requests. `None` if the masters stay the same during the run.
     fn changes(&self) -> Option<Changes> {
         let masters = self.masters;
         let changes = match (self.replace_masters, self.grow) {
@@ -318,7 +318,8 @@ impl RunArgs {
         })
     }
 
-    /// The requested workloads, each of them once.
+    /// The requested workloads without repetitions. Without a request, the workloads of plain locks, and also `prizes`
+    /// if a careful operator replaces masters.
     fn workloads(&self, changes: Option<&Changes>) -> Vec<Workload> {
         let mut workloads: Vec<Workload> = Vec::new();
         for one in self.workload.iter().flat_map(|named| &named.0) {

@@ -1,5 +1,5 @@
 //! The bank: accounts that are protected by the fencing tokens of a lock over several resources. The bank knows nothing
-//! about locks. For each account it remembers the largest token that it has seen, from reads as well as writes. It
+//! about locks. For each account it remembers the largest token of all requests so far, both reads and writes. It
 //! rejects a request with a smaller token.
 
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ impl Default for Account {
 pub type Stale = (String, u64);
 
 impl Bank {
-    /// Returns the balances of these accounts, and records the token. Does neither if one of the accounts has seen a
-    /// larger token.
+    /// Returns the balances of these accounts, and records the token for each of them. If one of the accounts has seen
+    /// a larger token, returns an error and records nothing.
     ///
     /// # Errors
     ///
@@ -46,8 +46,8 @@ impl Bank {
         Ok(names.iter().map(balance).collect())
     }
 
-    /// Sets the balances of these accounts, and records the token. Changes nothing if one of the accounts has seen a
-    /// larger token.
+    /// Sets the balances of these accounts, and records the token for each of them. If one of the accounts has seen a
+    /// larger token, changes nothing.
     ///
     /// # Errors
     ///

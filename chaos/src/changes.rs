@@ -1,20 +1,22 @@
-//! The changes of masters in a chaos run: which masters are replaced, how often, and by which kind of operator.
+//! The changes of masters in a chaos run: the masters before and after each change, and the kind of operator that makes
+//! the changes.
 
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The sets of masters that clients use during a chaos run, one set after the other.
+/// The changes of masters during a chaos run, as the sets of masters that clients use one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
-    /// The sets of masters, one per generation. Each master is given by its index.
+    /// The sets of masters, in the order in which clients use them: one set per generation. Each master is given by its
+    /// index.
     pub sets: Vec<Vec<usize>>,
     /// The operator that changes the masters.
     pub operator: Operator,
 }
 
-/// The kind of operator that changes masters. A careful operator follows the operators' page; a known-bad operator
-/// breaks one of its rules, and the checkers must notice.
+/// The kind of operator that changes masters. A careful operator follows the operators' page (docs/operations.md). A
+/// known-bad operator breaks one of its rules, and a checker must report the damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
@@ -52,14 +54,13 @@ impl FromStr for Operator {
 }
 
 impl Changes {
-    /// The plan in which `replaced` of the `masters` are replaced, one after the other, each in a change of its own.
+    /// Changes that replace `replaced` of `masters` masters one after the other. Each change replaces one master.
     pub fn one_by_one(masters: usize, replaced: usize) -> Self {
         let set = |first: usize| (first..first + masters).collect();
         Self::through((0..=replaced).map(set).collect())
     }
 
-    /// The plan in which all masters are replaced in one change, so that the old and the new set have no master in
-    /// common.
+    /// One change that replaces all `masters` masters, so that no master belongs to both the old and the new set.
     pub fn at_once(masters: usize) -> Self {
         Self::through(vec![
             (0..masters).collect(),
@@ -67,7 +68,7 @@ impl Changes {
         ])
     }
 
-    /// The plan in which the number of masters grows or shrinks from `masters` to `to` in one change.
+    /// One change in which the number of masters grows or shrinks from `masters` to `to`.
     pub fn resized(masters: usize, to: usize) -> Self {
         Self::through(vec![(0..masters).collect(), (0..to).collect()])
     }
@@ -84,7 +85,7 @@ impl Changes {
         self.sets.len().saturating_sub(1)
     }
 
-    /// The number of different servers in all sets together.
+    /// The number of different servers that are a master before or after some change.
     pub fn servers(&self) -> usize {
         let all = self.sets.iter().flatten().max();
         all.map_or(0, |last| last + 1)
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_change_starts_from_the_masters_of_the_previous_one_and_lists_the_removed_masters() {
+    fn sets_of_masters_and_removed_masters_follow_from_the_requested_changes() {
         let one_by_one = Changes::one_by_one(3, 2);
         assert_eq!(one_by_one.sets, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]);
         assert_eq!((one_by_one.count(), one_by_one.servers()), (2, 5));

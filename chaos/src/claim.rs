@@ -1,4 +1,4 @@
-//! The mode in which an attempt locks its resources: exclusive, or shared with certain other holds.
+//! The mode in which an attempt locks its resources: exclusively, or shared with certain other holds.
 
 use serde::{Deserialize, Serialize};
 

@@ -12,8 +12,8 @@ use crate::scenario::{Scenario, Workload};
 
 type Checker = fn(&Case<'_>) -> Finding;
 
-/// The checkers for all kinds of locks other than plain locks. Each checker runs only if the scenario has one of the
-/// workloads that are listed with the checker.
+/// The checkers for all kinds of locks except plain locks. Each checker has a list of workloads, and runs only if the
+/// scenario has one of them.
 const OF_KINDS: [(Checker, &[Workload]); 6] = [
     (ledger::check, &[Workload::Transfer]),
     (views::check, &[Workload::Readers, Workload::Owners]),

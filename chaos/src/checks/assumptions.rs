@@ -4,7 +4,8 @@
 use super::{Case, Finding, Violation};
 use crate::event::Event;
 
-/// The minimum number of acquisitions per client. A chaos run with fewer acquisitions has tested nothing.
+/// The minimum number of acquisitions per client. If the clients make fewer on average, the run has tested too little,
+/// and its verdict is "unknown".
 const FEW: usize = 3;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -37,10 +38,10 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     };
     let faults = case.faults.iter().filter_map(|fault| {
         let what = if let Some(why) = &fault.failed {
-            format!("{} failed: {why}", fault.kind)
+            format!("the fault {} failed: {why}", fault.kind)
         } else if fault.landed.is_none() || fault.healed.is_none() {
             format!(
-                "{} failed: its effect or its end was not observed",
+                "the fault {} failed: its effect or its end was not observed",
                 fault.kind
             )
         } else {
@@ -57,18 +58,19 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     faults.chain(clients).collect()
 }
 
-/// The reasons why the run is not meaningful, e.g. too few acquisitions.
+/// The reasons why a good verdict of the run would mean little, e.g. that there were too few acquisitions.
 fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let mut missing = Vec::new();
-    // A short run with many kinds of faults may not inject all of them. A run with a single kind must inject it.
+    // A short run with many kinds of faults may end before each kind was injected. A run with a single kind must inject
+    // it.
     if let [kind] = case.scenario.faults[..] {
         let unavailable = case.history.lines.iter().any(|line| {
             matches!(&line.what, Event::Unavailable { kind: name, .. } if name == kind.name())
         });
         if unavailable {
-            missing.push(format!("{kind} is unavailable"));
+            missing.push(format!("the fault {kind} is unavailable"));
         } else if !case.faults.iter().any(|one| one.kind == kind.name()) {
-            missing.push(format!("{kind} was never injected"));
+            missing.push(format!("the fault {kind} was never injected"));
         }
     }
     if case.history.calm().is_none() || case.history.finish().is_none() {
@@ -84,7 +86,7 @@ fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
         missing.push("the end of at least one client was not recorded".into());
     }
     if obtained < FEW * case.scenario.clients {
-        missing.push(format!("only {obtained} acquisitions"));
+        missing.push(format!("there were only {obtained} acquisitions"));
     }
     missing
 }

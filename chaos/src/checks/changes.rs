@@ -1,10 +1,10 @@
-//! Checks a run with changes of masters:
+//! Checks a run in which masters were changed. The following must be true:
 //!
-//! - The operator took every step.
-//! - A fault hit a master between the closing of the old masters and the opening of the new ones.
-//! - No client was refused while it used the valid set of masters.
-//! - No lock stayed free for too long while a client waited for it. The allowed time covers the expiry of the lease of
-//!   a dead holder and of the ticket of a dead waiter.
+//! - The operator completed every step.
+//! - While the old masters were closed and the new ones were not open yet, a fault hit a master.
+//! - No client was refused while its set of masters was valid.
+//! - No lock stayed free for too long while a client waited for it. Before the waiter gets the lock, the lease of a
+//!   dead holder and the ticket of a dead waiter may have to expire, so this time is allowed.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::event::Event;
 use crate::pace::{self, Step};
 use crate::walk::STEPS;
 
-/// The additional delay allowed before a waiter gets a free lock. It covers masters that do not answer, retry pauses,
-/// and a busy machine.
+/// The additional time for which a lock may be free before a waiter gets it. It covers masters that do not answer,
+/// pauses between retries, and a busy machine.
 const SLACK: Duration = Duration::from_millis(1_500);
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -40,8 +40,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let done = steps.iter().filter(|step| step.done).count();
     let tries: usize = steps.iter().map(|step| step.tries).sum();
     let looked_at = format!(
-        "{} replacements of masters, {done} steps done in {tries} tries; {refused} attempts refused because the \
-         client used outdated masters; a lock with waiters was free for at most {}",
+        "{} replacements of masters, {done} steps completed in {tries} tries; {refused} attempts were refused because \
+         the client used outdated masters; a lock with waiters was free for at most {}",
         changes.count(),
         seconds(longest),
     );
@@ -65,7 +65,7 @@ fn violation(from: u64, to: u64, who: &str, what: String) -> Violation {
     }
 }
 
-/// Finds steps of the operator that were not taken or did not complete.
+/// Finds steps that the operator did not take or did not complete.
 fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation> {
     let mut missing = Vec::new();
     for change in 0..changes.count() {
@@ -87,7 +87,7 @@ fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation>
     missing
 }
 
-/// The changes of masters in which no fault hit a master between the steps `close` and `open`.
+/// For each change in which no fault hit a master between the steps `close` and `open`: a text that says so.
 fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
     let mut unhurt = Vec::new();
     let hit = |from: u64, to: u64| {
@@ -145,7 +145,7 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
         let step = life.map_or(0, |life| life.step);
         if outdated(step).is_none_or(|from| line.t < from) {
             let what = format!(
-                "{}#{op} was refused with the masters of step {step}, although they were not outdated yet",
+                "{}#{op} was refused although its set of masters (step {step}) was not outdated yet",
                 line.who
             );
             violations.push(violation(line.t, line.t, &line.who, what));
@@ -158,8 +158,8 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
 /// time in nanoseconds.
 fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
     let ttl = case.scenario.ttl;
-    // Before the waiter gets the lock, the lease of a dead holder may have to expire, and after that the ticket of a
-    // dead waiter.
+    // Before the waiter gets the lock, the lease of a dead holder may have to expire (one TTL), and then the ticket of
+    // a dead waiter (half a TTL).
     let allowed = (ttl + ttl / 2 + SLACK).as_nanos() as u64;
     let calm = case.history.calm().unwrap_or(case.end);
     let mut longest = 0;

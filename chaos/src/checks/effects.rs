@@ -30,8 +30,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let Some((t, who)) = firsts.insert((key, from), (line.t, &line.who)) else {
             continue;
         };
-        // A holder can be paused between its last check of the lock and its write. Without a fencing token, no lock can
-        // prevent such a late write.
+        // A holder can be paused after its last check of the lock and before its write. Without a fencing token, no
+        // lock can prevent such a late write, so it is excused.
         let late = holds
             .get(&(line.who.as_str(), *op))
             .and_then(|hold| hold.belief(case.end))

@@ -41,8 +41,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // The faults of this run certainly break exclusion, but the checker found no two holds that overlap. So the
-        // checker possibly does not work, and the verdict is unknown.
+        // The faults of this run certainly break exclusion, but the checker found no overlapping holds. So the checker
+        // possibly does not work, and the verdict is unknown.
         return finding.at_least(Verdict::Unknown);
     }
     finding

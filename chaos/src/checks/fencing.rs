@@ -60,13 +60,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold whose token other holds of the same owner may share; then the end of the client's belief in the hold, and the
-/// start of the acquisition that drew the token. Both times are in nanoseconds since the run began.
+/// A hold whose token other holds of the same owner may share. The first number is the time until which the client
+/// believes that it holds the lock. The second is the start of the acquisition that drew the token. Both are in
+/// nanoseconds since the run began.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// Returns the start of the acquisition that drew the token of this hold. A hold that joins the live lock of its
-    /// owner, locally or on the masters, shares the token of that lock.
+    /// Returns the start of the acquisition that drew the token of this hold. If the hold joined a lock that its owner
+    /// already held, this is an earlier acquisition of the owner, because both holds share the token.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;

@@ -1,5 +1,6 @@
-//! Checks the leaders that followers see: terms never fall, each term has one leader, and each leader is shown with its
-//! own term. The exclusion checker finds two leaders at the same time.
+//! Checks the leaders that followers are notified of: the terms that a follower sees never fall, each term has one
+//! leader, and the term that a follower sees for a leader is that leader's term. Two leaders at the same time are found
+//! by the exclusion checker.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +59,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "{told} notifications of a leader, {nobody} of no leader; {} leaders, {} of them noticed by an observer",
+        "followers got {told} notifications of a leader and {nobody} that there is none; {} leaders, followers noticed {} of them",
         terms.len(),
         leaders.len()
     );

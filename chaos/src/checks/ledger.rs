@@ -52,12 +52,12 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             bad(format!(
                 "the sum of all accounts is {now} after the booking of {by}, but must be {expected}"
             ));
-            // Continue with the changed sum, so that each change is reported once.
+            // Expect the changed sum from here on, so that each change of the sum is reported only once.
             expected = now;
         }
     }
     let looked_at = format!(
-        "{transfers} transfers, the sum of all accounts was {whole} before them and must now be {expected}"
+        "{transfers} transfers, the sum of all accounts was {whole} before them and {expected} after them"
     );
     let finding = Finding::of("ledger", looked_at, violations);
     if transfers == 0 {

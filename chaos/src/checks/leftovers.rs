@@ -1,7 +1,11 @@
-//! Checks which keys remain on the masters. Right after all clients have released their locks, only keys of clients
-//! that were killed are allowed. One TTL later, only their notes are allowed. When those notes have expired, no key is
-//! allowed. Every key must have an expiry. On a master without a clock (ZooKeeper) the first of these checks is
-//! skipped.
+//! Checks which keys remain on the masters after the run. The keys are read three times:
+//!
+//! - Right after all clients have released their locks, only keys of killed clients may remain. This reading is skipped
+//!   on a master without a clock (ZooKeeper).
+//! - One TTL later, only holder's notes of killed clients may remain.
+//! - When those notes have expired, no key may remain.
+//!
+//! Every key must have an expiry.
 
 use std::time::Duration;
 
@@ -9,7 +13,8 @@ use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
 use crate::history::Attempt;
 
-/// The longest life of a holder's note, as a multiple of the TTL of its lock.
+/// The longest life of a holder's note (the text by which `status` shows the holder), as a multiple of the TTL of its
+/// lock.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
 /// Whether the key stores a holder's note.
@@ -65,14 +70,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             let left = left.iter().filter(|key| notes_too || !is_note(key));
             let left: Vec<String> = left.cloned().collect();
             if !left.is_empty() {
-                let whose = if notes_too { "life of notes" } else { "ttl" };
+                let whose = if notes_too { "life of notes" } else { "TTL" };
                 let what = format!("keys that still exist after the {whose}: {}", few(&left));
                 bad(line.t, &line.who, what);
             }
         }
     }
     let looked_at = format!(
-        "masters whose keys were listed: {at_once} at once, {after} after the TTL, {last} after the life of notes"
+        "masters whose keys were listed: {at_once} right after the run, {after} one TTL later, {last} after the life of notes"
     );
     let finding = Finding::of("leftovers", looked_at, violations);
     let nodes = case.scenario.nodes();
@@ -86,8 +91,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 }
 
 impl Case<'_> {
-    /// Whether this leftover key is excused. One excuse is a client that had locked its resource and ended without a
-    /// release shortly before the end of the run. The other is a fault that was healed only shortly before the end.
+    /// Whether this leftover key is excused, for one of two reasons. A client that had locked the key's resource was
+    /// killed shortly before the end of the run, so it could not release the lock. Or a fault was healed only shortly
+    /// before the end.
     fn abandoned(&self, key: &str) -> bool {
         let finish = self.history.finish().unwrap_or(self.end);
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
@@ -107,7 +113,7 @@ impl Case<'_> {
                     .iter()
                     .any(|attempt| attempt.who == line.who && is_of(key, attempt))
         }) || self.faults.iter().any(|fault| {
-            // The fault may have set the master's clock back, or kept the master from answering a release.
+            // The fault may have set the master's clock back, or may have delayed a release on its way to the master.
             fault.healed.unwrap_or(self.end) > felt
         })
     }

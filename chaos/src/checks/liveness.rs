@@ -1,4 +1,5 @@
-//! Checks liveness: once all faults have healed, every client gets every lock that it asks for, within a bounded time.
+//! Checks liveness: after all faults have been healed, every client must get every lock that it asks for within a
+//! bounded time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -59,7 +60,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let mut looked_at = format!(
-        "every client must get its locks in the {} after the last fault",
+        "every client must get its locks in the {} after the last fault had ended",
         seconds(finish - calm)
     );
     if let Some(first) = first {
@@ -69,9 +70,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             seconds(first - calm)
         );
     }
-    // A known-bad client that does not undo its grants blocks the lock until they expire. The checker of leftover keys
-    // reports such a client. So a run in which no client gets a lock is invalid here only if the clients use the
-    // library.
+    // If no client gets a lock, this checker reports "invalid" only if the clients use the library. A known-bad client
+    // that does not undo its grants also blocks the lock until the grants expire, but the checker of leftover keys
+    // reports such a client.
     let finding = Finding::of("liveness", looked_at, violations);
     if first.is_none() && case.scenario.locker == Locker::Quorate {
         return finding.at_least(Verdict::Invalid);
@@ -79,8 +80,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// The resource that all clients of a workload share. `None` for the workload `many`, because its clients lock
-/// different resources.
+/// The name of the resource that all clients of this workload lock. `None` for the workload `many`, because its clients
+/// lock different resources, and for a workload that this machine does not support.
 fn shared(workload: Workload, case: &Case<'_>) -> Option<&'static str> {
     let unavailable = case.history.lines.iter().any(|line| {
         matches!(

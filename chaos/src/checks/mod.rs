@@ -28,7 +28,8 @@ use serde::{Deserialize, Serialize};
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 
-/// The longest time that a thread is assumed to wait for a CPU, in nanoseconds.
+/// The longest time for which a thread is assumed to wait for a CPU, in nanoseconds. The search for waits that overlap
+/// an interval stops this long after the end of the interval.
 const LONGEST_WAIT: u64 = 5_000_000_000;
 
 /// A checker's verdict, from good to bad.
@@ -53,7 +54,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// An event that breaks a promise of the lock. Some scenarios excuse such an event.
+/// An event that breaks a promise of the lock. Some scenarios allow such an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
     /// The checker that found the violation.
@@ -107,8 +108,8 @@ impl Finding {
         self
     }
 
-    /// Adds the reasons why the history is not sufficient for this checker. If there is any reason, the verdict becomes
-    /// "unknown" or worse.
+    /// Adds the reasons why the history is not sufficient for this checker. If there is any reason, a verdict of
+    /// "valid" becomes "unknown".
     fn lacking(mut self, reasons: &[String]) -> Self {
         for why in reasons {
             self.looked_at.push_str("; ");
@@ -157,16 +158,16 @@ pub(crate) struct Case<'a> {
     /// For each client: the intervals in which it was not scheduled, because the machine was busy. They are given as
     /// (start, end), in nanoseconds since the run began.
     stalls: HashMap<&'a str, Vec<(u64, u64)>>,
-    /// For each client: the intervals in which its threads waited for a CPU. They are given as (start, end, sum of the
-    /// waiting times), in nanoseconds.
+    /// For each client: the intervals in which its threads waited for a CPU. Each is given as (start, end, sum of the
+    /// waiting times of all threads), in nanoseconds. Start and end are counted from the start of the run.
     starved: HashMap<&'a str, Vec<(u64, u64, u64)>>,
     end: u64,
 }
 
 impl Case<'_> {
-    /// Returns a description of a fault that excuses two holders at once between `from` and `to`. A fault is an excuse
-    /// from its start until every lock that it may have affected has expired. `None` if there is no such fault, or if
-    /// the scenario promises exclusion in spite of its faults.
+    /// Returns a description of a fault that excuses two simultaneous holders between `from` and `to`. A fault is an
+    /// excuse from its start until every lock that it may have affected has expired. `None` if there is no such fault,
+    /// or if the scenario promises exclusion in spite of its faults.
     fn excuse(&self, from: u64, to: u64) -> Option<String> {
         if self.scenario.exclusion() == Exclusion::Holds {
             return None;
@@ -203,7 +204,7 @@ impl Case<'_> {
             pauses.extend(near);
         }
         pauses.sort_unstable();
-        // Sum up the union of these pauses, limited to `from..to`.
+        // Add up the pauses within `from..to`. If pauses overlap, count their common time only once.
         let (mut sum, mut reached) = (0, from);
         for (since, over) in pauses {
             let (since, over) = (since.max(reached), over.min(to));
@@ -224,7 +225,7 @@ impl Case<'_> {
         };
         let near = starved.partition_point(|(_, until, _)| *until < from);
         for (since, until, waited) in &starved[near..] {
-            // Waits for a CPU are recorded at their end, so these entries are not sorted by their start.
+            // A wait for a CPU is recorded when it ends. So these entries are sorted by their end, not by their start.
             if *until > to.saturating_add(LONGEST_WAIT) {
                 break;
             }
@@ -232,8 +233,8 @@ impl Case<'_> {
                 continue;
             }
             let (since, until) = ((*since).max(from), (*until).min(to));
-            // Only the total waiting time of an interval is known, not when in the interval the threads waited. Assume
-            // that they waited within `from..to`.
+            // For each interval only the total waiting time is known, not when the threads waited. Assume that the
+            // whole waiting time was within `from..to`.
             let waited = (*waited).min(until.saturating_sub(since));
             sum += waited.saturating_sub(self.paused(who, since, until));
         }

@@ -1,11 +1,10 @@
-//! Checks that a holder that loses its lock is notified in time: by the deadline of its lease, even while masters do
-//! not answer.
+//! Checks that a holder that loses its lock is notified by the deadline of its lease, even if masters do not answer.
 
 use quorate_promises::LossNotice;
 
 use super::{Case, Finding, Violation, seconds};
 
-/// The allowed delay between the lease deadline and the loss notification in the client's log, in nanoseconds. Delays
+/// How long after the deadline of the lease the client's log may record the loss notification, in nanoseconds. Delays
 /// that the machine is known to have caused are allowed in addition.
 const SLACK: u64 = 250_000_000;
 
@@ -19,7 +18,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         };
         let news = attempt.notified.as_ref().map(|(t, _)| *t);
         told += usize::from(news.is_some());
-        // However the hold ended (release or loss notification), it must not have lasted past the deadline.
+        // Whether a release or a loss notification ended the hold, the hold must not have lasted longer than its lease.
         let ended = match (attempt.release, news) {
             (Some(release), Some(news)) => release.min(news),
             (Some(t), None) | (None, Some(t)) => t,
@@ -52,7 +51,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "{told} losses notified, the latest {} ms too late; processes were without CPU for at most {} ms",
+        "{told} loss notifications, delayed by at most {} ms; clients did not run for at most {} ms of such a delay",
         in_time.worst() / 1_000_000,
         waited / 1_000_000
     );

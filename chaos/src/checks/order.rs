@@ -1,6 +1,6 @@
-//! Checks the fair order (first come, first served): a client that is certainly queued gets the lock before every
+//! Checks the fair order (first come, first served): a client that is certainly in the queue gets the lock before every
 //! client that came later. The checker runs only in scenarios with the fair order. It skips times in which a fault has
-//! an effect, because a waiter that cannot reach a majority has no ticket.
+//! an effect, because a waiter that cannot reach a majority of the masters has no ticket (no place in the queue).
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::history::Attempt;
 use crate::scenario::{Locker, Order, Workload};
 use crate::workload::family;
 
-/// If one client starts to wait this much later than another client, in nanoseconds, the earlier client is certainly
-/// ahead in the queue. Even on a busy machine, its first attempt has reached the masters by then.
+/// The difference between the starts of two clients' waits from which on the earlier client is certainly ahead in the
+/// queue, in nanoseconds. By then, its first attempt has reached the masters even on a busy machine.
 const LATER: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -43,17 +43,17 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let looked = seen.looked;
     let looked_at = format!(
-        "{looked} acquisitions without a fault nearby, made while another client was queued"
+        "{looked} acquisitions at times without faults, made while another client was queued"
     );
     Finding::of("order", looked_at, seen.violations)
 }
 
 /// Whether the checker can judge the order in this workload. It cannot judge four workloads:
 ///
-/// - `many`, because each of its locks has one client only
+/// - `many`, because only one client uses each of its locks
 /// - `run`, because a child process takes time to start
-/// - `owners`, because further holds of an owner may overtake all waiters
-/// - `prizes`, because the lock of a quota is not recorded
+/// - `owners`, because an owner that holds the lock may acquire it again before all waiters
+/// - `prizes`, because the history does not record the lock of a quota
 fn is_in_line(workload: &str) -> bool {
     let all = Workload::ALL.iter();
     let mut in_line = all.filter(|workload| {
@@ -65,8 +65,8 @@ fn is_in_line(workload: &str) -> bool {
     in_line.any(|one| one.name() == workload)
 }
 
-/// Whether both attempts may hold the lock at the same time. The order of two such attempts cannot be judged: the
-/// attempt that came later may be the first to record its lock, although both obtained it.
+/// Whether both attempts may hold the lock at the same time. The order of two such attempts cannot be judged: both
+/// obtain the lock, and the attempt that came later may be the first to record it.
 fn at_once(one: &Attempt, other: &Attempt) -> bool {
     let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
     one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
@@ -80,7 +80,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Checks the attempts on one resource; they must be sorted by their start.
+    /// Checks the attempts on one resource. The attempts must be sorted by their start.
     fn look_at(&mut self, case: &Case<'_>, resource: &str, attempts: &[&Attempt]) {
         let mut won: Vec<(u64, &Attempt)> = attempts
             .iter()
@@ -145,8 +145,8 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
 }
 
 impl Case<'_> {
-    /// Whether no fault had an effect between `from` and `to`. No fault was active, and no master was excluded after a
-    /// restart or after its first start.
+    /// Whether no fault affected the clients between `from` and `to`: no fault was active, and the restart guard
+    /// excluded no master, neither after a restart nor after its first start.
     fn is_quiet(&self, from: u64, to: u64) -> bool {
         let felt = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
         from > felt

@@ -1,4 +1,4 @@
-//! Checks that concurrent holds of one lock owner share one fencing token.
+//! Checks that overlapping holds of one lock owner have the same fencing token.
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::claim::Claim;

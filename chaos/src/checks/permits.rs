@@ -1,4 +1,5 @@
-//! Checks semaphores: never more holders at a time than permits, and each holder in a slot of its own.
+//! Checks semaphores: there are never more holders at a time than permits, and no two holders have the same slot (the
+//! number of a permit).
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::claim::Claim;

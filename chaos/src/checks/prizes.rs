@@ -1,7 +1,10 @@
-//! Checks quotas. A quota never hands out more prizes than it was created with, and never hands out a prize twice. If
-//! two requests for a prize did not overlap, the later one leaves fewer prizes in the quota. After the last prize, no
-//! prize is handed out. No fault excuses a violation. If masters are changed and no fault is injected, no quota may be
-//! lost either.
+//! Checks quotas. No fault excuses a violation of these rules:
+//!
+//! - A quota never hands out more prizes than it was created with.
+//! - A quota never hands out the same prize twice.
+//! - If two requests for a prize did not overlap, the later one leaves fewer prizes in the quota.
+//! - After the last prize, no prize is handed out.
+//! - If masters are changed and no fault is injected, no quota is lost.
 
 use std::collections::BTreeMap;
 
@@ -59,8 +62,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         look_at(quota, pieces, &answers, &mut violations);
     }
     let looked_at = format!(
-        "{taken} prizes from {} quotas, {over} attempts found a quota sold out, {lost} were refused because the \
-         quota is lost",
+        "{taken} prizes from {} quotas, {over} attempts found a quota sold out, {lost} attempts found no quota because \
+         it was lost",
         created.len()
     );
     let finding = Finding::of("prizes", looked_at, violations);
@@ -70,9 +73,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether every quota must survive in this scenario: no faults are injected, and in every change most of the new
-/// masters were masters before. In such a change, clients of both sets of masters find the quotas that clients of the
-/// old set have just created.
+/// Whether every quota must survive the changes of masters in this scenario. This is so if no faults are injected, and
+/// in every change more than half of the new masters were masters before. Then clients of the old and of both sets of
+/// masters find the same quotas.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));
@@ -145,7 +148,7 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
             bad(
                 other,
                 format!(
-                    "{name} left {} units, although {other_name} had already left only {}",
+                    "{name} left {} units, although {other_name} had left only {} before",
                     one.left, other.left
                 ),
             );

@@ -1,4 +1,4 @@
-//! Checks the data that holders find under their locks. Readers must see complete writes, and a holder of one lock
+//! Checks the data that holders find under their locks. Readers must see complete writes. A holder that acts for a lock
 //! owner must never find the mark of another owner in the shared file.
 
 use std::collections::{HashMap, HashSet};
@@ -41,8 +41,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let other = holds.get(writer);
         let over = other.and_then(|other| Some(other.belief(case.end)?.1));
         let before = over.filter(|over| *over <= began);
-        // The writer was killed or lost its lock in the middle of the write. No lock can prevent such half-written
-        // data.
+        // The writer was killed or lost its lock after it had written only one of the two files. No lock can prevent
+        // such incomplete data.
         if key == WHOLE && before.is_some() && !finished.contains(writer) {
             halves += 1;
             continue;

@@ -1,7 +1,7 @@
 //! The command under `quorate run`: a child process that works for a given time, or until it is killed.
 //!
-//! The child prints a line every few milliseconds. The time of its last line counts as the end of its work, because
-//! another client can acquire the lock as soon as the child is dead.
+//! The child prints a line every few milliseconds. The time of its last line counts as the end of its work. The end of
+//! the process itself would be too late, because another client can acquire the lock as soon as the child is dead.
 
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ use crate::workload::Workload;
 /// The interval between two lines that the child process prints.
 const BEAT: Duration = Duration::from_millis(4);
 
-/// Starts one child process after the other, until the client is asked to finish.
+/// Starts one `quorate run` with a child process after the other, until the client is asked to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     let Some(quorate) = ctx.settings.quorate.clone() else {
         return;
@@ -67,8 +67,8 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // Each `quorate run` is a new process, and a master may have restarted just before its first contact. So the
-        // guard must apply from the first contact.
+        // Each `quorate run` is a new process, which has not contacted any master yet. A master may have restarted just
+        // before, so the guard must apply from the first contact.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {
@@ -141,8 +141,8 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
                 from,
                 began,
             };
-            // The child ends now, so record the release now. This process sees the child's end only after `quorate run`
-            // has ended, and may itself be killed before that.
+            // The child ends after this line, so record the release together with the write. This process notices the
+            // end of the child only after `quorate run` has ended, and may itself be killed before that.
             vec![wrote, Event::Release { op, until: None }]
         }
         _ => Vec::new(),
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(events("began 10 77"), Some((10, 1)));
         assert_eq!(events("alive 12"), Some((12, 0)));
         assert_eq!(events("what is this"), None);
-        let (t, last) = heard(3, "wrote 20 5 18").expect("the line must be understood");
+        let (t, last) = heard(3, "wrote 20 5 18").expect("the line must be parsed");
         assert_eq!(t, 20);
         assert_eq!(last.last(), Some(&Event::Release { op: 3, until: None }));
     }

@@ -12,8 +12,8 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// If a step of a client takes more than this number of nanoseconds too long, the client counts as delayed by the
-/// machine, or by the driver, which reads the client's output.
+/// The delay of a step, in nanoseconds, from which on the client counts as delayed by others: by the busy machine, or
+/// by the driver, which reads the client's output too slowly.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.
@@ -21,8 +21,8 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) redlock: Redlock,
-    /// One handle per lock owner, shared by all tasks, because only clones of the same handle count their holds
-    /// locally.
+    /// The handle of each lock owner, by the owner's id. All tasks share these handles, because only holds of clones of
+    /// one handle are counted locally.
     owners: Mutex<HashMap<String, Owner>>,
     ops: AtomicU64,
     finishing: AtomicBool,
@@ -65,7 +65,7 @@ impl Shared {
         Ok(owner)
     }
 
-    /// The name that identifies the attempt `op` of this client in shared files.
+    /// The name that identifies the attempt `op` of this client in shared files, e.g. `c1.2#7`.
     pub(super) fn signed(&self, op: u64) -> String {
         format!("{}#{op}", self.settings.name)
     }
@@ -103,13 +103,14 @@ impl Shared {
         };
         text.push(b'\n');
         let since = self.clock.now();
-        // Write the line at once, so that killing this process truncates at most the last line.
+        // Write and flush each line immediately. If this process is killed, at most the last line is truncated.
         let mut out = std::io::stdout().lock();
         if out.write_all(&text).and_then(|()| out.flush()).is_err() {
             std::process::exit(1);
         }
         drop(out);
-        // If writing took long, the driver was too busy to read the output, and this process was blocked meanwhile.
+        // If writing took long, the driver was too busy to read the output, and this process was blocked. Record this
+        // as a stall.
         let stood_still = self.clock.now() - since > LATE;
         if stood_still && !matches!(line.what, Event::Suffered { .. }) {
             let what = STALLED.to_owned();

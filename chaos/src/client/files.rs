@@ -8,7 +8,7 @@ use super::context::Ctx;
 use super::hold::Hold;
 use crate::event::Event;
 
-/// Writes the new content to the file and records the write, unless the lock has been lost.
+/// Writes the new content to the file and records the write. Does neither if the lock has been lost.
 pub(super) fn write(
     ctx: &Ctx,
     (key, file): (&str, &File),
@@ -28,8 +28,8 @@ pub(super) fn write(
     }
 }
 
-/// Writes `text`, padded to 32 bytes, to the start of the file, unless the lock has been lost. Returns whether the text
-/// was written.
+/// Writes `text`, padded to 32 bytes, to the start of the file, but only while the lock is valid. Returns whether the
+/// text was written.
 pub(super) fn mark(ctx: &Ctx, file: &File, hold: &Hold, text: &str) -> bool {
     hold.is_valid(ctx)
         && file

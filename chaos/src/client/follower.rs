@@ -1,4 +1,4 @@
-//! A follower: watches who leads an election, and records every notification of a new leader.
+//! A follower: observes which client leads an election, and records each notification of a leader.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub(super) async fn repeat(ctx: Ctx) {
         return;
     };
     while !ctx.is_finishing() {
-        // The future is dropped at the end of each step, which loses only the survey (one reading of the election) in
-        // progress. A step must not be shorter than a slow survey; otherwise the follower would never see a leader.
+        // At the end of each step the future is dropped, which loses only a reading of the election that is in
+        // progress. A step must not be shorter than a slow reading; otherwise the follower would never see a leader.
         let step = ctx.settings.ttl;
         let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
             continue;

@@ -35,7 +35,7 @@ pub(super) enum Taken {
 }
 
 impl Hold {
-    /// Waits for the lock.
+    /// Waits for the lock with the implementation that the settings name.
     pub(super) async fn take(ctx: &Ctx, wanted: &Wanted, op: u64) -> Taken {
         if !is_of_the_library(ctx.settings.locker) {
             return match known_bad::acquire(ctx, wanted, op).await {
@@ -51,7 +51,8 @@ impl Hold {
         Taken::of(taken)
     }
 
-    /// Waits for a lock that the library can acquire with a single lock request.
+    /// Waits for a lock that the library acquires with a single lock request. These are all kinds of locks except
+    /// elections and locks of owners.
     async fn take_plainly(ctx: &Ctx, wanted: &Wanted) -> Taken {
         let resource = &wanted.resource;
         let request = match wanted.claim {
@@ -129,15 +130,16 @@ impl Hold {
         }
     }
 
-    /// Drops a lock that was lost. A known-bad implementation releases the lock nevertheless.
+    /// Drops a lock that was lost. The hold of a known-bad implementation is released as well, which is part of its
+    /// mistakes.
     pub(super) async fn give_up(self, ctx: &Ctx) {
         if let Self::KnownBad(hold) = self {
             known_bad::release(ctx, hold).await;
         }
     }
 
-    /// Records the release, and then releases the lock. If a fault makes the client drop guards, it drops the guard
-    /// instead.
+    /// Records the release, and then releases the lock. While a fault makes the client drop guards, the guard is
+    /// dropped instead of released.
     pub(super) async fn give_back(self, ctx: &Ctx, op: u64) {
         let until = self.until(ctx);
         ctx.note(Event::Release { op, until });
@@ -159,7 +161,7 @@ impl Hold {
     }
 }
 
-/// Whether the library acquires the lock. This includes known-bad clients that use the library wrongly.
+/// Whether the library acquires the lock. This is also true for the known-bad clients that use the library wrongly.
 fn is_of_the_library(locker: Locker) -> bool {
     matches!(
         locker,

@@ -33,11 +33,11 @@ use crate::event::Event;
 use crate::locking;
 use crate::workload::{Locker, Order, Workload};
 
-/// The number of worker threads of a client process. The fault that starves a client blocks all of them.
+/// The number of worker threads of a client process. The fault `client-starve` blocks all of them.
 const WORKERS: usize = 2;
 
-/// The number of tasks per client that each want a permit of the semaphore, so that all clients together want more
-/// permits than exist.
+/// The number of tasks per client that each try to get a permit of the semaphore. It is chosen so that all clients
+/// together want more permits than exist.
 const PERMITTED: usize = 3;
 
 /// The main function of a client process.
@@ -69,7 +69,7 @@ pub fn main() -> anyhow::Result<()> {
                 obey(&told, &listener, &handle);
             }
         }
-        // The parent process is gone.
+        // The driver has closed the input, so it has ended.
         std::process::exit(1);
     });
     let task = runtime.spawn(live(ctx));
@@ -77,8 +77,8 @@ pub fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the kernel kill this client when its parent dies. Without this, a stopped client would remain, because it
-/// cannot notice that its input was closed.
+/// Makes the kernel kill this client when its parent dies. Otherwise a client that is stopped (SIGSTOP) would remain,
+/// because it cannot notice that its input was closed.
 fn die_with_parent() {
     #[cfg(target_os = "linux")]
     {
@@ -93,8 +93,8 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
         .masters_generation(settings.generation)
         .ttl(settings.ttl)
         .max_ttl(settings.max_ttl)
-        // With a TTL of one second, this is twice the default timeout, because masters, proxies and clients share the
-        // machine.
+        // With a TTL of one second, this is twice the default timeout. The longer timeout is needed because masters,
+        // proxies and clients share one machine.
         .node_timeout(settings.ttl / 10)
         .wait(Wait::For(PATIENCE))
         .restart_guard(match settings.guarding {
@@ -116,7 +116,7 @@ async fn live(ctx: Ctx) {
     let pid = std::process::id();
     ctx.note(Event::Ready { pid });
     work_all(&ctx).await;
-    // Every release has been sent. Wait for the replies only for a limited time, because a master may be gone for good.
+    // Every release has been sent. Limit the wait for the replies, because a dead master never replies.
     let _ = tokio::time::timeout(Duration::from_secs(2), ctx.redlock.flush()).await;
     ctx.note(Event::Bye);
     std::process::exit(0);
@@ -128,8 +128,8 @@ async fn work_all(ctx: &Ctx) {
     for workload in ctx.settings.workloads.clone() {
         match workload {
             Workload::Many => {
-                // A restarted client reuses the names of its locks, because each new name would leave a fencing counter
-                // on the masters for a day.
+                // A restarted client uses the same lock names as before, because each new name would leave a fencing
+                // counter on the masters for a day.
                 let name = ctx.settings.name.split('.').next().unwrap_or_default();
                 for number in 0..ctx.settings.many {
                     let resource = format!("many-{name}-{number}");
@@ -163,7 +163,7 @@ async fn work_all(ctx: &Ctx) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Contacts every master once, so that the first contact happens before the first fault.
+/// Waits until every master has answered a request, so that the first contact happens before the first fault.
 async fn meet_all(ctx: &Ctx) {
     for _ in 0..100 {
         if let Ok(status) = ctx.redlock.status("first-contact").await

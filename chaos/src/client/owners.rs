@@ -1,6 +1,6 @@
-//! The workload of lock owners. Each owner represents an order, and each hold of the owner is a step of this order.
-//! Steps are nested, and run in several processes at once. While steps of one order hold the lock, no step of another
-//! order may work.
+//! The workload of lock owners. Each owner represents an order (of goods), and each hold of the owner is a step of
+//! processing it. Steps are nested, and several processes run steps of one order at the same time. While steps of one
+//! order hold the lock, no step of another order may work.
 
 use super::context::Ctx;
 use super::files;
@@ -9,11 +9,12 @@ use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 
-/// The file that names the order whose steps work now. Its content is `order writer`.
+/// The file with the mark: the order whose steps hold the lock, and the attempt that wrote the mark. Its content is
+/// `order writer`.
 const MARK: &str = "owners";
 
-/// Writes the mark of the attempt's order to the shared file, unless the lock has been lost. Returns whether the mark
-/// was written.
+/// Writes the mark of the attempt's order to the shared file. Writes nothing if the lock has been lost. Returns whether
+/// the mark was written.
 pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bool {
     let (Claim::Owner(id), Ok((file, _))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return false;
@@ -21,8 +22,8 @@ pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bo
     files::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op)))
 }
 
-/// Checks that the mark of the attempt's order is still in the file. Another step of the same order may have written
-/// it.
+/// Records which order the file names, for the checker. It must be the attempt's order, although another step of this
+/// order may have written the mark. Records nothing if the lock has been lost.
 pub(super) fn look(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
     let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return;

@@ -1,6 +1,6 @@
-//! The workload of quotas: prizes from quotas of ten units, and jobs that run once, each as a quota of one unit. The
-//! first client is also the operator: it creates new quotas when few are left, which succeeds only if every master
-//! answers.
+//! The workload of quotas. Clients take prizes from quotas of ten units, and run jobs that must run once, each of which
+//! is a quota of one unit. The first client is also the operator: it creates a new quota when few quotas have units
+//! left. A creation succeeds only if every master answers.
 
 use std::fs;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::workload::{Locker, Workload};
 
 /// The number of prizes in each quota.
 const PRIZES: u64 = 10;
-/// Every third quota is the record of a job that runs once. The other quotas hand out prizes.
+/// Every quota whose number is a multiple of this records a job that runs once. The other quotas hand out prizes.
 const RECORDS: usize = 3;
-/// The period of a job that runs once per period. No chaos run lasts until the next period.
+/// The period of a job that runs once per period. It is so long that no chaos run reaches the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The number of quotas with units left that the operator tries to keep available.
 const OPEN: usize = 3;
-/// The probability (0 to 1) that a client asks once more for a unit of a quota that should be exhausted.
+/// The probability (0 to 1) that a client asks for a unit of an exhausted quota, which must be refused.
 const ASKS_AGAIN: f64 = 0.1;
 
 /// The operator's task: keeps some quotas available until the client is asked to finish.
@@ -40,16 +40,16 @@ pub(super) async fn operate(ctx: Ctx) {
     }
 }
 
-/// Creates the first quota from number `next` on that does not exist yet. The creation succeeds only if every master
-/// answers.
+/// Creates a quota with the number `next`, or with the next number that is not used yet. The creation succeeds only if
+/// every master answers.
 async fn create(ctx: &Ctx, next: usize) {
     for number in next.. {
         let (name, pieces) = (name(number), pieces(number));
         let created = match ctx.settings.locker {
             Locker::CountsDown => known_bad::create(ctx, &name, pieces).await,
             _ => match create_value(ctx, number).await {
-                // An operator created this quota, but was killed or got no reply. So no client knows the quota: skip
-                // it.
+                // This quota exists on the masters, but no client knows it: the operator that created it was killed or
+                // got no reply. Skip it.
                 Err(ValueError::Exists(_)) => continue,
                 created => created.is_ok(),
             },
@@ -128,7 +128,7 @@ pub(super) async fn repeat(ctx: Ctx) {
     }
 }
 
-/// Takes a prize from the quota with this number, and records when the quota is exhausted.
+/// Takes a prize from the quota with this number. If the quota gives none, marks it as exhausted.
 async fn take(ctx: &Ctx, number: usize) {
     let (op, name) = (ctx.next_op(), name(number));
     let wanted = Wanted::draw(Workload::Prizes, &name);
@@ -153,8 +153,8 @@ async fn take(ctx: &Ctx, number: usize) {
     }
 }
 
-/// Asks for a prize. Returns the reply and the number of prizes left (`None` if the reply does not state it), or the
-/// reason why there is no reply.
+/// Asks for a prize. Returns the reply and the number of prizes left; the number is `None` if the reply does not
+/// contain it. If there is no reply, returns the reason as one word.
 async fn ask(ctx: &Ctx, number: usize) -> Result<(&'static str, Option<u64>), &'static str> {
     let name = name(number);
     if ctx.settings.locker == Locker::CountsDown {

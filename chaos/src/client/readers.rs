@@ -1,5 +1,5 @@
-//! The workload of readers and writers: a writer changes two files that belong together, one after the other, and
-//! readers must see complete writes.
+//! The workload of readers and writers. A writer changes two files that belong together, one after the other. Readers
+//! must find the same content in both files.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::Workload;
 
-/// The two files. Each holds `edition writer`.
+/// The two files. Each contains the number of the edition and the attempt that wrote it, as `edition writer`.
 const HALVES: [&str; 2] = ["readers-1", "readers-2"];
 /// The name that stands for both files together in the history.
 const WHOLE: &str = "readers";
@@ -55,7 +55,8 @@ async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) 
     }
 }
 
-/// Records the content that the holder found in a file, unless the lock has been lost.
+/// Records the content that the holder found in a file, and the content that it must find. Records nothing if the lock
+/// has been lost.
 fn found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &str)) {
     if !hold.is_valid(ctx) {
         return;
@@ -80,7 +81,7 @@ fn edition_of(text: &str) -> u64 {
     edition.parse().unwrap_or(0)
 }
 
-/// Decides at random whether a writer that has written continues to hold its lock as a reader.
+/// Decides at random whether a writer keeps its lock as a reader after its writes.
 pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
     wanted.workload == Workload::Readers
         && wanted.claim == Claim::Alone
@@ -89,8 +90,8 @@ pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
         && rand::rng().random_bool(0.4)
 }
 
-/// The content that this writer has left in the first file. If the writer continues as a reader, it must find this
-/// content again. `None` if the file cannot be read.
+/// The content of the first file after the writes of this writer. If the writer continues as a reader, it must find
+/// this content again. `None` if the file cannot be read.
 pub(super) fn left(ctx: &Ctx) -> Option<String> {
     files::read(ctx, HALVES[0]).ok().map(|(_, text)| text)
 }

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::{Locker, Order, Workload};
 
-/// How long a client or its child process waits for a lock before it gives up.
+/// How long a client or its `quorate run` waits for a lock before it gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The setting of the restart guard for a client; see [`RestartGuard`](quorate::RestartGuard).
+/// The restart guard of a client, which excludes masters that have just restarted; see
+/// [`RestartGuard`](quorate::RestartGuard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Guarding {
     /// The guard applies from the first contact with a master. Used for a client that starts while masters may just
@@ -31,12 +32,12 @@ pub struct Settings {
     pub name: String,
     /// The start of the run, in nanoseconds of the machine's clock.
     pub origin: u64,
-    /// The addresses through which this client reaches the masters.
+    /// The URLs through which this client reaches the masters.
     pub masters: Vec<String>,
-    /// The addresses of the second set of masters, while masters are changed. Empty at other times.
+    /// The URLs of the second set of masters, while masters are changed. Empty at other times.
     #[serde(default)]
     pub next_masters: Vec<String>,
-    /// The number of completed changes of masters before this configuration.
+    /// The number of changes of masters that were completed before this client was started.
     #[serde(default)]
     pub generation: u64,
     /// The restart guard of the client.
@@ -53,12 +54,13 @@ pub struct Settings {
     pub max_ttl: Duration,
     /// The longest pause between two attempts.
     pub pause: Duration,
-    /// The share of holds, from 0 to 1, whose work takes about one TTL: 0.7 to 1.4 TTLs.
+    /// The share of holds, from 0 to 1, that last about as long as the TTL (0.7 to 1.4 TTLs). The other holds are much
+    /// shorter.
     pub long: f64,
-    /// Whether holds are renewed. They are not renewed in a run that is meant to break exclusion, because a renewal
+    /// Whether the library renews holds. It does not in a run that is meant to break exclusion, because a renewal
     /// restores a key that a master has lost, often before another client asks for the lock.
     pub renewed: bool,
-    /// The number of locks that the client holds at once in the workload `many`.
+    /// The number of locks that the client holds at the same time in the workload `many`.
     pub many: usize,
     /// The approximate time for which the workload `many` holds each lock.
     pub many_hold: Duration,

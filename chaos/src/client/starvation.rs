@@ -13,15 +13,14 @@ use std::time::Duration;
 use super::context::{Ctx, LATE};
 use crate::event::{Event, STALLED};
 
-/// How long the measuring thread sleeps before it compares the time again.
+/// How long the measuring thread sleeps between two readings of the clock.
 const NAP: Duration = Duration::from_millis(10);
 /// The interval between two readings of the kernel's count, in nanoseconds.
 const LOOK: u64 = 50_000_000;
-/// If the threads together waited for a CPU for at most this time within one interval, in nanoseconds, nothing is
-/// recorded.
+/// The largest sum of the waiting times of all threads within one interval that is not recorded, in nanoseconds.
 const LITTLE: u64 = 3_000_000;
 
-/// Records both measures for as long as the process lives.
+/// Records both measures until the process ends. Does not return.
 pub(super) fn watch(ctx: &Ctx) {
     let mut counted = waits();
     let mut looked = ctx.clock.now();
@@ -63,8 +62,8 @@ fn starved(
     (sum > LITTLE).then_some((since, sum))
 }
 
-/// For each thread of this process: how long it has been ready without a CPU, in nanoseconds. Empty if the kernel does
-/// not count it.
+/// For each thread of this process: the total time for which it was ready but had no CPU, in nanoseconds. Empty if the
+/// kernel does not count this time.
 fn waits() -> HashMap<u32, u64> {
     let Ok(threads) = fs::read_dir("/proc/self/task") else {
         return HashMap::new();
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_without_a_cpu_that_is_noticed_late_is_recorded_from_its_start() {
+    fn wait_for_a_cpu_that_is_longer_than_the_interval_is_recorded_from_its_start() {
         const MS: u64 = 1_000_000;
         let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
         let between =

@@ -1,4 +1,5 @@
-//! The workload of transfers: a client moves money from one account to another, with both accounts locked at once.
+//! The workload of transfers: a client moves money from one account to another, while it holds one lock on both
+//! accounts.
 
 use std::time::Duration;
 

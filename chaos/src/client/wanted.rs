@@ -31,7 +31,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Draws the next attempt of this workload.
+    /// Draws the next attempt of this workload at random.
     pub(super) fn draw(workload: Workload, resource: &str) -> Self {
         let mut wanted = Self {
             workload,

@@ -33,7 +33,8 @@ pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     }
 }
 
-/// Draws how long a client works under one hold: usually a few milliseconds, sometimes about one TTL.
+/// Draws how long a client works under one hold. The time depends on the workload: usually a few milliseconds,
+/// sometimes about one TTL.
 fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
     let ttl = ctx.settings.ttl;
     let draw: f64 = rand::rng().random_range(0.0..1.0);
@@ -44,7 +45,7 @@ fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
         Workload::Leader if draw > ctx.settings.long => {
             Duration::from_millis(40 + (draw * 160.0) as u64)
         }
-        // The hold must outlast the lease; otherwise there would be no loss to ignore.
+        // The hold must outlast the lease; otherwise the lock would not be lost, and there would be no loss to ignore.
         _ if ctx.settings.locker == Locker::IgnoresLoss && draw < 0.3 => ttl.mul_f64(1.5),
         _ if draw < ctx.settings.long => ttl.mul_f64(0.7 + 0.7 * draw / ctx.settings.long),
         _ => Duration::from_millis(2 + (draw * 30.0) as u64),
@@ -65,7 +66,7 @@ pub(super) async fn critical(ctx: &Ctx, wanted: &Wanted, op: u64) {
     }
 }
 
-/// Works under a lock that was just obtained. The work may acquire another lock.
+/// Works under a lock that was just obtained, and releases it. The work may acquire another lock.
 pub(super) fn holding<'a>(
     ctx: &'a Ctx,
     wanted: &'a Wanted,
@@ -148,7 +149,8 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// A hold whose future may be dropped midway. In that case the release is recorded before the lock is released.
+/// A hold whose future may be dropped before the work ends. In that case it records the release, and then drops the
+/// guard.
 struct HoldGuard<'a> {
     ctx: &'a Ctx,
     op: u64,
@@ -167,7 +169,7 @@ impl Drop for HoldGuard<'_> {
 /// Records each extension of the hold's validity, so that the validity is known even if the client is killed.
 async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     if workload == Workload::Many {
-        // The locks of `many` have one client each, and there are too many of them to record each extension.
+        // Only one client uses each lock of `many`, and there are too many of these locks to record each extension.
         return std::future::pending().await;
     }
     let mut last = hold.until(ctx);
@@ -204,8 +206,8 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
             write_register(ctx, resource, op, hold, time).await;
         }
         Workload::Many => {
-            // At the end of the run the clients release these locks early. Otherwise the end of the run would take as
-            // long as the longest hold.
+            // When the clients are asked to finish, they release these locks early. Otherwise the end of the run would
+            // take as long as the longest hold.
             let end = tokio::time::Instant::now() + time;
             while tokio::time::Instant::now() < end && !ctx.is_finishing() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -220,8 +222,8 @@ fn next_number(text: &str) -> String {
     (number + 1).to_string()
 }
 
-/// The next content of the stock file, as `number of the delivery:items left`. One item is taken. If no item was left,
-/// a new delivery fills the stock first.
+/// The content of the stock file after one item is taken, as `number of the delivery:items left`. If this was the last
+/// item, a new delivery fills the stock.
 fn next_item(text: &str) -> String {
     let (delivery, left) = text.split_once(':').unwrap_or(("0", "0"));
     let (delivery, left): (u64, u64) = (delivery.parse().unwrap_or(0), left.parse().unwrap_or(0));
@@ -248,8 +250,8 @@ async fn change_file(
     files::write(ctx, (key, &file), op, hold, from, &text);
 }
 
-/// Writes to the register twice, with the work in between. It does not check the lock, because the register checks the
-/// fencing token.
+/// Writes to the register, works, and writes again. It does not check the lock before the second write, because the
+/// register checks the fencing token.
 async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Duration) {
     let Some(token) = hold.token() else {
         return tokio::time::sleep(time).await;
@@ -290,7 +292,7 @@ async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: 
 async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuard) {
     let left = readers::left(ctx);
     let until = Some(ctx.clock.of(guard.valid_until()));
-    // From here on the holder is a reader, so the writer's release is recorded.
+    // From here on the client holds the lock as a reader, so record that it has released the lock as a writer.
     ctx.note(Event::Release { op, until });
     let Some(left) = left else {
         return;

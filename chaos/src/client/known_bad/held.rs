@@ -9,7 +9,7 @@ pub(crate) struct KnownBadHold {
     pub(crate) until: u64,
     /// The fencing token; `None` if the implementation has none.
     pub(crate) token: Option<u64>,
-    /// The slot of the semaphore; `None` if the hold is not a permit.
+    /// The number of the semaphore's permit; `None` if the hold is not a permit.
     pub(crate) slot: Option<usize>,
     /// The commands that release the lock; each is sent to every master.
     pub(super) undo: Vec<Command>,
@@ -26,14 +26,15 @@ impl KnownBadHold {
         }
     }
 
-    /// Releases the lock on every master, whether or not the master had granted it.
+    /// Sends the release to every master, even to those that have not granted the lock.
     pub(super) fn give_back(&self, ctx: &Ctx) {
         for command in &self.undo {
             masters::on_each(ctx, command);
         }
     }
 
-    /// Returns the hold if the attempt has won the lock. Otherwise releases what was granted, and returns `None`.
+    /// Returns the hold if the attempt has won the lock and the lock has not expired yet. Otherwise releases the grants
+    /// of the attempt, and returns `None`.
     pub(super) fn if_won(self, ctx: &Ctx, won: bool) -> Option<Self> {
         if won && ctx.clock.now() < self.until {
             return Some(self);

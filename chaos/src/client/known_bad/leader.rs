@@ -5,14 +5,15 @@ use super::masters;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// Lua script: draws the next term if nobody leads. The key holds the term and the name of the leader.
+/// Lua script: if there is no leader, draws the next term and stores the term and the name of the leader under the
+/// first key. Returns the term, or 0 if there is a leader.
 const LEAD: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
     local term = redis.call('INCR', KEYS[2])
     redis.call('SET', KEYS[1], term .. ' ' .. ARGV[1], 'PX', ARGV[2])
     return term";
 
-/// Lua script: ends the leadership.
+/// Lua script: deletes the key of the leader if it holds this client's name.
 const RESIGN: &str = "
     local leads = redis.call('GET', KEYS[1])
     if leads and string.match(leads, ' (.*)') == ARGV[1] then return redis.call('DEL', KEYS[1]) end

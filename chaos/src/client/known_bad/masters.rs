@@ -37,13 +37,13 @@ pub(super) fn on_each(ctx: &Ctx, command: &[String]) -> Vec<Reply> {
     answers.filter_map(|master| ask(master, command)).collect()
 }
 
-/// The reply of the first master that answers.
+/// The reply of the first master that answers, in the order of the settings.
 pub(super) fn on_first(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     let mut masters = addresses(ctx).into_iter();
     masters.find_map(|master| ask(master, command))
 }
 
-/// The reply of a random master that answers.
+/// The reply of the first master that answers, in a random order.
 pub(super) fn on_any(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     let mut masters = shuffled(ctx).into_iter();
     masters.find_map(|master| ask(master, command))
@@ -54,8 +54,8 @@ pub(super) fn majority(ctx: &Ctx) -> usize {
     ctx.settings.masters.len() / 2 + 1
 }
 
-/// The end of the client's belief in a lock that was requested at `started`. Both times are in nanoseconds since the
-/// run began.
+/// The time until which the client believes in a lock that it requested at `started`: 0.98 TTLs later, which leaves 2 %
+/// for clock drift. Both times are in nanoseconds since the run began.
 pub(super) fn until(ctx: &Ctx, started: u64) -> u64 {
     started + ctx.settings.ttl.mul_f64(0.98).as_nanos() as u64
 }

@@ -1,6 +1,6 @@
-//! Known-bad clients: lock implementations with one deliberate mistake each, which a comment in the file points out.
-//! The mistakes are those of a programmer who does not know the rules of such locks. If a checker does not catch its
-//! known-bad client, the checker does not work. Some implementations also keep counts on the masters.
+//! Known-bad clients: lock implementations with one deliberate mistake each. A comment in each file points out the
+//! mistake, which a programmer could make who does not know the rules of such locks. For each mistake there is a
+//! checker that must report it. If the checker does not report it, the checker does not work.
 
 mod held;
 mod leader;

@@ -1,5 +1,5 @@
-//! A known-bad lock for owners: each master keeps the owner's holds as a set of names, next to a key for the owner. The
-//! implementations are `joins-by-one` and `numbers-each`.
+//! A known-bad lock for owners. Each master stores the name of the owner under one key, and the names of the owner's
+//! holds as a set under another key. The implementations are `joins-by-one` and `numbers-each`.
 
 use quorate_testbed::Reply;
 
@@ -10,8 +10,8 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// Lua script: adds the name of a hold if no other owner holds the key. With the argument `joins`, the script succeeds
-/// only if the owner already holds the key. Returns the number of the hold, counted from 1.
+/// Lua script: adds the name of a hold and returns a number that is larger than all earlier ones, or 0 if another owner
+/// holds the key. With the argument `joins`, it also returns 0 if no owner holds the key.
 const ENTER: &str = "
     local owner = redis.call('GET', KEYS[1])
     if owner and owner ~= ARGV[1] or ARGV[4] == 'joins' and not owner then return 0 end
@@ -21,7 +21,7 @@ const ENTER: &str = "
     redis.call('PEXPIRE', KEYS[2], ARGV[3])
     return redis.call('INCR', KEYS[3])";
 
-/// Lua script: removes the name of a hold. The owner's last hold deletes the key.
+/// Lua script: removes the name of a hold. If it was the owner's last hold, deletes the key of the owner.
 const LEAVE: &str = "
     redis.call('SREM', KEYS[2], ARGV[2])
     if redis.call('SCARD', KEYS[2]) > 0 or redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -47,8 +47,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let undo = masters::script(LEAVE, &keys[..2], &[owner, &value]);
     let hold = KnownBadHold::new(until, undo);
     let joins_by_one = ctx.settings.locker == Locker::JoinsByOne;
-    // The mistake of `joins-by-one`: it accepts the grant of a single master, although all other masters may have lost
-    // the lock.
+    // The mistake of `joins-by-one`: one master's answer is enough to join the owner's lock, although all other masters
+    // may have lost the lock.
     if joins_by_one
         && masters::on_any(ctx, &enter("joins")).is_some_and(|reply| number(&reply).is_some())
     {
@@ -58,8 +58,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let numbers: Vec<u64> = answers.iter().filter_map(number).collect();
     let won = numbers.len() >= masters::majority(ctx);
     let hold = KnownBadHold {
-        // The mistake of `numbers-each`: a hold that joins its owner's lock gets a larger token of its own. Then
-        // protected services reject the earlier holds of the same owner.
+        // The mistake of `numbers-each`: a hold that joins its owner's lock gets a new, larger token. After it has used
+        // this token, protected services reject the earlier holds of the same owner.
         token: numbers.into_iter().max().filter(|_| !joins_by_one),
         ..hold
     };

@@ -1,5 +1,6 @@
-//! A known-bad semaphore: permits are keys on each master, and each master grants any permit that is free there. No
-//! single master grants more permits than exist, but all masters together may.
+//! A known-bad semaphore: permits are keys on each master, and each master grants any permit that is free there. Each
+//! master grants at most as many permits as exist. But a client needs grants of only a majority, so all clients
+//! together can hold more permits than exist.
 
 use quorate_testbed::Reply;
 
@@ -9,14 +10,15 @@ use crate::claim::Claim;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// Lua script: takes a permit that is free on this master, and returns its number, counted from 1.
+/// Lua script: takes a permit that is free on this master. Returns the number of the permit, counted from 1, or 0 if no
+/// permit is free.
 const TAKE: &str = "
     for number, key in ipairs(KEYS) do
         if redis.call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then return number end
     end
     return 0";
 
-/// Lua script: releases the permit of this hold on one master, whichever permit that master has granted.
+/// Lua script: releases the permit that this master has granted to this hold.
 const LEAVE: &str = "
     for _, key in ipairs(KEYS) do
         if redis.call('GET', key) == ARGV[1] then return redis.call('DEL', key) end

@@ -1,5 +1,5 @@
-//! The plain lock of the known-bad clients, with the mistakes of the implementations `half-quorum` and `no-undo`. Other
-//! known-bad implementations use this plain lock without these mistakes.
+//! The plain lock of the known-bad clients, with the mistakes of `half-quorum` and `no-undo`. Other known-bad
+//! implementations use this lock as well, but without these two mistakes.
 
 use super::held::KnownBadHold;
 use super::masters;

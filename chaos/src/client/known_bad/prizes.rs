@@ -1,11 +1,12 @@
-//! A known-bad quota: a counter on each master, which is decremented for every unit.
+//! A known-bad quota: each master has a counter of remaining units, and decrements it for every unit that a client
+//! takes.
 
 use quorate_testbed::Reply;
 
 use super::masters;
 use crate::client::context::Ctx;
 
-/// Creates the quota on all masters. Returns whether every master answered.
+/// Creates the quota on all masters. Returns whether every master accepted it.
 pub(crate) async fn create(ctx: &Ctx, name: &str, pieces: u64) -> bool {
     let (ctx, set) = (ctx.clone(), command(&["SET", name, &pieces.to_string()]));
     let asked = tokio::task::spawn_blocking(move || {

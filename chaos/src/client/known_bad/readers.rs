@@ -1,5 +1,5 @@
-//! A known-bad readers-writer lock: each master stores the count of readers, and a writer may enter when the count is
-//! zero.
+//! A known-bad readers-writer lock: each master stores only the number of readers, and admits a writer when this number
+//! is zero.
 
 use super::held::KnownBadHold;
 use super::masters;
@@ -7,17 +7,18 @@ use crate::claim::Claim;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// Lua script: adds a reader if there is no writer. The mistake: the count has a single expiry, set by the first
-/// reader. So the count expires while other readers still read, and is too small from then on.
+/// Lua script: increments the number of readers if there is no writer. The mistake: the number has a single expiry,
+/// which the first reader sets. So the number expires while later readers still hold the lock, and is too small from
+/// then on.
 const ENTER: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
     if redis.call('INCR', KEYS[2]) == 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end
     return 1";
 
-/// Lua script: removes a reader.
+/// Lua script: decrements the number of readers.
 const LEAVE: &str = "return redis.call('DECR', KEYS[1])";
 
-/// Lua script: enters as the writer if nobody reads.
+/// Lua script: acquires the lock for a writer if there is neither a reader nor another writer.
 const WRITE: &str = "
     if tonumber(redis.call('GET', KEYS[2]) or 0) > 0 then return 0 end
     if redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[1]) then return 1 end

@@ -1,4 +1,5 @@
-//! A known-bad lock over several resources: it locks one resource after the other. Each single lock is correct.
+//! A known-bad lock over several resources: it acquires a separate lock for one resource after the other. Each of these
+//! locks is correct, but their combination is not.
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let mut all: Option<KnownBadHold> = None;
     for resource in wanted.resources() {
         let Some(next) = wait_for(ctx, resource, tries) else {
-            // The mistake of `one-by-one`: the client stops trying, but does not release the first resource.
+            // The mistake of `one-by-one`: if the next resource is not available, the client gives up without releasing
+            // the first one.
             if let Some(first) = all.filter(|_| !keeps) {
                 first.give_back(ctx);
             }
