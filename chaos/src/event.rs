@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
 
-/// The value of `what` in [`Event::Suffered`] for a pause in which the machine did not run the client.
+/// The value of `what` in [`Event::Suffered`] for a pause in which the busy machine did not run the client.
 pub const STALLED: &str = "stalled";
 
 /// The clock of one chaos run, which counts nanoseconds from the start of the run.
@@ -46,7 +46,7 @@ impl Clock {
     }
 }
 
-/// One line of the history: an observed event.
+/// One line of the history: an event, with the time and the process that observed it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// The time of the event, in nanoseconds since the run began.
@@ -113,13 +113,13 @@ pub enum Event {
         /// The end of the lock's validity, as the holder knew it at the time of this event. `None` if it knew no end.
         until: Option<u64>,
     },
-    /// The masters answered the release.
+    /// The client has the result of the release, as counts of masters.
     Released {
         /// The number of the attempt within its client process.
         op: u64,
-        /// The number of masters that deleted the lock key.
+        /// The number of masters that answered that they deleted the lock key.
         on: usize,
-        /// The number of masters whose release failed or whose reply was still outstanding.
+        /// The number of masters for which the release failed or the reply was still outstanding.
         open: usize,
     },
     /// The holder was notified that the lock is lost.
@@ -135,7 +135,8 @@ pub enum Event {
     Missed {
         /// The number of the attempt within its client process.
         op: u64,
-        /// The reason: `held`, `no_quorum`, `late`, and others.
+        /// The reason as one word: `held` (by another client), `no_quorum`, `late` (granted after its validity), and
+        /// others.
         why: String,
     },
     /// The client dropped the attempt before it had an outcome.
@@ -149,7 +150,7 @@ pub enum Event {
         op: u64,
         /// The name of the changed data.
         key: String,
-        /// The content that the new content was made from. No two writes may start from the same content.
+        /// The old content. No two writes may start from the same old content.
         from: String,
         /// The time at which the holder began to write the new content.
         began: u64,
@@ -184,7 +185,7 @@ pub enum Event {
         /// The number of units that the quota was created with.
         pieces: u64,
     },
-    /// A follower was notified of the present leader.
+    /// A follower was notified of the leader, or that there is no leader.
     Followed {
         /// The leader's term; `None` if no leader is known.
         term: Option<u64>,
@@ -270,7 +271,7 @@ pub enum Event {
         /// The reason why it is not supported.
         why: String,
     },
-    /// A client process ended: killed by the run, at the end of the run, or by accident.
+    /// A client process ended: it was killed by the run, it finished at the end of the run, or it ended unexpectedly.
     Gone {
         /// Whether the chaos run itself ended the process on purpose.
         meant: bool,
@@ -290,7 +291,7 @@ pub enum Event {
         /// The text that the command of this step printed.
         said: String,
     },
-    /// A client was restarted with other masters than before.
+    /// A client was restarted with a set of masters that differs from its previous one.
     Sent {
         /// The step of the changes of masters that the client's new configuration belongs to. It is twice the number of
         /// completed changes, plus one while the client uses two sets of masters.
@@ -298,7 +299,7 @@ pub enum Event {
     },
     /// A master was stopped for good, because a change of masters has removed it.
     Retired,
-    /// All faults have been healed. From this time on, every client must make progress.
+    /// All faults have been healed. From this time on, every client must get the locks that it asks for.
     Calm,
     /// Clients were asked to finish.
     Finish,
@@ -306,7 +307,7 @@ pub enum Event {
     Bye,
     /// The keys on a master after the clients have ended.
     Keys {
-        /// When the keys were read after the clients had ended: `at-once`, `after-ttl` (one TTL later), or
+        /// When the keys were read: `at-once` (right after the clients had ended), `after-ttl` (one TTL later), or
         /// `after-notes` (when every holder's note must have expired).
         when: String,
         /// The keys of locks and queues that are left.
@@ -314,7 +315,7 @@ pub enum Event {
         /// The keys that have no expiry.
         eternal: Vec<String>,
     },
-    /// A reading of the resources that a client or a master uses.
+    /// A reading of the memory, file descriptors and connections of a client or a master.
     Gauge {
         /// The resident memory in bytes. For a master: the memory that its server reports, or 0 if it is not a Redis.
         memory: u64,

@@ -1,7 +1,7 @@
-//! The client processes, from the driver's side: starting, stopping and killing them, and sending them commands.
+//! The client processes of a run: the driver starts, stops and kills them, and sends them commands.
 //!
-//! A client process runs this program again, with a hidden command. It reads settings and commands from its standard
-//! input, ends when that input is closed, and writes its events to its standard output.
+//! A client process is another process of this program, which is started with a hidden command. It reads settings and
+//! commands from its standard input, ends when that input is closed, and writes its events to its standard output.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -41,7 +41,7 @@ struct Member {
 }
 
 impl Fleet {
-    /// A fleet without clients. Clients that are started later write their standard error to files in `logs`.
+    /// A fleet without clients. A client that is started later writes its standard error to a file in `logs`.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Fleet {
             .collect()
     }
 
-    /// Kills a client with SIGKILL and returns how it ended.
+    /// Kills a client with SIGKILL. Returns a text that says how its process ended.
     ///
     /// # Errors
     ///
@@ -103,8 +103,8 @@ impl Fleet {
             member.child.try_wait()?.is_none(),
             "the client had already ended before the kill"
         );
-        // Take the time before the kill. From now on the client may be dead, and its child process may have released
-        // the lock. On a busy machine, the driver notices the end of the client much later.
+        // Read the time before the kill. From then on the client may be dead, and its child process may have released
+        // the lock. The driver may notice the end of the client much later if the machine is busy.
         let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
@@ -118,7 +118,7 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts a killed client again. Masters may have been restarted in the meantime. So the restart guard of the new
+    /// Starts a killed client again. Masters may have been restarted in the meantime, so the restart guard of the new
     /// process applies from its first contact with a master.
     ///
     /// # Errors
@@ -213,14 +213,14 @@ impl Fleet {
         Ok(())
     }
 
-    /// Whether the present process of this client has reported that it is ready.
+    /// Whether the client has reported that it is ready, since its process was last started.
     pub fn is_ready(&self, index: usize) -> bool {
         let member = self.members.get(index);
         member.is_some_and(|member| self.recorder.ready(&member.name()).is_some())
     }
 
-    /// Asks all clients to finish their work, and waits until they have ended. Clients that take longer than `patience`
-    /// are killed. Returns whether all ended without being killed.
+    /// Asks all clients to finish their work, and waits until they have ended. Kills clients that take longer than
+    /// `patience`. Returns true if no client had to be killed.
     pub fn finish(&mut self, patience: Duration) -> bool {
         for index in 0..self.members.len() {
             let _ = self.cont(index);
@@ -259,7 +259,7 @@ impl Fleet {
             member.child.try_wait()?.is_none(),
             "the client has already ended"
         );
-        // The client process was not reaped yet, so no other process can have its process id.
+        // The driver has not reaped the process yet, so no other process can have its process id.
         let pid = Pid::from_raw(member.child.id().cast_signed()).context("no process id")?;
         Ok(kill_process(pid, signal)?)
     }
@@ -304,7 +304,7 @@ impl Fleet {
         let reader = thread::spawn(move || {
             for line in BufReader::new(events).lines() {
                 let Ok(line) = line else { break };
-                // A kill may truncate the last line of a client. That line is lost; all lines before it are complete.
+                // A kill may truncate the last line of a client. Skip this line; all lines before it are complete.
                 if let Ok(line) = serde_json::from_str::<Entry>(&line) {
                     recorder.push(line);
                 }
@@ -370,7 +370,7 @@ pub fn program() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Enlarges the pipe of a client's output, so that the client does not block when its output is read slowly.
+/// Enlarges the pipe of a client's output, so that the client does not block when the driver reads its output slowly.
 fn widen_pipe(events: &std::process::ChildStdout) {
     #[cfg(target_os = "linux")]
     let _ = rustix::pipe::fcntl_setpipe_size(events, 1 << 20);

@@ -1,5 +1,5 @@
-//! Faults during changes of masters. They are drawn from the seed before each step of the change, and leave a majority
-//! of each set of masters unaffected.
+//! Faults during changes of masters. They are drawn from the seed before each step of the change. At any time they
+//! leave a majority of the old set and a majority of the new set of masters unaffected.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub const USUAL: [&str; 11] = [
     "client-drop",
 ];
 
-/// The faults that are injected between closing the old masters and opening the new ones.
+/// The kinds of faults that are injected between the steps `close` (the old masters) and `open` (the new masters).
 const BETWEEN: [&str; 2] = ["kill", "stop"];
 
 /// The kinds of faults that [`USUAL`] names.
@@ -62,7 +62,7 @@ pub struct Hazards {
     rng: StdRng,
     masters: Vec<Instant>,
     clients: Vec<Instant>,
-    /// The kinds of faults that are still to be drawn before the next series begins. Each series has every kind once.
+    /// The kinds of faults that are still to be drawn in the present series. Each series has every kind once.
     round: Vec<Kind>,
     of_clients: Vec<Kind>,
     next_of_clients: Instant,
@@ -85,8 +85,8 @@ impl Hazards {
         }
     }
 
-    /// Draws the next fault of masters. It leaves a majority of each of these sets of masters unaffected. Returns
-    /// `None` while earlier faults affect too many masters.
+    /// Draws the next fault of masters. Together with earlier faults, it leaves a majority of each of these sets of
+    /// masters unaffected. Returns `None` if earlier faults affect too many masters.
     pub fn on_masters(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
         let mut kinds = match moment {
             Moment::Closed => {
@@ -187,7 +187,7 @@ impl Hazards {
     }
 
     fn booked(&mut self, fault: Injection) -> Injection {
-        // Injecting and healing the fault take time as well, for which 300 ms are added.
+        // Add 300 ms, because injecting and healing the fault take time as well.
         let until = Instant::now() + felt(&fault, &self.scenario) + Duration::from_millis(300);
         for &index in &fault.masters {
             self.masters[index] = until;

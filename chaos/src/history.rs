@@ -62,8 +62,8 @@ impl History {
         self.lines.last().map_or(0, |line| line.t)
     }
 
-    /// The time at which all faults were healed and the fault-free period at the end began, or `None` if the run ended
-    /// before that time.
+    /// The time at which all faults had been healed, so that the fault-free period at the end of the run began. `None`
+    /// if the run ended before that time.
     pub fn calm(&self) -> Option<u64> {
         self.lines
             .iter()
@@ -174,8 +174,8 @@ pub struct Attempt {
     pub token: Option<u64>,
     /// The slot of the semaphore; `None` if the hold is not a permit.
     pub slot: Option<usize>,
-    /// For a request for a prize: the time of the reply, the reply, and the number of prizes left, if the reply states
-    /// it. `None` for other attempts, and without a reply.
+    /// For a request for a prize: the time of the reply, the reply, and the number of prizes left (`None` if the reply
+    /// does not contain it). `None` if the attempt is no such request or got no reply.
     pub answered: Option<(u64, String, Option<u64>)>,
     /// The latest observed end of the lock's validity. `None` if the client ignored losses and so believed in the lock
     /// without end, or if no end was recorded.
@@ -257,14 +257,14 @@ impl Attempt {
         std::iter::once(self.resource.as_str()).chain(also)
     }
 
-    /// The units for which exclusion and fencing are checked: each resource with `None`, or for a permit the resource
-    /// with the slot.
+    /// The places for which exclusion and fencing are checked, as pairs of a resource and a slot. The slot is `None` if
+    /// the lock is not a permit.
     pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         self.resources().map(|resource| (resource, self.slot))
     }
 
-    /// The time at which the attempt succeeded: it obtained the lock, or the request for a prize was answered. `None`
-    /// if it did not succeed.
+    /// The time at which the attempt obtained the lock, or at which a request for a prize was answered. `None` if
+    /// neither happened.
     pub fn served(&self) -> Option<u64> {
         let answered = self.answered.as_ref().map(|(t, ..)| *t);
         self.obtained.or(answered)

@@ -119,8 +119,8 @@ pub fn run(
 }
 
 impl Plan {
-    /// The scenarios of all runs of the matrix in order, each with a seed of its own and the kind of fault to be
-    /// injected.
+    /// The scenarios of all runs of the matrix, in order. Each scenario has its own seed and is paired with the kind of
+    /// fault that is injected.
     fn scenarios(&self, base: &Scenario) -> Vec<(Scenario, Kind)> {
         let mut all = Vec::new();
         for workloads in &self.workloads {
@@ -152,7 +152,7 @@ impl Cell {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
-    /// Whether the run is valid, with neither a violation nor an allowed overlap of two holders to report.
+    /// Whether the run is valid and has nothing to report: neither a violation nor an allowed overlap of two holders.
     fn is_plainly_valid(&self) -> bool {
         let summary = &self.summary;
         summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()
@@ -208,7 +208,7 @@ impl Cell {
 pub fn markdown(cells: &[Cell], server: &str) -> String {
     let mut out = String::new();
     let date = humantime::format_rfc3339_seconds(SystemTime::now());
-    // If the fault of a run was unavailable, the acquisitions of that run are not counted.
+    // If the fault of a run was unavailable, leave the acquisitions of that run out of the sums.
     let sum = |of: &dyn Fn(&Cell) -> usize| {
         let had = cells.iter().filter(|cell| !cell.is_unavailable());
         had.map(of).sum::<usize>()

@@ -56,7 +56,7 @@ impl NodeKind {
         why.map(|why| format!("no {self}: {why}"))
     }
 
-    /// The number of servers that form one master of this kind.
+    /// The number of server processes that form one master of this kind.
     pub fn servers(self) -> usize {
         match self {
             Self::Ensemble => 3,
@@ -64,9 +64,9 @@ impl NodeKind {
         }
     }
 
-    /// Whether the master's own clock expires leases, so that every client sees the expiry at once. A ZooKeeper has no
-    /// such clock: there, a lease has expired for a client once that client has seen the lease unchanged for the length
-    /// of the lease.
+    /// Whether leases expire by the master's own clock, so that all clients see an expiry at the same time. A ZooKeeper
+    /// has no such clock. There, a lease has expired for a client when that client has seen the lease unchanged for the
+    /// length of the lease.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }

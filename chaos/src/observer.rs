@@ -1,7 +1,7 @@
-//! Observes which locks are held on one master that is not a Redis.
+//! Reads which locks are held on one master that is not a Redis.
 //!
-//! A ZooKeeper has no clock: a lease has expired for a client once that client has seen it unchanged for the length of
-//! the lease. So the observer reads the locks repeatedly, and begins one TTL before its result is needed.
+//! A ZooKeeper has no clock: a lease has expired for a client when that client has seen it unchanged for the length of
+//! the lease. So the observer reads the locks repeatedly, from one TTL before its result is needed.
 
 use std::time::Duration;
 

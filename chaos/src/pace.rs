@@ -1,5 +1,6 @@
-//! The progress of a run: how many locks the clients obtained, and for how long no client obtained a lock. It also
-//! finds the times in which a lock was free while a client waited for it, and the masters that each client used.
+//! The progress of a run: the number of locks that the clients obtained, and the times in which no client obtained a
+//! lock. It also finds the times in which a lock was free although a client waited for it, and the masters that each
+//! client process used.
 
 use std::collections::BTreeMap;
 
@@ -141,7 +142,7 @@ fn idle_of(resource: &str, attempts: &[Attempt], end: u64) -> Vec<Idle> {
         .filter_map(|one| Some((one.obtained?, *one)))
         .collect();
     won.sort_by_key(|(at, _)| *at);
-    // The attempts that wait. They are sorted by their start, because `attempts` is sorted so.
+    // The attempts in the order in which they begin to wait; `attempts` is already sorted by start.
     let mut coming = all.iter().peekable();
     let mut waiting: Vec<&Attempt> = Vec::new();
     let over = |one: &Attempt| {

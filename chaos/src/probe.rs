@@ -9,7 +9,7 @@ use quorate_testbed::Connection;
 
 use crate::node::NodeKind;
 
-/// A connection for one request.
+/// A connection of the probe to a server, on which it sends one request.
 #[derive(Debug)]
 pub enum Probe {
     /// A connection to a Redis, which accepts further requests.

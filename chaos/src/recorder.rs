@@ -1,4 +1,4 @@
-//! Collects the history during the run, and answers the driver's questions about the history.
+//! Collects the history during the run, and answers questions of the driver, e.g. whether a client is ready.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -90,8 +90,8 @@ struct Driver<'a> {
     world: World,
     plan: Vec<Planned>,
     gauged: Option<Instant>,
-    /// The folder of the files that the clients share. This is the last field, so the folder is removed only after the
-    /// clients have ended.
+    /// The folder of the files that the clients share. This field is the last one, because fields are dropped in order:
+    /// the folder must be removed after the clients have ended.
     dir: tempfile::TempDir,
 }
 
@@ -189,8 +189,8 @@ impl<'a> Driver<'a> {
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             active = self.heal_due(active);
-            // Injecting a fault takes time, so the schedule may be late, and an earlier fault may still affect a target
-            // of the next one.
+            // The schedule may be late, because injecting a fault takes time. Then an earlier fault may still affect a
+            // target of the next fault.
             let free =
                 |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
             let ready = |planned: &Planned| began + planned.at <= now && free(planned);
@@ -299,8 +299,8 @@ impl<'a> Driver<'a> {
         self.recorder.note("chaos", Event::Failed { fault, why });
     }
 
-    /// Waits until every client has made progress in all of its workloads, and until faults can no longer explain a
-    /// leftover key. From then on, the key of a released lock must disappear long before one TTL has passed.
+    /// Waits until every client has made progress in all of its workloads, and until no fault can have delayed a
+    /// release any more. From then on, the key of a released lock must disappear long before one TTL has passed.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -339,7 +339,7 @@ impl<'a> Driver<'a> {
         wanted
     }
 
-    /// Records the keys that remain on the masters after the clients have ended: at once, after the TTL, and after the
+    /// Records the keys that remain on the masters: right after the clients have ended, one TTL later, and after the
     /// longest life of a holder's note.
     fn leftovers(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
@@ -406,7 +406,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Records the memory and the file descriptors of all processes that can answer now.
+    /// Records the memory and the file descriptors of all clients, and of all masters that answer.
     fn gauge(&mut self) {
         self.gauged = Some(Instant::now());
         for (name, pid) in self.world.clients.pids() {
@@ -420,7 +420,7 @@ impl<'a> Driver<'a> {
             }
         }
         for master in 0..self.world.masters.len() {
-            // Ask only masters that answer at once, because a stopped master would block the run.
+            // Ask only masters that answer immediately, because the request to a stopped master would block the run.
             if self.world.answers(master)
                 && let Some((memory, handles, connections)) = self.world.gauge(master)
             {

@@ -48,7 +48,7 @@ pub struct Scenario {
     pub max_ttl: Duration,
     /// The longest pause of a client between two attempts.
     pub pause: Duration,
-    /// The number of locks that the workload `many` holds at once in each client.
+    /// The number of locks that each client holds at the same time in the workload `many`.
     pub many: usize,
     /// The approximate time for which the workload `many` holds each lock.
     pub many_hold: Duration,
@@ -138,9 +138,9 @@ impl Scenario {
         }
     }
 
-    /// The time after the last fault during which a leftover key is excused. A request that the fault delayed may
-    /// arrive after the client has released the lock. If a key remains for longer than this time, the client did not
-    /// release it. `None` if a fault changes clocks, because then the age of a key shows nothing.
+    /// The time after the last fault during which a leftover key is excused, because a request that the fault delayed
+    /// may arrive after the client has released the lock. A key that remains for longer was not released. `None` if a
+    /// fault changes clocks, because then the age of a key proves nothing.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;

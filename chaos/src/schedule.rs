@@ -19,8 +19,8 @@ pub struct Planned {
     pub fault: Injection,
 }
 
-/// How much longer than `max_ttl` a restarted master may be excluded, because a master reports its age in whole
-/// seconds.
+/// The restart guard may exclude a restarted master for this much longer than `max_ttl`, because a master reports its
+/// age in whole seconds.
 const GUARD_SLACK: Duration = Duration::from_millis(1_200);
 
 /// The schedule of a scenario. The same scenario always has the same schedule.
@@ -67,8 +67,8 @@ impl<'a> Scheduler<'a> {
                 round.clone_from(&kinds);
                 round.shuffle(&mut self.rng);
             }
-            // Take the next kind of fault whose targets are free. A kind whose targets are not free is tried again
-            // later in the series.
+            // Take the next kind of fault whose targets are free of other faults. A kind whose targets are not free
+            // stays in the series and is tried again.
             let ready = (0..round.len()).rev().find_map(|place| {
                 let fault = self.draw(round[place], at)?;
                 Some((place, fault))

@@ -175,7 +175,7 @@ impl Walker {
         if done {
             self.tasks.pop_front();
         } else if is_late {
-            // The following tasks depend on the failed one, so none of them is tried.
+            // The remaining tasks depend on the failed one, so skip all of them.
             self.tasks.clear();
             self.change = self.changes.count();
         }
@@ -223,7 +223,8 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // The step is tried again. If the stored value was not dropped, the step reports the value again.
+            // The step is tried again after this. If the command has not dropped the stored value, the step reports the
+            // value again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {

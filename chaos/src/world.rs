@@ -43,7 +43,7 @@ pub enum Needs {
     Nothing,
     /// Clients connect to masters through proxies.
     Proxies,
-    /// Each master is behind a network link of its own.
+    /// Each master is behind its own network link, which can be taken down.
     Links,
     /// The masters' clocks can be moved.
     Clocks,
@@ -155,8 +155,8 @@ impl World {
             }
             roads.push(row);
         }
-        // If no other fault needs proxies, clients connect directly to masters behind network links. A proxy would
-        // accept the connection in place of an unreachable master.
+        // Clients of masters behind network links connect directly, if no other fault needs proxies. A proxy would
+        // accept the connection in place of a master that cannot be reached.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -235,8 +235,8 @@ impl World {
         self.masters[master].redis()
     }
 
-    /// The keys on a master, as two lists: first the keys that must disappear after the locks were released, then the
-    /// keys without an expiry.
+    /// The keys on a master, as two lists. The first has the keys that must disappear after the locks were released.
+    /// The second has the keys that have no expiry.
     ///
     /// # Errors
     ///
@@ -302,7 +302,7 @@ impl World {
 }
 
 /// The resources of a master other than Redis, as its server reports them. The memory is given as 0, so that its growth
-/// is not judged, because such a server fills its caches over time.
+/// is not judged: such a server fills its caches over time.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;

@@ -61,7 +61,7 @@ impl Wanted {
         wanted
     }
 
-    /// An attempt of the same owner for a hold nested in this one.
+    /// An attempt by the same owner on the same resource, for a hold nested in the hold of this attempt.
     pub(super) fn inner(&self) -> Self {
         Self {
             is_inner: true,

@@ -62,8 +62,8 @@ fn client(fault: &Injection) -> anyhow::Result<usize> {
     }
 }
 
-/// Sends the client the command to disturb itself. The fault is healed only when the client has reported that the
-/// disturbance has ended.
+/// Sends a client the command to disturb its own work, e.g. to block its threads. The fault is healed only when the
+/// client has reported that the disturbance has ended.
 fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow::Result<Landed> {
     let client = client(fault)?;
     let before = world.clients.seen().suffered(client);

@@ -12,8 +12,8 @@ use super::kind::{Breaks, Injection, Reach, Row, ToEach};
 use super::landed::Landed;
 use crate::world::{Needs, World};
 
-/// How long to wait until a drifting clock can be observed. On a busy machine, the thread that moves the clock may not
-/// be scheduled at once.
+/// The time limit for observing that a clock drifts. It is long, because a busy machine may delay the thread that moves
+/// the clock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -85,7 +85,8 @@ fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
     Ok(format!("off by {off} ms"))
 }
 
-/// Repeats the observation until it succeeds or `patience` has passed. Returns the last result.
+/// Repeats the observation until it succeeds, or until `patience` has passed. Returns the result of the last
+/// observation.
 fn in_time(
     patience: Duration,
     mut look: impl FnMut() -> anyhow::Result<String>,
@@ -110,7 +111,7 @@ fn back(index: usize, world: &World, offset: &OffsetFile) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Lets the clock run 1.5 times as fast as the true time, until `stop` is set.
+/// Lets the clock that this file sets run 1.5 times as fast as the true time, until `stop` is set.
 fn drift(offset: OffsetFile, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Faults of a MariaDB master, as administrators and crashes cause them.
+//! Faults of a MariaDB master, such as administrators or crashes cause.
 
 use std::time::Duration;
 

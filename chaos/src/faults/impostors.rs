@@ -1,8 +1,8 @@
-//! Impostors: servers that take the place of a master. An impostor hangs up, sends garbage or messages meant for other
-//! clients, or is another master.
+//! Impostors: servers that take the place of a master. An impostor hangs up, sends garbage, sends replies to commands
+//! of other clients, or is another master.
 //!
 //! Proxies lead new connections of clients to the impostor, and reset existing connections. No impostor sends a false
-//! reply that fits the request, because no quorum withstands a master that lies in this way.
+//! reply that fits the request, because a lock cannot withstand a master that gives such replies.
 
 use std::io;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use super::landed::Landed;
 use crate::world::{Needs, World, run_id};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a probe waits for an answer of the impostor. The time is limited, because the answer may be endless
-/// garbage.
+/// How long a probe waits for an answer of the impostor. The time is limited, because the impostor may send garbage
+/// without end.
 const SHORT: Duration = Duration::from_millis(300);
 /// The largest number of random bytes in one chunk of garbage.
 const GARBAGE: usize = 600;
@@ -73,8 +73,8 @@ const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
 }
 
-/// Leads clients to another master. A healthy master is preferred, because the probe may be unable to recognize a
-/// master that has a fault of its own.
+/// Leads clients to another master. A healthy master is preferred, because the probe may not recognize a master that
+/// has another fault.
 fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let masters = world.masters.len();
     let drawn = fault.pick(1, masters as u64) as usize;
@@ -111,8 +111,8 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// Well-formed replies to commands that clients of a lock never send. A real master never sends these replies to a lock
-/// request.
+/// Well-formed replies to commands that clients of a lock never send. So a real master never sends them in reply to a
+/// lock request.
 const OF_OTHERS: &[&str] = &[
     "+PONG!\r\n",
     "$5\r\nhello\r\n",
@@ -161,8 +161,8 @@ fn lead_to(
     })
 }
 
-/// Checks that the hostile server answers the handshake like a real server, and then ends the connection. It ends the
-/// connection at the request with the number `last`, or before any request if `last` is 0.
+/// Checks the behaviour of the hostile server with a probe. The server must answer the handshake like a real server,
+/// and must hang up at request number `last`. If `last` is 0, it must hang up before any request.
 fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
     let info = probe.command(&["INFO", "server"])?;
@@ -175,7 +175,7 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
         let heard = probe.command(&["PING"]);
         ensure!(
             heard.is_ok(),
-            "request {question} of {last} of the probe was answered with {heard:?}"
+            "the probe got the reply {heard:?} to its request {question} of {last}"
         );
     }
     let heard = match last {
@@ -186,7 +186,9 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
         Err(error) if error.kind() != io::ErrorKind::TimedOut => {
             Ok(format!("the master hung up at request {last} of the probe"))
         }
-        heard => bail!("request {last} of the probe was answered with {heard:?}"),
+        heard => bail!(
+            "the probe must be disconnected at its request {last}, but got the reply {heard:?}"
+        ),
     }
 }
 
@@ -196,7 +198,7 @@ fn talks_nonsense(hostile: &Hostile) -> anyhow::Result<String> {
         Ok(Reply::Status(pong)) if pong == "PONG" => {
             bail!("the impostor answered PING as a real master does")
         }
-        Ok(heard) => Ok(format!("PING was answered {heard:?}")),
+        Ok(heard) => Ok(format!("the impostor answered PING with {heard:?}")),
         Err(error) => Ok(format!("the master answered PING with garbage: {error}")),
     }
 }

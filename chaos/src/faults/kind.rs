@@ -31,11 +31,11 @@ pub struct Row {
     pub on: Which,
     /// The equipment that the run must set up so that this kind of fault can be injected, e.g. proxies.
     pub needs: Needs,
-    /// The minimum number of masters in a run. The fault is not available in runs with fewer masters.
+    /// The minimum number of masters. In a run with fewer masters the fault is not available.
     pub fewest_masters: usize,
     /// How long the fault lasts.
     pub lasts: Lasts,
-    /// Whether the fault restarts the affected masters, so that they have restarted when it ends.
+    /// Whether the affected masters have restarted by the time when the fault ends.
     pub restarts: bool,
     breaks: Breaks,
     disk: Disk,
@@ -55,7 +55,7 @@ pub enum Reach {
     Client,
 }
 
-/// How long a fault lasts.
+/// The rule by which the duration of a fault is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasts {
     /// A quarter of the TTL up to one and a half TTLs.
@@ -77,15 +77,16 @@ pub enum Lasts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaks {
     Never,
-    /// Two holders are possible if the restart guard is off, and impossible otherwise.
+    /// Two holders at the same time are possible if the restart guard is off, and impossible if it is on.
     Unguarded,
-    /// Two holders are possible, because a master loses data without a visible restart.
+    /// Two holders at the same time are possible, because a master loses data without a visible restart.
     Forgets,
-    /// Two holders are possible, because a clock is wrong.
+    /// Two holders at the same time are possible, because a master's clock is wrong.
     Mistimes,
-    /// Two holders are certain. If the checker sees no two holders, the verdict is "unknown".
+    /// Two holders at the same time are certain. If the checker finds no two such holders, the verdict is "unknown".
     Must,
-    /// Two holders are certain if the restart guard is off. The fault is meant for runs without the guard.
+    /// Two holders at the same time are certain if the restart guard is off. The fault is meant for runs without the
+    /// guard.
     MustUnguarded,
 }
 
@@ -94,16 +95,16 @@ pub(super) enum Breaks {
 pub(super) enum Disk {
     Any,
     Keeps(Persistence),
-    /// Any persistence except this one, because the fault itself changes the files of this persistence.
+    /// Any persistence except this one. The fault itself changes the files of this persistence.
     Not(Persistence),
 }
 
 /// A function that injects a fault into one master, given by its index.
 pub(super) type ToEach = fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>;
-/// A function that injects a fault into all of its targets at once.
+/// A function that injects a fault into all of its targets in one call.
 pub(super) type ToAll = fn(&Injection, &mut World) -> anyhow::Result<Landed>;
 
-/// A function that injects a fault: into one master after the other, or into all targets at once.
+/// The function that injects a fault: called once for each master, or once for all targets.
 #[derive(Clone, Copy)]
 enum Deed {
     Each(ToEach),
@@ -111,12 +112,12 @@ enum Deed {
 }
 
 impl Row {
-    /// The row of a fault that is injected into one master after the other.
+    /// The row of a fault whose function is called once for each affected master.
     pub(super) const fn each(name: &'static str, what: &'static str, deed: ToEach) -> Self {
         Self::new(name, what, Deed::Each(deed))
     }
 
-    /// The row of a fault that is injected into all its targets at once.
+    /// The row of a fault whose function is called once for all its targets.
     pub(super) const fn all(name: &'static str, what: &'static str, deed: ToAll) -> Self {
         Self::new(name, what, Deed::All(deed))
     }
@@ -207,8 +208,8 @@ impl Kind {
         self.restarts || self.breaks == Breaks::Forgets
     }
 
-    /// Whether the fault certainly makes a holder lose its lock to another client. If the checker sees no two holders
-    /// in a run with only such faults, the verdict is "unknown".
+    /// Whether the fault certainly leads to two holders at the same time. If the checker finds no two such holders in a
+    /// run with only such faults, the verdict is "unknown".
     pub fn must_break(self) -> bool {
         matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
     }
@@ -334,8 +335,8 @@ impl Injection {
         landed.with_context(|| format!("{} on {}", self.kind, self.targets().join(", ")))
     }
 
-    /// Injects the fault into one master after the other. If one master cannot be affected, all masters affected so far
-    /// are healed at once, because the fault must affect all of its masters.
+    /// Injects the fault into one master after the other. If this fails for one master, the masters affected so far are
+    /// healed immediately, because a fault that affects only a part of its masters does not count.
     fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
         let mut parts = Vec::new();
         for &index in &self.masters {

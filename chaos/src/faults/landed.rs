@@ -28,8 +28,8 @@ impl Landed {
         }
     }
 
-    /// Observes the effect of a fault that was just injected. If the effect cannot be observed, the fault is healed at
-    /// once.
+    /// Observes the effect of a fault that was just injected. If the effect cannot be observed, heals the fault
+    /// immediately.
     ///
     /// # Errors
     ///

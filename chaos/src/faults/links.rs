@@ -1,4 +1,5 @@
-//! Links to masters in network namespaces: while a link is down, nothing is answered and nothing is refused.
+//! Faults of the links to masters in network namespaces. While a link is down, a client gets no answer at all: its
+//! connects are neither accepted nor refused.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::kind::{Injection, Row};
 use super::landed::Landed;
 use crate::world::{Needs, World};
 
-/// How long the probe waits for a connection while the link is down. It must not get one.
+/// How long the probe waits for a connection while the link is down. No connection must be made in this time.
 const SILENCE: Duration = Duration::from_millis(150);
 
 pub(super) const ROWS: &[Row] = &[Row::each(

@@ -41,9 +41,9 @@ impl Kind {
         files.into_iter().flatten().map(Self).collect()
     }
 
-    /// The faults that the name `mixed` stands for on these masters. With the restart guard these faults break no
-    /// promise, and they need neither clock offsets, network links nor host names. So they can be combined in one run
-    /// on any machine.
+    /// The faults that the name `mixed` stands for in a run with these masters. They can be combined in one run on any
+    /// machine: they need no clock offsets, network links or host names, and with the restart guard they break no
+    /// promise.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {
             nodes.iter().any(|node| kind.on.has(*node))

@@ -1,4 +1,4 @@
-//! Faults of host names: a name does not resolve, or its lookup is not answered.
+//! Faults of host names: a name does not exist, or the name server does not answer.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,9 +14,10 @@ use super::landed::Landed;
 use crate::fleet;
 use crate::world::{Needs, World, host};
 
-/// How long the probe waits for a lookup during the fault. The lookup must not be answered.
+/// How long the probe waits for the answer to a lookup during the fault. No answer must arrive in this time.
 const SILENCE: Duration = Duration::from_millis(150);
-/// How long the probe waits for a lookup without a fault. The lookup must be answered, even on a busy machine.
+/// How long the probe waits for the answer to a lookup without a fault. An answer must arrive in this time, even on a
+/// busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -82,7 +83,7 @@ fn names(world: &World) -> anyhow::Result<&Names> {
         .context("the masters of this run have no host names")
 }
 
-/// A process that looks up one host name, with the same environment as the clients.
+/// A process that looks up one host name. It has the same environment as the clients, so it gets the same answer.
 struct Asked {
     process: Child,
     lines: Receiver<String>,

@@ -14,9 +14,9 @@ use crate::probe::Probe;
 use crate::road::Road;
 use crate::world::{Needs, World};
 
-/// How long a probe waits for a reply that should not come.
+/// How long a probe waits for a reply that must not arrive.
 const SILENCE: Duration = Duration::from_millis(60);
-/// How long a probe waits for a reply that should come, on a busy machine.
+/// How long a probe waits for a reply that must arrive, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -109,8 +109,7 @@ const fn net(name: &'static str, what: &'static str, deed: ToAll) -> Row {
         .needs(Needs::Proxies)
 }
 
-/// Injects one of two kinds of partition: one that holds messages and delivers them when it heals, or one that drops
-/// them.
+/// Injects a partition. The partition either holds messages and delivers them when it is healed, or drops them.
 fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let net = if fault.draw.is_multiple_of(2) {
         Fault::Hold(Way::Both)
@@ -122,7 +121,7 @@ fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
 
 fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<Landed> {
     let pairs = fault.pairs(world);
-    // Before the fault, open one probe per master through the proxy of the first client.
+    // Before the fault, open one probe per master, which uses the network path of the first client.
     let Some(&(first, _)) = pairs.first() else {
         bail!("the fault affects no client")
     };
@@ -147,7 +146,8 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
         let felt = look(net, kind, road, probe)?;
         seen.push(format!("m{}: {felt}", master + 1));
     }
-    // Dropped bytes leave a gap in a connection, so reset such connections after the fault.
+    // If bytes of a connection were dropped, the later bytes would follow after a gap. So reset such connections when
+    // the fault is healed.
     let leaves_gaps = matches!(net, Fault::Drop(_));
     Ok(Landed::new(seen.join("; "), move |world| {
         drop(guards);
@@ -165,8 +165,8 @@ fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
     fresh()
 }
 
-/// Judges bytes that arrived although silence was expected. A master at its connection limit sends an error before it
-/// receives a request, so that error arrives even if requests are lost.
+/// Judges bytes that the probe received although the partition should have stopped them. A master at its connection
+/// limit sends an error without waiting for a request. So that error is no sign that the partition has no effect.
 fn unasked(heard: &str) -> anyhow::Result<String> {
     if heard.contains("max number of clients") {
         return Ok("in effect: the master is full and reports it without a request".into());
@@ -174,8 +174,8 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
     bail!("the probe must get no reply, but got {heard:?}")
 }
 
-/// Checks that the fault has an effect. Without a probe, the master was already down for another reason, and no effect
-/// can be observed. In that case it is enough that the proxy has accepted the fault.
+/// Checks that the fault has an effect. If there is no probe, the master was already down for another reason, so no
+/// effect can be observed. Then it is sufficient that the proxy has accepted the fault.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("in effect: the master does not answer".into());
@@ -185,12 +185,12 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault of this master has ended the probe's connection, so try a new one. A partition silences new
-            // connections as well. A half-open fault affects only existing connections.
+            // Another fault of this master has ended the probe's connection, so try a new one. A partition must silence
+            // new connections as well. A half-open fault affects only connections that existed before it.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // Another fault ends new connections as well. No answer arrived, as expected during a partition.
+                    // Another fault ends new connections as well. The probe got no answer, as the partition requires.
                     Err(error) => Ok(format!(
                         "in effect: new connections of the probe end with: {}",
                         error.kind()
@@ -237,6 +237,6 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             );
             Ok(format!("90 bytes took {} ms", took.as_millis()))
         }
-        other => bail!("this check cannot see the fault {other:?}"),
+        other => bail!("this check supports no fault of the kind {other:?}"),
     }
 }

@@ -79,7 +79,8 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::SlowLoading),
 ];
 
-/// Kills all target masters and restarts them at the same time, so that no holder can check its lock in between.
+/// Kills all affected masters, and then restarts all of them at the same time. So no holder can check its lock between
+/// two restarts.
 fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     for &index in &fault.masters {
         world.masters[index].kill()?;
@@ -157,8 +158,8 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
     Ok(back_with_marker(index, false))
 }
 
-/// Heals a kill by restarting the server. `kept` states whether the marker key, written just before the kill, must
-/// still be there.
+/// Heals a kill by restarting the server. The marker key was written just before the kill. `kept` is true if the
+/// restarted server must still have it, and false if it must not.
 fn back_with_marker(index: usize, kept: bool) -> Landed {
     Landed::new(DEAD, move |world| {
         let server = world.redis(index)?;
@@ -173,7 +174,7 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
     })
 }
 
-/// Restarts a server with so much data that the server needs some time to load it. While it loads, the server refuses
+/// Restarts a server that has so much data that loading takes a third of a second. While it loads, the server refuses
 /// requests.
 fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     /// The number of keys to load, at about a third of a millisecond each.
@@ -185,8 +186,7 @@ fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
     server.command(&["EVAL", &fill, "0"])?;
     ensure_ok(&server, &["CONFIG", "SET", "save", ""])?;
     save(&server)?;
-    // The delay per key is set at every start of these servers, see `World`. The delay has no effect on a start without
-    // keys.
+    // These servers are always started with a delay per loaded key (see `World`). A server without keys is not delayed.
     let restarting = {
         let server = server.clone();
         thread::spawn(move || server.restart())

@@ -78,7 +78,8 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::User),
 ];
 
-/// ACL rules that each take a right from the clients' user. Each rule has a command that is refused without this right.
+/// ACL rules that each revoke a right of the clients' user. Each rule has a command that the server refuses without
+/// this right.
 const RIGHTS: &[(&str, &[&str])] = &[
     ("-@all", &["PING"]),
     ("-evalsha", &["EVALSHA", "x", "0"]),
@@ -130,7 +131,7 @@ impl Change {
         }
     }
 
-    /// Also ends all connections, so that clients reconnect and are refused while connecting.
+    /// Makes the change also end all connections, so that clients reconnect and are refused while they connect.
     fn and_end_connections(self) -> Self {
         Self {
             ends_connections: true,
@@ -138,15 +139,16 @@ impl Change {
         }
     }
 
-    /// Sends the command. The fault counts as injected when `look` sees the refusal, and as healed when `look` no
-    /// longer sees a refusal.
+    /// Sends the first command. The fault counts as injected when `look` observes a refusal, and as healed when `look`
+    /// observes none.
     fn make(
         self,
         index: usize,
         world: &mut World,
         look: impl Fn(&Server) -> anyhow::Result<String> + Copy + 'static,
     ) -> anyhow::Result<Landed> {
-        // Open the administrator's connection before the fault, because new connections may not work afterwards.
+        // Open the administrator's connection before the fault, because the fault may make the server refuse new
+        // connections.
         let mut admin = world.redis(index)?.connect(PATIENCE)?;
         ok(&mut admin, &self.set)?;
         if self.ends_connections {
@@ -230,7 +232,8 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     }))
 }
 
-/// Makes snapshots fail, so that the master refuses writes: a folder has the name that the snapshot file must get.
+/// Makes snapshots fail, so that the master refuses writes. For this, a folder is created under the name that the
+/// snapshot file must get.
 fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
@@ -271,8 +274,8 @@ fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Ends all client connections. Connections with subscriptions have a client type of their own, so two commands are
-/// needed.
+/// Ends all client connections with two commands, because CLIENT KILL treats connections with subscriptions as a
+/// separate type.
 fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     let mut killed = 0;
     for kind in ["normal", "pubsub"] {

@@ -73,7 +73,7 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
     }))
 }
 
-/// Silences the connections of clients until the server has closed the session of at least one client.
+/// Holds back the messages of clients until the server has closed the session of at least one client.
 fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].zookeeper()?;
     let mut before = BTreeSet::new();

@@ -193,8 +193,8 @@ impl Contents {
                 .filter(|step| step.from < to && step.to >= from)
                 .map(|step| letter(&step.name)),
         );
-        // If several steps are taken in this second, show one with a capital letter, because the steps with capital
-        // letters disturb clients most.
+        // If several steps are taken in this second, show one of those with a capital letter, because these steps
+        // disturb clients most.
         letters
             .min_by_key(|letter| !letter.is_ascii_uppercase())
             .unwrap_or(' ')
@@ -207,8 +207,7 @@ impl Contents {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// The number of clients whose configuration belongs to this step of a change at the end of the second, as one
-    /// character.
+    /// The number of clients that, at the end of the second, have the configuration of this step, as one character.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

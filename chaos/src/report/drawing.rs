@@ -27,8 +27,8 @@ pub(super) struct Row {
     label: String,
 }
 
-/// One mark in the drawing, as a tuple: row, start and end in microseconds, held (1) or waited (0), token, client,
-/// mode, and outcome. A tuple saves space, because there are many marks.
+/// One mark in the drawing, as a tuple: row, start and end in microseconds, 1 if the lock was held or 0 if the client
+/// waited, fencing token, client, mode, and outcome. A tuple makes the page smaller than an object with names would.
 #[derive(Serialize)]
 pub(super) struct Mark(usize, u64, u64, u8, Option<u64>, String, String, String);
 
@@ -43,8 +43,8 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Draws all marks. If there are too many marks, it keeps only the latest marks and the marks for which `near`
-    /// returns true.
+    /// Draws all marks. If there are more than [`MARKS`], it keeps the marks for which `near` returns true, and of all
+    /// other marks only the latest.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],
@@ -160,7 +160,7 @@ fn side_by_side(
     placed
 }
 
-/// The marks that show which leader each follower sees, and from when until when.
+/// The marks that show, for each follower, which leader it saw and during which time.
 fn followed(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<(Place, Mark)> {
     let mut open: BTreeMap<&str, (u64, u64, String)> = BTreeMap::new();
     let mut placed = Vec::new();
