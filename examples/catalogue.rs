@@ -13,8 +13,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .in_memory(5)
         .wait(Wait::For(Duration::from_secs(10)))
         .build()?;
-    // The catalogue consists of two numbers. A writer changes them one after the other, so between both changes no
-    // reader may read the catalogue.
+    // The catalogue consists of two numbers, which the writer changes one after the other. No reader may read the
+    // catalogue between these two changes.
     let catalogue = Arc::new(Mutex::new((0, 0)));
     let mut readers = Vec::new();
     for reader in 0..6 {

@@ -1,4 +1,4 @@
-//! Elects a leader among machines, and shows the leader to all others.
+//! Elects one of several machines as the leader, and notifies all machines of the leader.
 //!
 //! `cargo run -p quorate --features testing --example leader`
 

@@ -1,17 +1,17 @@
-//! Services that call each other under one lock. The order is the owner of the lock, and each service acquires the lock
-//! as this owner.
+//! Services that call each other under one lock. The owner of the lock is an order (of goods), and each service
+//! acquires the lock as this owner.
 
 use quorate::{Owner, Redlock, TryAcquire};
 
 async fn ship(redlock: &Redlock, order: &Owner) -> Result<(), Box<dyn std::error::Error>> {
     let stock = order.acquire("stock").await?;
     println!("shipping, fencing token {:?}", stock.fencing_token());
-    // The other service gets only the id of the order, and becomes the same owner by this id.
+    // The other service gets only the id of the order. With this id it acts as the same owner.
     let there = redlock.owner(order.id())?;
     let packing = there.acquire("stock").await?;
     println!("packing, fencing token {:?}", packing.fencing_token());
     assert_eq!(stock.fencing_token(), packing.fencing_token());
-    // A different order is another owner, so it has to wait for the lock.
+    // Another order is another owner, so its attempt is refused while the first order holds the lock.
     let other = redlock.owner("order-4712")?;
     let refused = other.lock("stock").try_acquire().await?;
     assert!(matches!(refused, TryAcquire::Held(_)));

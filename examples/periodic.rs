@@ -21,7 +21,7 @@ fn round(machine: &str, term: u64, number: u32) {
 /// Runs `rounds` rounds of the job. Stops earlier if the leadership is lost.
 async fn work(machine: &str, leads: &Leadership, rounds: u32) {
     let mut every = tokio::time::interval(Duration::from_millis(20));
-    // After a stall of this process, run one round and skip the other missed rounds.
+    // If this process stalls and misses several rounds, run only one of them afterwards.
     every.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for number in 1..=rounds {
         tokio::select! {

@@ -16,7 +16,7 @@ pub(crate) struct Quorum {
 }
 
 /// The step that a client has reached while the list of quorums is changed. Clients may run at the same time if their
-/// steps are the same or neighbours.
+/// steps are equal or follow one another.
 #[derive(Clone)]
 pub(crate) enum Quorums {
     /// No change: the client knows one list.
@@ -37,8 +37,8 @@ pub(crate) struct Held {
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Chooses the quorum of a lock by rendezvous hashing: the quorum whose name, together with the name of the lock, has
-/// the largest hash. If a quorum is added, it gets a part of the locks of each other quorum. No lock moves between the
-/// other quorums.
+/// the largest hash. An added quorum takes over some of the locks of each other quorum. No lock moves from one of the
+/// other quorums to another.
 pub(crate) fn chosen<'a>(quorums: &'a [Quorum], lock: &str) -> &'a Quorum {
     let largest = quorums.iter().max_by_key(|quorum| hash(quorum.name, lock));
     largest.expect("there must be at least one quorum")
@@ -60,8 +60,8 @@ fn token(guard: &LockGuard) -> Result<u64, Error> {
     Ok(guard.fencing_token().ok_or("fencing tokens are off")?)
 }
 
-/// The largest fencing counter of the lock on the masters of this quorum; 0 if no master has one. An error if no
-/// majority of the masters answered.
+/// The largest fencing counter of the lock on the masters of this quorum, or 0 if no master has one. Returns an error
+/// if no majority of the masters answered.
 async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
     let status = quorum.redlock.status(lock).await?;
     if status.verdict() == StatusVerdict::Unknown {

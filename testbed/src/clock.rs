@@ -1,8 +1,9 @@
-//! Clock jumps for one server: its wall clock is shifted while it runs. All other clocks stay correct.
+//! Clock jumps for one server: its wall clock is shifted while the server runs. The clocks of all other programs stay
+//! correct.
 //!
-//! A small C library, which is compiled when it is needed and preloaded into the server, adds an offset to the wall
-//! clock. It maps a file with the offset into memory, so a jump takes effect when the server next reads its clock.
-//! libfaketime does the same and more, but Debian's Redis 7.0 hangs with it at start.
+//! A small C library adds an offset to the wall clock. It is compiled when it is needed, and preloaded into the server.
+//! The library maps a file with the offset into memory, so a jump takes effect when the server next reads its clock.
+//! libfaketime can do this as well, but Debian's Redis 7.0 hangs at start with it.
 //!
 //! Linux only, and only for dynamically linked servers; needs a C compiler. The clock jumps and does not drift. To
 //! simulate drift, make many small jumps.
@@ -38,8 +39,8 @@ impl ClockShim {
         Ok(Self { library, dir })
     }
 
-    /// Creates a new offset file in the library's directory, with the offset zero. Servers whose clocks jump separately
-    /// need separate files.
+    /// Creates a new offset file in the library's directory, with the offset zero. To let the clocks of two servers
+    /// jump independently, use a separate file for each.
     ///
     /// # Errors
     ///
@@ -116,7 +117,7 @@ impl OffsetFile {
         self.file.write_all_at(&nanos.to_ne_bytes(), 0)
     }
 
-    /// Sets the clocks that read this file to the true time. This change is a clock jump as well.
+    /// Sets the clocks that read this file to the true time. For their readers, this is a clock jump as well.
     ///
     /// # Errors
     ///

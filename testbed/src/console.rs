@@ -1,12 +1,12 @@
-//! An administrator's interactive session with a database server. It stays open and keeps its database locks, until it
-//! is dropped.
+//! An administrator's interactive session with a database server. The session stays open, and keeps the row and table
+//! locks that it takes, until it is dropped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::error::Error;
 
-/// The line that is printed after each answer of the server, to mark the end of the answer.
+/// The line that the session prints after each answer of the server. It marks the end of the answer.
 const END: &str = "end-of-the-answer";
 
 /// A session of the administrator, from [`MariaDb::console`](crate::MariaDb::console). Its database locks are released

@@ -31,7 +31,7 @@ pub enum Error {
         log: String,
     },
 
-    /// The server runs, but did not answer in time. It is left running.
+    /// The server runs, but did not answer in time. It continues to run.
     #[error(
         "the server was not ready after {waited:?} (last check: {last}); its log ends with:\n{log}"
     )]
@@ -49,7 +49,7 @@ pub enum Error {
     NotRunning,
 
     /// A signal was sent to the server, but the effect was not visible in time.
-    #[error("the server was not {wanted} {waited:?} after the signal")]
+    #[error("{waited:?} after the signal, the server was not {wanted}")]
     Unverified {
         /// The expected state: "dead", "stopped" or "running".
         wanted: &'static str,

@@ -42,13 +42,13 @@ pub enum Fault {
         /// The maximum additional delay. For each chunk, a random part of it is drawn from the proxy's seed.
         jitter: Duration,
     },
-    /// A partition that delivers late. Bytes and closes are accepted, held, and delivered in order when the fault is
-    /// healed, as TCP does after a partition that is shorter than its timeout. The sender is blocked while more than 16
-    /// MiB are held for its connection and direction.
+    /// A partition that delivers late, as TCP does after a partition that is shorter than its timeout. The proxy
+    /// accepts bytes and closes, holds them, and delivers them in order when the fault is healed. The sender is blocked
+    /// while more than 16 MiB are held for its connection and direction.
     Hold(Way),
-    /// A partition that never delivers. Bytes and closes are lost, those in transit included. If a connection continues
-    /// after the fault is healed, its bytes have a gap, which no real TCP connection has. A test that does not need the
-    /// gap should call [`Proxy::reset_all`](crate::Proxy::reset_all).
+    /// A partition that never delivers. The proxy discards bytes and closes, including those that were in transit when
+    /// the fault began. If a connection continues after the fault is healed, its bytes have a gap, which no real TCP
+    /// connection has. A test that does not need the gap should call [`Proxy::reset_all`](crate::Proxy::reset_all).
     Drop(Way),
     /// A slow link.
     Rate {
@@ -58,18 +58,19 @@ pub enum Fault {
         bytes_per_second: u64,
     },
     /// Each connection is reset when this number of further bytes has reached its client. If the number ends in the
-    /// middle of a reply, the client gets only a part of the reply. With 0, the client gets a reset instead of the
-    /// first byte. If several such faults are injected, only the last one applies.
+    /// middle of a reply, the client gets only a part of the reply. With 0, the client gets a reset instead of the next
+    /// byte. If several such faults are injected, only the last one applies.
     ResetAfter(u64),
-    /// New connections are accepted and closed at once. Existing connections continue.
+    /// New connections are accepted and then closed immediately. Existing connections continue.
     Refuse,
-    /// The server side of all present connections is closed, and their clients are not notified: bytes that a client
-    /// sends are discarded, and no reply comes back. New connections work. When the fault is healed, a client that has
-    /// sent something in the meantime is reset at once. Any other client is reset when it next sends something.
+    /// The server side of all existing connections is closed, and their clients are not notified: the proxy discards
+    /// bytes that a client sends, and no reply arrives. New connections work. When the fault is healed, clients that
+    /// have sent something in the meantime are reset immediately. Any other client is reset when it next sends
+    /// something.
     HalfOpen,
-    /// The requests of all present connections are held, those in transit and closes included. New connections work.
-    /// When the fault is healed, the held requests arrive in order, but after those of new connections: as if a server
-    /// resumed and read old buffers.
+    /// The requests of all existing connections are held, including those in transit and closes. New connections work.
+    /// When the fault is healed, the held requests arrive in order, but after those of new connections, as if a stopped
+    /// server had resumed and read old buffers.
     Strand,
     /// New connections lead to this address, as if a name or a route pointed to the wrong server. Existing connections
     /// are not affected, neither by the fault nor by its healing; [`Proxy::reset_all`](crate::Proxy::reset_all) makes
@@ -132,17 +133,17 @@ pub(crate) struct Rules {
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
-    /// The id and the number of bytes of the `ResetAfter` fault that was injected last. From the id, a connection sees
-    /// that a new fault has replaced the old one, and then starts its own count again.
+    /// The id of the `ResetAfter` fault that was injected last, and its number of bytes; `None` without such a fault.
+    /// If the id changes, each connection begins to count its bytes again.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// An era of the proxy. Some events end or hold all connections that exist at that time; for each kind of such an
-/// event, an era counts the events so far. Each connection records the era in which it was made, so that an event
-/// affects only older connections.
+/// An era of the proxy: for each kind of event that ends or holds all existing connections, the number of such events
+/// so far. Each connection records the era in which it was made. So an event affects only connections of an earlier
+/// era.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -151,8 +152,8 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether a connection that was made in the era `born` still exists in this era: no event since `born` has ended
-    /// all connections.
+    /// Whether a connection that was made in the era `born` still exists in this era. This is so if no event since
+    /// `born` has ended all connections.
     pub(crate) fn spares(self, born: Self) -> bool {
         self.severed == born.severed && self.reset == born.reset
     }

@@ -44,8 +44,8 @@ pub enum Script {
     Greet(Then),
 }
 
-/// How a relay manipulates the bytes that it forwards. Below, a *question* is a command that is not part of the
-/// handshake.
+/// How a relay manipulates the bytes that it forwards. In these descriptions, a *question* is a command that is not
+/// part of the handshake.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Tampering {
@@ -59,7 +59,7 @@ pub enum Tampering {
     /// Sends these bytes in reply to every question, and forwards no question to the real server.
     Say(Words),
     /// Hangs up after forwarding the question with this number, counted from 1 on each connection. The reply to this
-    /// question is lost, and perhaps the replies to the questions just before it. With 0, hangs up after the
+    /// question is lost, and possibly also replies to the questions just before it. With 0, hangs up after the
     /// handshake: at the first question, or if nothing arrives for 2 ms.
     HangUpAt(usize),
 }
@@ -178,8 +178,8 @@ impl Hostile {
         format!("redis://{}", self.address)
     }
 
-    /// Changes the script for existing and new connections. If an answer is being sent at that moment, it may be cut
-    /// off.
+    /// Changes the script for existing and new connections. An answer that is being sent at that moment may be
+    /// truncated.
     pub fn play(&self, script: Script) {
         self.script.send_replace(Some(script));
     }
@@ -223,7 +223,7 @@ async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>
     let mut talks = view.clone();
     let admit = async {
         loop {
-            // If the accept fails, most likely no file handle is available. Try again later.
+            // The accept fails mostly because no file handle is available. Try again later.
             let Ok((client, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -270,15 +270,15 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// The handshake counts as ended if no command arrives for this time.
+/// If no command arrives for this time, the handshake counts as ended.
 const QUIET: Duration = Duration::from_millis(2);
 
-/// The number of bytes that a flood sends in one write. A pause follows, so that the flood does not occupy a whole
+/// The number of bytes that a flood sends in one write. It pauses after each write, so that it does not occupy a whole
 /// processor.
 const WAVE: usize = 16 << 10;
 const EBB: Duration = Duration::from_millis(1);
 
-/// The number of bytes that are sent one by one between two pauses.
+/// The number of bytes that are sent one by one before each pause.
 const TRICKLE: usize = 16;
 
 type Command = Vec<Vec<u8>>;
@@ -361,8 +361,8 @@ impl Talk {
         }
     }
 
-    /// Sends the same bytes without an end. At the same time reads the client's commands, because a client that cannot
-    /// send would behave differently.
+    /// Sends the same bytes without end, and reads the client's commands at the same time. If the server did not read,
+    /// the client could not send and would behave differently.
     async fn flood(&mut self, what: &[u8]) -> io::Result<()> {
         let wave = what.repeat((WAVE / what.len().max(1)).max(1));
         let (mut from, mut to) = self.client.split();
@@ -576,7 +576,8 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// A hash (FNV-1a) of a Lua script. The server makes from it a name that looks like the SHA-1 name of the script.
+/// A hash (FNV-1a) of a Lua script. The server uses it instead of SHA-1, to make a name for the script that has the
+/// form of a SHA-1 name.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -608,7 +609,7 @@ mod tests {
         for cut in 0..whole.len() {
             assert!(
                 parse(&whole[..cut]).unwrap().is_none(),
-                "a command that is cut off after {cut} bytes must not be parsed"
+                "a command of which only the first {cut} bytes have arrived must not be parsed"
             );
         }
         let two = [&whole[..], b"*1\r\n$4\r\nPING\r\n"].concat();

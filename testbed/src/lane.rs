@@ -1,8 +1,9 @@
-//! One direction of a proxied connection (a lane): a queue between a reader and a writer.
+//! One direction of a proxied connection (a lane): a queue between a task that reads from the sender and a task that
+//! writes to the receiver.
 //!
 //! Every event on the sender's side (data, close, reset) becomes an item of the queue, with its time of arrival. The
-//! writer at the other end looks at the current rules to decide when the first item is due. Because the rules are
-//! applied only then, injecting or healing a fault also affects items that are in transit.
+//! writing task decides by the current rules when the first item is due. Because it applies the rules only then,
+//! injecting or healing a fault also affects items that are in transit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -26,7 +27,7 @@ const LANE_ROOM: usize = 16 << 20;
 
 /// How a proxied connection ends.
 pub(crate) enum End {
-    /// Both sides have closed, and each side has received the other side's close.
+    /// Both sides have closed the connection, and each close has reached the other side.
     Closed,
     /// Both sides are reset.
     Reset,
@@ -52,7 +53,7 @@ enum Step {
     Wrote(usize),
     /// A rule discards the item.
     Lost,
-    /// The item is not due before this time; with `None`, not before the rules change.
+    /// The item is not due before this time. With `None`, it is not due before the rules change.
     Wait(Option<Instant>),
     /// The receiver does not accept more bytes at present.
     Full,
@@ -146,8 +147,8 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // After its close, the sender can reset the connection: if it has closed its socket completely, its kernel
-        // answers any data with a reset. Wait for such a reset.
+        // After its close, the sender can still reset the connection: if it has closed its socket completely, its
+        // kernel answers any data with a reset. Wait for such a reset.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
@@ -169,8 +170,8 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let step = {
-                // Keep the rules locked during the write. So a new fault applies to all bytes that are written after
-                // `inject` has returned.
+                // Keep the rules locked during the write. So when `inject` has returned, every later write follows the
+                // new fault.
                 let rules = view.borrow_and_update();
                 if rules.era.spares(born) {
                     let shape = rules.shape(self.way, born);
@@ -275,7 +276,7 @@ impl<'a> Lane<'a> {
         let delay = shape
             .latency
             .saturating_add(shape.jitter.mul_f64(head.luck));
-        // A due time that is too late for the clock's range means never.
+        // If the due time is outside the clock's range, the item is never due.
         let mut due = head.arrived.checked_add(delay).ok_or(None)?;
         if let (Some(rate), Some((at, n))) = (shape.rate, last_write) {
             due = due.max(at + Duration::from_secs_f64(n as f64 / rate as f64));
@@ -298,7 +299,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// The number of bytes that may still pass before a `ResetAfter` fault resets the connection.
+/// The number of further bytes that reach the client before a `ResetAfter` fault resets the connection.
 #[derive(Default)]
 struct Countdown {
     fault: Option<u64>,

@@ -13,14 +13,14 @@ use crate::error::Error;
 use crate::process::{process_state, signal_group, within};
 use crate::spawn::spawn;
 
-/// One server process, which is killed when this value is dropped. Until then, the process may die and be started
+/// One server process, which is killed when this value is dropped. Before that, the process may die and may be started
 /// again.
 #[derive(Debug)]
 pub(crate) struct Life {
     child: Mutex<Option<Child>>,
     /// The path of the server's log file. All starts of the server write to this file.
     log: PathBuf,
-    /// The longest time until the effect of a signal is visible.
+    /// How long to wait until the effect of a signal is visible.
     patience: Duration,
 }
 
@@ -54,15 +54,15 @@ impl Life {
         Ok(())
     }
 
-    /// The process id, or `None` when the server is dead.
+    /// The process id, or `None` if the server is not running.
     pub(crate) fn pid(&self) -> Option<u32> {
         let mut child = self.child();
         let running = child.as_mut()?;
         matches!(running.try_wait(), Ok(None)).then(|| running.id())
     }
 
-    /// Waits until the server is ready: until `probe` returns `None` instead of the reason why the server is not ready.
-    /// Fails if the server ends or `patience` has elapsed. Sleeps for `pause` between two probes.
+    /// Waits until the server is ready. `probe` returns `None` if it is ready, otherwise the reason why not. Fails if
+    /// the server ends or if `patience` has elapsed. Sleeps for `pause` between two probes.
     pub(crate) fn wait_ready(
         &self,
         patience: Duration,
@@ -91,16 +91,16 @@ impl Life {
         }
     }
 
-    /// Sends a signal that ends the server. Then waits until the process is dead and `refuses` confirms that its port
-    /// refuses connections. Does nothing if the server is dead.
+    /// Sends a signal that ends the server. Then waits until the process is dead and `refuses` returns true, because
+    /// the port refuses connections. Does nothing if the server is already dead.
     pub(crate) fn end(&self, signal: Signal, refuses: impl Fn() -> bool) -> Result<(), Error> {
         let mut child = self.child();
         let Some(process) = child.as_mut() else {
             return Ok(());
         };
         let waiting = Error::io("wait for the server process");
-        // Until the child is reaped, no other process can get its process id. The child cannot be reaped here, because
-        // that needs this mutex.
+        // Until the child is reaped, no other process can get its process id. No other thread can reap the child during
+        // this block, because that needs this mutex.
         if process.try_wait().map_err(waiting)?.is_none() {
             signal_group(process, signal)?;
         }

@@ -1,7 +1,7 @@
 //! One temporary MariaDB server: a real process on loopback with its data in a temporary directory.
 //!
-//! A new data directory takes half a second to create, and a tenth of a second to copy. So one data directory is
-//! created per user and server version, as a template, and is copied for each server.
+//! Creating a new data directory takes half a second, but copying one takes only a tenth of a second. So a template is
+//! created once per user and server version, and each server gets a copy of it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -24,7 +24,8 @@ use crate::spawn::{find, mortal, private_dir};
 
 /// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
-/// The longest time until the effect of a signal is visible, and from a start until the server's first answer.
+/// How long to wait until the effect of a signal is visible, and how long a started server may take until its first
+/// answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Options of one [`MariaDb`].
@@ -224,7 +225,7 @@ impl MariaDb {
         self.dir.path()
     }
 
-    /// The process id, or `None` when the server is dead.
+    /// The process id, or `None` if the server is not running.
     pub fn pid(&self) -> Option<u32> {
         self.life.pid()
     }
@@ -266,7 +267,7 @@ impl MariaDb {
         self.life.cont()
     }
 
-    /// Kills the server if it runs, and starts it again on the same port, with the data that it kept.
+    /// Kills the server if it runs, and starts it again on the same port with its data.
     ///
     /// # Errors
     ///
@@ -334,8 +335,8 @@ impl MariaDb {
         self.wait_ready()
     }
 
-    /// The server's arguments. They turn off features that are not needed and save memory, so that the server starts in
-    /// less than half a second.
+    /// The server's arguments. They turn off features that are not needed and save memory. So the server starts in less
+    /// than half a second.
     fn arguments(&self) -> Vec<OsString> {
         let path = |name: &str, at: &Path| {
             let mut arg = OsString::from(format!("--{name}="));
@@ -372,8 +373,8 @@ impl MariaDb {
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        // The server creates its socket when it is ready. Before that, do not start the client program, which could not
-        // connect.
+        // The server creates its socket when it is ready. Do not start the client program before that, because it could
+        // not connect.
         let probe = || {
             if !self.socket().exists() {
                 return Some("no socket yet".to_owned());
@@ -409,8 +410,9 @@ impl MariaDb {
     }
 }
 
-/// Returns the template: the data directory that is copied for each server of this user. A new template is created in
-/// another place, and renamed when it is complete. If another process has created the template first, that one is used.
+/// Returns the template: the data directory that is copied for each server of this user. A new template is created
+/// under another name, and renamed when it is complete. If another process has created the template in the meantime,
+/// that template is used.
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);

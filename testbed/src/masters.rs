@@ -45,7 +45,8 @@ impl Masters {
                     scope.spawn(move || Server::start(options))
                 })
                 .collect();
-            // Wait for all starts before the first error is returned. Otherwise a server could still start after that.
+            // Wait until all starts have ended, and only then return the first error. Otherwise another server could
+            // start after the error was returned.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::resp::Reply;
 use crate::server::Server;
 
-/// The samples of one client, in nanoseconds. In each cycle the client acquires a lock (or something else) and releases
+/// The samples of one client, in nanoseconds. In each cycle the client acquires something, usually a lock, and releases
 /// it.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
@@ -193,8 +193,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Reads the current counters. `sends_set` states whether clients send `SET` themselves. If it is false, no `SET`
-    /// counts as sent, because scripts executed it.
+    /// Reads the current counters. `sends_set` is true if clients send `SET` themselves. If it is false, scripts call
+    /// `SET`, and `SET` is not counted as a sent command.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {

@@ -1,9 +1,8 @@
-//! Host names for single programs. The address of a name can be changed while the program runs; a name may also have no
-//! address.
+//! Host names for single programs. A test can change the address of a name while the program runs. It can also make a
+//! name not exist, or leave its lookups unanswered.
 //!
-//! A small C library, which is compiled when it is needed and preloaded into the program, answers `getaddrinfo` for the
-//! listed names. The system answers for all other names. So a test can make the name server appear silent to one
-//! program. This needs no root, and does not affect other programs.
+//! A small C library answers `getaddrinfo` for the listed names. It is compiled when it is needed, and preloaded into
+//! the program. The system answers for all other names. This needs no root, and does not affect other programs.
 //!
 //! Linux only, and only for dynamically linked programs; needs a C compiler.
 
@@ -17,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::shim;
 
-/// A table of host names and their addresses. Cheap to clone; its files are removed with the last clone.
+/// A table of host names and their addresses. Cheap to clone. Its files are removed when the last clone is dropped.
 ///
 /// ```no_run
 /// use std::process::Command;
@@ -58,8 +57,8 @@ impl Names {
         Ok(Self { library, dir })
     }
 
-    /// Changes the answer to lookups of the host name `name`. A lookup that waits for the silent name server gets the
-    /// new answer as well.
+    /// Changes the answer to lookups of the host name `name`. A lookup that is waiting because the name had no answer
+    /// ([`Leads::ToSilence`]) gets the new answer as well.
     ///
     /// # Errors
     ///

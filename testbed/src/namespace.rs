@@ -89,8 +89,8 @@ impl Namespace {
         run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &link])?;
         run("ip", &["link", "set", "dev", &link, "up"])?;
         namespace.inside(&["ip", "addr", "add", &format!("{theirs}/30"), "dev", THEIRS])?;
-        // Enter the hardware address permanently. Otherwise, while the link is down, the kernel would send ARP requests
-        // and then report "unreachable" instead of staying silent.
+        // Add a permanent ARP entry with the hardware address. Otherwise, while the link is down, the kernel would send
+        // ARP requests and then report "unreachable" instead of staying silent.
         let hardware = namespace.inside(&["ip", "-brief", "link", "show", "dev", THEIRS])?;
         let hardware = hardware.split_whitespace().nth(2).unwrap_or_default();
         let at = theirs.to_string();
@@ -128,7 +128,7 @@ impl Namespace {
             .map(drop)
     }
 
-    /// Brings the link up again. Then packets of old connections arrive as well, when they are sent again.
+    /// Brings the link up again. Connections that existed before continue, because their lost packets are sent again.
     ///
     /// # Errors
     ///

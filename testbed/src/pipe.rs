@@ -61,8 +61,8 @@ async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
-    // The server may accept the connection before `connect` returns. If a reset of the proxy then drops this socket,
-    // the server must still receive a reset.
+    // The server may accept the connection before `connect` returns. If the proxy must reset its connections at that
+    // moment and drops this socket, the server must receive a reset.
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
     let stream = socket.connect(target).await?;
     SockRef::from(&stream).set_linger(None)?;
@@ -130,7 +130,7 @@ async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
     }
 }
 
-/// Decrements a counter when dropped, however the task ends.
+/// Decrements a counter when it is dropped, so that the counter is correct however the task ends.
 struct Decrement<'a>(&'a AtomicU64);
 
 impl Drop for Decrement<'_> {

@@ -60,7 +60,7 @@ fn leased<T>(with: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
     with(&mut LEASED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The range of ports below the ephemeral range, from 10,000; `None` if it has fewer than 2,000 ports.
+/// The range of ports from 10,000 up to the ephemeral range. `None` if the range has fewer than 2,000 ports.
 fn calm_range() -> Option<Range<u16>> {
     const LOWEST: u16 = 10_000;
     const ROOM: u16 = 2_000;

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::error::Error;
 
-/// Sends a signal to the server and to its helper processes, which save or rewrite its data.
+/// Sends a signal to the server and to its helper processes, which the server starts to save or rewrite its data.
 pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error> {
     let group = Pid::from_raw(process.id().cast_signed()).ok_or(Error::NotRunning)?;
     kill_process_group(group, signal).map_err(Error::io("signal the server"))

@@ -133,8 +133,8 @@ impl Proxy {
 }
 
 impl Proxy {
-    /// Changes the rules. If that begins a new era (see [`Era`]), waits until the accepting side uses the new era.
-    /// Without this wait, a connection that is made after this call could count as a connection of the old era.
+    /// Changes the rules. If the change begins a new era (see [`Era`]), waits until the accepting side of the proxy
+    /// uses it. Otherwise a connection that is made after this call could be treated as a connection of the old era.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
@@ -204,7 +204,7 @@ impl Door {
     /// Accepts connections until the proxy is dropped. The tasks of the connections end with the runtime that they run
     /// on.
     async fn keep(mut self) {
-        // Use the socket twice: to wait for connections, and to accept connections without waiting.
+        // Use the listening socket twice: once to wait for connections, and once to accept them without waiting.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -237,7 +237,7 @@ impl Door {
                 }
                 knock = waiting.accept() => match knock {
                     Ok((client, _)) => self.admit(client, era),
-                    // The accept failed, most likely because no file handle is available. Try again later.
+                    // The accept fails mostly because no file handle is available. Try again later.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
             }

@@ -24,7 +24,7 @@ use crate::spawn::{available, mortal, private_dir};
 
 /// The number of other ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
-/// The longest time until the effect of a signal is visible.
+/// How long to wait until the effect of a signal is visible.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit of [`Server::command`] for each read and write.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
@@ -127,7 +127,7 @@ impl Server {
         self.dir.path()
     }
 
-    /// The process id, or `None` when the server is dead.
+    /// The process id, or `None` if the server is not running.
     pub fn pid(&self) -> Option<u32> {
         self.life.pid()
     }
@@ -167,7 +167,7 @@ impl Server {
         self.life.stop()
     }
 
-    /// Resumes a stopped server. It now executes the requests that clients sent in the meantime.
+    /// Resumes a stopped server. It then executes the requests that clients sent while it was stopped.
     ///
     /// # Errors
     ///
@@ -275,8 +275,8 @@ impl Server {
         self.wait_ready()
     }
 
-    /// Returns `None` if the server is ready, otherwise the problem. Connects over the Unix socket in the server's own
-    /// directory: on the port, a server of another process may answer while this server fails to bind.
+    /// Returns `None` if the server is ready, otherwise the problem. The probe uses the Unix socket in the server's own
+    /// directory. On the port, a server of another process could answer if this server failed to bind the port.
     fn probe(&self) -> io::Result<Option<String>> {
         // Log in first. While it loads its data, a server answers NOAUTH instead of LOADING to an anonymous connection.
         let answer = match self.connect(COMMAND_PATIENCE) {

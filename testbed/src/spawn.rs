@@ -43,7 +43,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().map_err(|_| gone())?
 }
 
-/// A command that starts `program`. The program dies with this process if the system supports it.
+/// A command that starts `program`. If the system supports it, the program dies when this process ends.
 pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let tied = *SETPRIV.get_or_init(|| {
@@ -64,7 +64,7 @@ pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
     }
     words.push(program.into());
-    // Each program execs the next one, so the child's pid is the server's pid.
+    // Each of these programs replaces itself by the next one (exec), so the child's process id is that of the server.
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     command

@@ -19,14 +19,14 @@ use crate::life::Life;
 use crate::ports::PortLease;
 use crate::spawn::{find, mortal};
 
-/// The longest time until a member answers after its start. Java is slow on a busy machine.
+/// How long a member may take from its start until it answers. Java starts slowly on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// The longest time until the effect of a signal is visible.
+/// How long to wait until the effect of a signal is visible.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
-/// The time limit for one answer of a member.
+/// How long to wait for one answer of a member.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-/// The number of attempts to start an ensemble. Each attempt uses new ports, because another process may have taken a
-/// port in the meantime.
+/// The number of attempts to start an ensemble. Each attempt uses new ports, because another process may have taken one
+/// of the ports before the member could bind it.
 const TRIES: usize = 4;
 /// The folder in which Debian installs Java libraries.
 const JARS: &str = "/usr/share/java";

@@ -122,7 +122,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             told = try_out(bound, &redlock) => told?,
         }
     }
-    // Requests that were dropped have queued their releases in the background. Wait until these are sent.
+    // Requests that were dropped have queued their releases in the background. Wait until these releases are sent.
     let _ = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
     Ok(())
 }

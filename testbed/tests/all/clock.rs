@@ -7,7 +7,7 @@ use quorate_testbed::{ClockShim, OffsetFile, Reply, Server, ServerOptions, Skew}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Starts a server whose clock can be set. Drops the handle of the clock library at once, so that the tests show that
+/// Starts a server whose clock can be set. Drops the handle of the clock library immediately. So the tests show that
 /// the server itself keeps the files that it needs.
 fn server() -> (Server, OffsetFile) {
     let shim = ClockShim::build()

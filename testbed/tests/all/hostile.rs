@@ -11,7 +11,7 @@ use quorate_testbed::{
 };
 
 const LONG: Duration = Duration::from_secs(20);
-/// A time in which the server sends its answer, if it sends one.
+/// A time that is long enough for the server to send an answer. If none arrives in this time, the server sends none.
 const SHORT: Duration = Duration::from_millis(60);
 
 fn start(script: Script) -> Hostile {

@@ -1,5 +1,5 @@
-//! Tests of `Names`: host names whose lookups are answered as the test configures. The tests start this test program
-//! again as a child process, which looks up a name.
+//! Tests of `Names`: host names whose lookups get the answers that the test configures. The tests start this test
+//! program again as a child process, and the child looks up a name.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};

@@ -276,7 +276,8 @@ fn drop_fault_discards_bytes_in_transit_and_the_close_of_the_connection() {
     assert!(is_silent(&mut server));
     drop((slow, hole));
     assert!(is_silent(&mut server));
-    // The client has closed its connection, so its kernel answers these bytes with a reset.
+    // The client has closed its connection. So its kernel answers these bytes with a reset, which the proxy must pass
+    // on.
     server.write_all(b"anyone there?").unwrap();
     assert!(is_reset(&mut server));
 }
@@ -310,7 +311,7 @@ fn reset_all_resets_both_sides_of_existing_connections_and_spares_new_ones() {
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
         proxy.reset_all();
-        // `reset_all` must not reset a connection that is made right after the call.
+        // `reset_all` must spare a connection that is made right after the call.
         let (mut next, mut next_server) = raw(&proxy, &listener);
         assert!(is_reset(&mut client));
         assert!(is_reset(&mut server));

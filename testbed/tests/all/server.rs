@@ -26,7 +26,7 @@ fn get(server: &Server, key: &str) -> Reply {
     server.command(&["GET", key]).unwrap()
 }
 
-/// Whether the process does not exist any more, or has ended but was not reaped yet.
+/// Whether the process has ended. This includes a process that was not reaped yet.
 fn is_gone(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.map_or(true, |stat| stat.contains(") Z "))
