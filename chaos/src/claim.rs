@@ -24,8 +24,8 @@ impl Claim {
         *self == Self::Alone
     }
 
-    /// Whether holds with these two claims may overlap on one resource. False for two permits: each slot of a semaphore is
-    /// checked as a resource of its own, and a slot has one holder.
+    /// Whether holds with these two claims may overlap on one resource. False for two permits, because each slot of a
+    /// semaphore is checked like a separate resource, and a slot has one holder.
     pub fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Reader, Self::Reader) => true,

@@ -57,7 +57,7 @@ pub struct Life {
     pub to: u64,
 }
 
-/// The steps of all changes of masters, in order of time.
+/// The steps of all changes of masters, in order of time. Repeated tries of a step form one step.
 pub fn steps(history: &History) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for line in &history.lines {
@@ -92,8 +92,8 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// The times at which locks were obtained, in nanoseconds since the run began, sorted. Locks that only one client uses
-/// (the workload `many`) are left out.
+/// The times at which clients obtained locks, sorted, in nanoseconds since the run began. The locks of the workload
+/// `many` are left out, because only one client uses each of them.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()

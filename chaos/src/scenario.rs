@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn known_bad_clients_run_on_redis_masters_only() {
+    fn known_bad_locker_that_needs_redis_is_refused_with_other_masters() {
         let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Redis];
         let checked = |locker| {
             let scenario = Scenario {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn known_bad_client_gets_only_workloads_that_it_supports() {
+    fn known_bad_locker_with_a_workload_that_it_does_not_support_is_refused() {
         let checked = |locker, workloads: &[Workload]| {
             let scenario = Scenario {
                 locker,

@@ -1,4 +1,4 @@
-//! The faults of a run in order of time, as they follow from its seed.
+//! The faults of a run in order of time. They follow from the seed of the run.
 
 use std::time::Duration;
 
@@ -85,8 +85,8 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether at least one master is suitable for this kind of fault. Otherwise this kind would never be injected, and
-    /// no new series of faults would begin.
+    /// Whether at least one master is suitable for this kind of fault. A kind without a suitable master would never be
+    /// injected, and no new series of faults would begin.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));

@@ -13,10 +13,11 @@ use crate::event::Event;
 use crate::history::History;
 use crate::scenario::Scenario;
 
-/// The memory of a process has grown if it increased by more than this many bytes and by more than a quarter.
+/// The memory of a process counts as grown if it has increased by more than this number of bytes, and also by more than
+/// a quarter.
 const SLACK_BYTES: u64 = 6 << 20;
-/// Open file descriptors and connections have grown if they increased by more than this number and by more than a
-/// quarter.
+/// The number of open file descriptors or connections counts as grown if it has increased by more than this number, and
+/// also by more than a quarter.
 const SLACK_HANDLES: u64 = 12;
 
 /// The number of held locks in a soak whose masters are all Redis.

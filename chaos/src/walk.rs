@@ -14,9 +14,9 @@ pub enum Task {
     Fault(Moment),
     /// Stop for good the servers that are no longer used.
     Retire,
-    /// Raise the generation markers of the new masters by hand.
+    /// Write the generation markers of the new masters by hand.
     Marks,
-    /// Wait for a while, in which all clients work.
+    /// Wait for a while, so that all clients work with their present masters.
     Rest,
 }
 
@@ -87,9 +87,9 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
     tasks
 }
 
-/// The tasks of a careful operator. The last client keeps the old masters until the new ones are open. With more than
-/// three clients, the last but one keeps both sets of masters until the end, because in practice an operator forgets
-/// some client.
+/// The tasks of a careful operator. The last client uses the old masters until the step `open` has opened the new ones.
+/// If there are more than three clients, the last but one uses both sets of masters until after the step `finish`,
+/// because in practice an operator forgets some client.
 fn careful(clients: usize) -> Vec<Task> {
     let last = clients - 1;
     let late: Vec<usize> = (clients > 3).then(|| last - 1).into_iter().collect();

@@ -126,7 +126,8 @@ impl Walker {
         leaving.iter().chain(arriving).copied().collect()
     }
 
-    /// Continues the current task as far as possible now, without waiting.
+    /// Continues the current task as far as possible without waiting. Returns the action that the driver must take
+    /// next.
     ///
     /// # Errors
     ///
@@ -182,7 +183,8 @@ impl Walker {
         Ok(Now::Goes)
     }
 
-    /// Notifies the walker that the fault which it has requested was injected.
+    /// Notifies the walker that the driver has injected the requested fault. The walker then continues with the next
+    /// task.
     pub fn went_wrong(&mut self) {
         self.tasks.pop_front();
     }
@@ -325,7 +327,8 @@ impl Walker {
         })
     }
 
-    /// Stops the servers that are no longer masters, once no fault affects them. Returns `None` while it has to wait.
+    /// Kills the servers that the change has removed from the masters, as soon as no fault affects them. Returns `None`
+    /// while a fault affects one of them.
     fn retire(
         &self,
         world: &World,
@@ -345,9 +348,9 @@ impl Walker {
         Ok(Some(Ok(names.join(", "))))
     }
 
-    /// Makes the mistake of a hasty operator: marks the new masters as open by hand, although the old masters were
-    /// never closed. The hash in the generation marker is copied from the connection names of clients that use both
-    /// sets of masters.
+    /// Makes the mistake of a hasty operator: writes generation markers to the new masters that open them, although the
+    /// old masters were never closed. The hash in the marker is copied from the connection names of clients that use
+    /// both sets of masters. Returns `None` while no such client is connected.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();

@@ -58,7 +58,7 @@ pub enum Needs {
 /// The description of the masters and tools to be set up.
 #[derive(Debug)]
 pub struct Layout {
-    /// The number of proxies in front of each master: one per client, or one for all clients.
+    /// The number of proxies in front of each master: one per client, or a single one that all clients share.
     pub ways: usize,
     /// The kind of each master, and its persistence. The persistence is used only for Redis.
     pub masters: Vec<(NodeKind, Persistence)>,
@@ -271,7 +271,7 @@ impl World {
         Ok((left, eternal))
     }
 
-    /// Whether a master answers at once.
+    /// Whether a master answers within 50 ms.
     pub fn answers(&self, master: usize) -> bool {
         self.masters[master].answers(Duration::from_millis(50))
     }

@@ -91,9 +91,9 @@ pub(super) fn holding<'a>(
             let lost = hold.lost(ctx);
             let work = work(ctx, wanted, op, hold);
             tokio::select! {
-                // The work is polled before the loss notification. So a holder that is resumed after a pause takes its
-                // next step before it sees the loss. The fenced register must refuse such a late write if another
-                // client has written since.
+                // Poll the work before the loss notification. So a holder that is resumed after a pause takes its next
+                // step before it notices the loss. If another client has written since, the fenced register must
+                // refuse this late write.
                 biased;
                 () = work => None,
                 () = watch(ctx, wanted.workload, op, hold) => None,

@@ -430,7 +430,7 @@ mod tests {
     });
 
     #[test]
-    fn fault_whose_effect_is_incomplete_or_not_observed_is_healed_at_once() {
+    fn fault_whose_effect_is_incomplete_or_not_observed_is_healed_immediately() {
         let layout = Layout {
             ways: 0,
             masters: Vec::new(),

@@ -35,8 +35,8 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::Names),
 ];
 
-/// Makes the host name of a master fail to resolve. All clients use the same host name for the master, so the fault
-/// affects all of them.
+/// Changes the answer to lookups of a master's host name, as `leads` says: the name does not exist, or the lookup gets
+/// no answer. All clients use the same host name for the master, so the fault affects all of them.
 fn lose(
     fault: &Injection,
     index: usize,

@@ -97,8 +97,8 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
 ];
 
-/// Takes a right from the clients' user. Depending on the draw, clients notice the missing right on existing or on new
-/// connections.
+/// Revokes a right of the clients' user. Depending on the draw, also ends all connections, so that clients meet the
+/// missing right while they connect.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];
@@ -208,7 +208,7 @@ fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     Ok(Landed::momentary(format!("{killed} connections killed")))
 }
 
-/// Runs a script in an endless loop on the master, until the script is killed.
+/// Makes the master busy: a script on it runs in an endless loop, until the script is killed.
 fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
@@ -266,7 +266,8 @@ fn ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()
     Ok(())
 }
 
-/// Tries a write as an administrator. If the server's error begins with `code`, returns the error.
+/// Tries a write as an administrator. If the server refuses it with an error that begins with `code`, returns the
+/// error.
 fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     match server.command(&["SET", "chaos:probe", "1", "PX", "1000"])? {
         Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),

@@ -63,8 +63,7 @@ impl Tale {
 }
 
 #[test]
-fn change_that_skips_a_step_is_invalid_and_change_without_a_fault_between_close_and_open_is_unknown()
- {
+fn change_is_valid_only_with_every_step_and_a_fault_between_close_and_open() {
     let tale = Tale::default;
     assert_eq!(
         tale().walked("").hit(3_500).verdict_of_change(),

@@ -202,7 +202,7 @@ fn hold_that_outlasts_its_lease_is_reported_unless_the_machine_was_busy() {
         (Verdict::Invalid, 1),
         "the late release must be reported if the machine was busy for too short a time"
     );
-    // Two waits for a CPU, of which the one that began first is recorded last.
+    // Two waits for a CPU. The wait that began first is recorded last.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,
@@ -212,7 +212,7 @@ fn hold_that_outlasts_its_lease_is_reported_unless_the_machine_was_busy() {
         .at(1_920, "c1", line(1_915, 5))
         .at(1_930, "c1", line(1_100, 830));
     assert_eq!(counted_late.verdict("notified", &[]), (Verdict::Valid, 0));
-    // A wait for a CPU and a stall measure the same delay here, so the delay counts only once.
+    // A wait for a CPU and a stall measure the same delay here. The checker must count the delay only once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
         since: 1_100 * MS,

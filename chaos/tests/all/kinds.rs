@@ -259,8 +259,8 @@ fn different_tokens_of_one_owner_and_overlapping_owners_are_reported() {
         (Unknown, 0),
         "the verdict must be unknown if no client joined another hold"
     );
-    // While two owners wrongly hold the lock at once, a hold that joins one of them gets the token of that owner's
-    // lock. Once that lock has ended, its token is outdated.
+    // While two owners wrongly hold the lock at the same time, a hold may join the lock of either owner and gets its
+    // token. After that lock has ended, a hold with its token has an outdated token.
     let joins = |until| {
         tale("order-2", 7)
             .hold_as(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
@@ -365,7 +365,8 @@ fn falling_term_and_term_with_two_leaders_are_reported() {
     };
     let leaders = |tale: Tale| tale.verdict_for(Workload::Leader, "leaders");
     assert_eq!(leaders(tale()), (Valid, 0));
-    // The history does not contain this leader's grant, because the leader died before it could record the grant.
+    // This leader died before it could record its grant. So the history does not contain the grant, but the follower's
+    // notification is correct.
     assert_eq!(
         leaders(tale().at(50, "c1", followed(8, "c3#9"))),
         (Valid, 0)

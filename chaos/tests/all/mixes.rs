@@ -51,7 +51,8 @@ fn databases_that_lose_their_last_second_break_exclusion_but_not_fencing() {
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
-    // A lease must outlive the crash of a master and its restart; otherwise the test can observe nothing.
+    // A lease must be longer than a crash and restart of a master. Otherwise the lease has expired after the restart,
+    // and a lost commit has no effect.
     let run = Run::until(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \

@@ -212,7 +212,7 @@ fn master_that_answers_with_replies_to_other_requests_breaks_no_promise() {
 #[test]
 #[ignore = "nightly"]
 fn master_address_that_leads_to_another_master_breaks_no_promise() {
-    // `busy` is injected as well, so that clients are sometimes led to a busy master.
+    // Inject `busy` as well, so that clients are sometimes led to a busy master.
     survived(14, "misrouted,busy");
 }
 
@@ -296,7 +296,8 @@ fn known_bad_clients_of_plain_locks_are_caught() {
                 "--seed 8 --masters 3 --clients 5 --pause 20ms --faults none \
                  --workload file,handover --locker {locker}"
             ),
-            // The checker of the order compares waiters only after the masters have been running for some seconds.
+            // The checker of the order compares waiters only after the masters have been running for some seconds, so
+            // its runs are longer.
             match locker {
                 "jumps-line" => &[6, 15, 30],
                 _ => &[2, 6, 12],
@@ -417,7 +418,7 @@ fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
 fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1, ");
-    // This implementation behaves correctly while clients can reach all masters.
+    // This implementation behaves correctly while clients can reach all masters, so inject faults.
     caught(
         "led-by-one",
         "leader --faults partition-one",

@@ -42,7 +42,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn clock_jump_ahead_expires_a_key_at_once() {
+fn clock_jump_ahead_expires_a_key_immediately() {
     let (server, offset) = server();
     set_for_a_minute(&server);
     assert!((1..=60_000).contains(&pttl(&server)));

@@ -11,8 +11,8 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::report::Summary;
 use rustix::fs::{FlockOperation, flock};
 
-/// Waits until no chaos run of another test is active, in this or another process. Until the returned file is dropped,
-/// no other test starts a run.
+/// Waits until no other test is making a chaos run, in this or another process. While the returned file exists, all
+/// other tests wait before they start a run.
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("the file to lock must be created");
@@ -44,8 +44,9 @@ impl Run {
         }
     }
 
-    /// Makes runs of these lengths, one after the other, until `enough` returns true. Returns the last run. On a busy
-    /// machine fewer events happen in the same time, and an event that did not happen cannot be checked.
+    /// Makes runs of these lengths (in seconds), one after the other, until `enough` returns true for a run. Returns
+    /// the last run. A longer run is needed on a busy machine, where too few events happen in a short run to check
+    /// everything.
     pub(crate) fn until(
         name: &str,
         args: &str,
