@@ -115,7 +115,7 @@ pub struct ClientSeen {
 pub enum ClientKind {
     /// A client of this library that notices when its masters are closed. The first number is the client's step of the
     /// replacement. The second number is the fingerprint of the masters that the client will use next, or of its
-    /// present masters if it knows no others.
+    /// current masters if it knows no others.
     AtStep(u64, u64),
     /// A client of this library that does not notice when its masters are closed. Either its version is too old, or its
     /// user may not read the generation marker.

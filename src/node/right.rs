@@ -37,7 +37,8 @@ pub enum Purpose {
     Semaphores,
     /// Needed to write and read notes that describe the holder of a lock.
     Notes,
-    /// Needed to notify observers of a new leader at once. Without these rights, observers poll by timer.
+    /// Needed to notify the observers of an election immediately of a new leader. Without these rights, observers poll
+    /// by timer.
     Elections,
     /// Needed to read and restore the generation marker, and so to replace masters.
     Masters,

@@ -28,7 +28,7 @@ pub struct StoredValue {
     pub number: u64,
     /// The bytes of the stored value.
     pub bytes: Vec<u8>,
-    /// Whether the stored value can be trusted: it was written in the present run of the server process, or the server
+    /// Whether the stored value can be trusted: it was written in the current run of the server process, or the server
     /// is configured to lose nothing in a restart. An untrusted value may be outdated, because a restart may have lost
     /// a later value.
     pub vouched: bool,

@@ -168,7 +168,8 @@ impl Seed {
     }
 }
 
-/// Measures one client that locks and unlocks one key.
+/// Prints the median time of one lock and unlock by a single client, for this crate's lock and for the two other
+/// designs.
 async fn cycles(server: &MariaDb) {
     println!("\none MariaDB, one client: lock + unlock, p50");
     let lock = redlock(&[], std::slice::from_ref(server));
@@ -262,7 +263,7 @@ async fn fresh_keys(server: &MariaDb) {
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
-                // With repeated deadlocks a cycle might never end, so the time limit may also stop a cycle midway.
+                // If deadlocks repeat, one lock and unlock might never end. So the time limit can interrupt it midway.
                 let mut n = 0;
                 let ended = tokio::time::sleep_until(end.into());
                 let cycles = async {
@@ -395,8 +396,8 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     );
 }
 
-/// Measures 16 tasks with one key each. The result shows the cost of one MariaDB server among Redis servers, while it
-/// runs and while it is stopped.
+/// Measures the time of a lock and unlock by 16 tasks that each use their own key. Compares three Redis servers with
+/// two Redis servers and one MariaDB server, which first runs and is then stopped.
 async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
     println!("\n16 tasks, each with its own lock: lock + unlock, p50");
     let all = redlock(redis, &[]);

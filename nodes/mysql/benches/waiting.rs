@@ -18,9 +18,9 @@ use quorate_testbed::{MariaDb, MariaDbOptions};
 
 /// The numbers of waiters that are measured.
 const WAITERS: [usize; 3] = [1, 8, 50];
-/// The time until all waiters are queued.
+/// How long the benchmark waits until all waiters are queued. Nothing is counted before.
 const QUEUED: Duration = Duration::from_secs(4);
-/// The time for which statements and CPU time are counted.
+/// How long the benchmark counts the server's statements and CPU time while the clients wait.
 const COUNTED: Duration = Duration::from_secs(10);
 /// The least number of hand-overs that are measured.
 const HAND_OVERS: usize = 100;
@@ -55,7 +55,8 @@ async fn mariadb() -> MariaDb {
     server
 }
 
-/// Measures what a lock and its release cost if this number of clients acquires and releases the same lock repeatedly.
+/// Lets `clients` clients repeatedly acquire and release the same lock. Prints how many statements and how many bytes
+/// of the binary log each lock costs the server.
 async fn cost(clients: usize) {
     const LOCKS: u32 = 100;
     let server = mariadb().await;
@@ -98,7 +99,7 @@ fn client(server: &MariaDb, ttl: Duration) -> Redlock {
     builder.build().expect("a Redlock")
 }
 
-/// The counters of a server.
+/// The counters of a server at the time `at`: executed statements, bytes of the binary log, and CPU time.
 struct Counters {
     questions: u64,
     queries: u64,
@@ -132,7 +133,8 @@ impl Counters {
 /// acquired the lock.
 type Released = Arc<Mutex<Option<(usize, Instant)>>>;
 
-/// Acquires the lock this number of times. Returns the times from another client's release until the acquire.
+/// Acquires and releases the lock `turns` times. For each acquire that follows another client's release, returns the
+/// time between that release and the acquire.
 async fn take_turns(
     number: usize,
     client: &Redlock,

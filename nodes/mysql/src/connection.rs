@@ -3,8 +3,8 @@
 //! `mysql_async` has two properties that a lock cannot accept:
 //!
 //! - After a future is dropped, the connection answers the next query with the previous result. [`Connection`] sets a
-//!   mark before it sends a packet, and removes the mark only after it has read the whole result. A connection with
-//!   this mark is not used again.
+//!   flag before it sends a packet, and clears the flag only after it has read the whole result. If the flag is still
+//!   set before the next packet, the connection is not used again.
 //! - A dropped connection first reads the remaining results and sends a quit command, in a task without a time limit.
 //!   [`Connection`] drops its connection on a thread without a runtime, which only closes the socket.
 
@@ -57,8 +57,8 @@ impl Connection {
         Ok(Self { conn, asked: false })
     }
 
-    /// Runs all statements of one packet. If a statement fails, its error is returned, and the statements after it did
-    /// not run.
+    /// Runs all statements of one packet, and returns one outcome for each statement. If a statement fails, returns its
+    /// error; the statements after it did not run.
     pub(crate) async fn ask(&mut self, packet: &str) -> Result<Vec<Outcome>, Fault> {
         let conn = self.conn.as_mut().filter(|_| !self.asked);
         let conn = conn.ok_or_else(|| {
@@ -106,7 +106,7 @@ fn options(address: &Address, database: bool) -> OptsBuilder {
         .prefer_socket(false)
         .tcp_nodelay(true)
         .stmt_cache_size(0)
-        // Each of these two options saves a query while connecting.
+        // Set these two options, because otherwise `mysql_async` queries the server for their values while connecting.
         .max_allowed_packet(Some(LARGEST_PACKET))
         .wait_timeout(Some(28_800));
     if !address.tls {
@@ -164,7 +164,7 @@ impl Future for Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if let Some(opening) = self.0.take() {
-            // The future cannot be shared between threads, but it can be dropped on another thread.
+            // Drop the future on the closer's thread, because dropping it closes the socket.
             close(Box::new(opening));
         }
     }

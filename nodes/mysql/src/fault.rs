@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn error_that_only_an_administrator_can_remove_does_not_pass_by_itself() {
+    fn error_that_only_an_administrator_can_solve_is_classified_as_permanent() {
         for (code, message, said) in [
             (1129, "Host '10.0.0.1' is blocked", "blocked"),
             (
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_login_names_the_option_that_may_be_missing() {
+    fn error_of_a_refused_login_names_the_url_option_that_may_be_missing() {
         let (message, state) = ("Access denied".to_owned(), "28000".to_owned());
         let code = 1045;
         let refused = Error::Server(ServerError {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn syntax_error_does_not_repeat_stored_data() {
+    fn fault_for_an_sql_syntax_error_contains_no_stored_data() {
         let said = of(1064, "near 'x'c0ffee''").to_string();
         assert!(!said.contains("c0ffee"), "{said}");
         assert!(of(1, &"x".repeat(10_000)).to_string().len() < 300);

@@ -1,4 +1,4 @@
-//! Inspects a server over the same kind of connection that a lock uses.
+//! Inspects a server, for example for `quorate doctor`, over the same kind of connection that a lock uses.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,8 +17,9 @@ use crate::url::Address;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The number of round trips that are measured. The duration of the fastest one is reported.
 const TRIPS: usize = 5;
-/// The rights without which locks still work. Each row has the right, the table, a statement that changes nothing but
-/// needs the right, and the purpose of the right. Sessions check all other rights when they connect.
+/// The optional rights: locks work even if the user lacks them. Each row has four values: the right, its table, a
+/// statement that needs the right but changes nothing, and the purpose of the right. All other rights are checked by
+/// each session when it connects.
 const RIGHTS: [(&str, &str, &str, Purpose); 3] = [
     (
         "DELETE",
@@ -68,7 +69,7 @@ async fn look(address: &Address, seen: &FirstSight, found: &mut Inspection) -> R
             Err(Fault::Denied(_)) => {
                 let missing = MissingRight::on_table(right, &address.database, table, purpose);
                 found.missing.push(missing);
-                // A connection is not used again after an error.
+                // An error makes a connection unusable, so open another one for the next check.
                 connection = Connection::open(address, true).await?;
             }
             Err(fault) => return Err(fault),

@@ -1,13 +1,14 @@
 //! Receives wake-ups for waiting clients.
 //!
-//! Usually a process has one waiter, which is queued behind one other client. Then the listener blocks on the
+//! Usually a process has one waiter, which is queued directly behind one other client. Then the listener blocks on the
 //! [wait lock](WaitLock) of that client with `GET_LOCK`. The session of that client releases the wait lock when it
-//! releases the lock or leaves the queue, and the server frees it when that session ends. So waiting costs the server
-//! nothing, and only the next waiter is woken.
+//! releases the lock or leaves the queue. If that session ends, the server frees the wait lock. So waiting costs the
+//! server nothing, and only the next waiter is woken.
 //!
 //! In all other cases the listener sends a statement that makes the server poll the table of wake-ups, for a fraction
-//! of a second per statement. MariaDB accepts a block of statements directly; MySQL needs a stored procedure. Received
-//! wake-ups are removed by the next statement, so no wake-up is lost together with a result.
+//! of a second per statement. MariaDB accepts a block of statements directly; MySQL needs a stored procedure. Each
+//! statement removes only the wake-ups that this listener has received before. So if the connection breaks and a result
+//! is lost, its wake-ups are still in the table.
 //!
 //! [WaitLock]: quorate::node::store::WaitLock
 
@@ -25,30 +26,32 @@ use crate::session::{bytes, number, word};
 use crate::sql::{CLOCK, SETTINGS, hex, listening, settings, wait_lock};
 use crate::url::Address;
 
-/// How long one statement waits for a wait lock: 15 s. Only the network can fail silently for that long, because the
-/// server itself ends the statement when the connection is closed.
+/// The longest time for which one `GET_LOCK` statement blocks: 15 s. The limit is for a network that fails silently:
+/// the listener notices the failure when the result does not arrive. If the connection is closed, the server ends the
+/// statement itself.
 const BLOCKED: Duration = Duration::from_secs(15);
 /// If the server sends no result for this time after a statement must have ended, the listener treats the server as
 /// stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Wake-ups that no client has read are removed at this age, in microseconds.
+/// The age at which wake-ups that no client has read are removed: 60 s, in microseconds.
 const OLD: u64 = 60_000_000;
 /// The time between two removals of old wake-ups.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(30);
-/// The pause between two polls is the time for which the waiter has waited, divided by this number.
+/// The pause between two polls is the time for which the waiter has waited, divided by this number: after a wait of 1
+/// s, the pause is 20 ms.
 const PART: u32 = 50;
 /// The shortest pause between two polls.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two polls if a waiter may be woken at any time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause between two polls while the client ahead keeps no wait lock. The session of that client usually
-/// takes one with its next renewal.
+/// takes a wait lock with its next renewal, and then the listener stops polling.
 const LONGEST_PAUSE_BEHIND: Duration = Duration::from_millis(100);
 /// The pause between two polls if the process only observes elections.
 const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
 /// How long one polling statement polls. It is short for two reasons. If this process needs other wake-ups, the
-/// listener can react only after the end of the statement. And the server notices only when it sends a result that a
-/// client is gone.
+/// listener can react only after the end of the statement. And the server notices only when it sends a result that the
+/// client has closed the connection.
 const POLLED: Duration = Duration::from_millis(50);
 
 /// A connection that receives wake-ups.
@@ -56,7 +59,7 @@ pub struct MySqlListener {
     address: Arc<Address>,
     connection: Connection,
     process: String,
-    /// The id of the last wake-up that was received, and of the last wake-up that was removed from the table.
+    /// The ids of two wake-ups: the last one that was received, and the last one that was removed from the table.
     last_received: u64,
     last_removed: u64,
     mariadb: bool,
@@ -66,7 +69,8 @@ pub struct MySqlListener {
     pacer: Pacer,
     /// The wake-ups that this process needed at the last statement, and since when it has needed them.
     awaited: (Pace, Instant),
-    /// A waiter and the wait lock that it waits for, if no session kept this wait lock when the listener last asked.
+    /// The waiter and the wait lock of the client ahead, if no session held this wait lock when the listener last
+    /// checked; otherwise `None`.
     unkept: Option<Pace>,
 }
 
@@ -116,7 +120,8 @@ impl MySqlListener {
         format!("DELETE FROM quorate_woken WHERE process={process} AND id<={last};")
     }
 
-    /// Returns the words of the wake-ups in the result of the last statement, and records their ids as received.
+    /// Returns the messages (words) of the wake-ups in the result of the last statement, and records the ids of these
+    /// wake-ups as received.
     fn words(&mut self, said: &mut Vec<Outcome>) -> Vec<Vec<u8>> {
         let mut words = Vec::new();
         for mut row in said.pop().map(|one| one.rows).unwrap_or_default() {
@@ -146,8 +151,8 @@ impl MySqlListener {
         Ok(())
     }
 
-    /// Lets the server poll the table of wake-ups for a moment, and returns the wake-ups. If a wait lock was not kept
-    /// before, first checks whether a session keeps it by now.
+    /// Lets the server poll the table of wake-ups for a moment, and returns the wake-ups. If no session held the wait
+    /// lock of the client ahead at the last check, first checks whether a session holds it by now.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
         let (looks, pause) = looks(pace, self.awaited.1.elapsed());
@@ -175,7 +180,7 @@ impl MySqlListener {
     }
 
     fn words_of_block(&mut self, mut said: Vec<Outcome>) -> Vec<Vec<u8>> {
-        // A block of statements has further results without rows.
+        // The block also returns results without rows, which contain no wake-ups. Drop them.
         said.retain(|one| !one.rows.is_empty());
         self.words(&mut said)
     }
@@ -222,7 +227,8 @@ impl MySqlListener {
         let words = self.words(&mut said);
         if is_free {
             self.unkept = Some(pace.clone());
-            // The lock may become free soon, so poll often at first.
+            // The lock may become free soon. So restart the waiting time, from which the pause between two polls is
+            // computed.
             self.awaited.1 = Instant::now();
         }
         // If the wait lock is free although no wake-up has arrived, the client ahead has left the queue or lost its
@@ -231,7 +237,7 @@ impl MySqlListener {
     }
 }
 
-/// The value of the first column of the first row, as a number.
+/// The value of the first column of the first row, as a number; `None` if there is no row.
 fn first(one: &Outcome) -> Option<u64> {
     one.rows.first().and_then(|row| number(row, 0))
 }
@@ -250,7 +256,7 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
 }
 
 /// Whether the process needs wake-ups for other waiters than `before`. False if only the client ahead of the same
-/// waiter has changed, because the end of the present wait wakes this waiter in any case.
+/// waiter has changed, because the end of the current wait wakes this waiter in any case.
 fn is_for_another(now: &Pace, before: &Pace) -> bool {
     match (now, before) {
         (Pace::Idle, _) => false,
@@ -329,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn listener_stops_waiting_for_a_wait_lock_only_for_another_waiter() {
+    fn blocked_listener_gives_up_its_wait_lock_only_if_another_waiter_needs_wake_ups() {
         let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
             waiter: waiter.into(),
             wait_lock: wait_lock.into(),

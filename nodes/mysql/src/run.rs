@@ -24,10 +24,10 @@ pub(crate) const QUESTION: &str = "SELECT UUID(),@@hostname,@@port,@@datadir/*M!
 
 /// An age of a server run above this limit (100 years) is not credible and counts as zero.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// Time from the start of the UUID calendar to 1970, in units of 100 ns.
+/// The time from the start of the UUID calendar (15 October 1582) to the beginning of 1970, in units of 100 ns.
 pub(crate) const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 
-/// The report of a server about its present run, which lasts from one start of the server to the next.
+/// The report of a server about its current run, which lasts from one start of the server to the next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RunReport {
     /// The server's monotonic clock now, and its value when the server started, both in microseconds. `None` if the
@@ -70,14 +70,15 @@ impl RunReport {
         Some(Self { clocks, server })
     }
 
-    /// The server's monotonic clock, in microseconds; `None` if the server offers no such clock.
+    /// The reading of the server's monotonic clock in this report, in microseconds; `None` if the server offers no such
+    /// clock.
     pub(crate) fn clock(&self) -> Option<u64> {
         self.clocks.map(|(clock, _)| clock)
     }
 
-    /// The time for which the server has certainly kept its grants. It counts from the start of the server, or from the
-    /// creation of its table of records ([`Run::since`]) if that is later. The result may be up to one second too
-    /// large, because both readings of the uptime are truncated.
+    /// How long the server has certainly kept its grants; zero if unknown. The time counts from the start of the
+    /// server, or from the creation of its table of records ([`Run::since`]) if that is later. The result may be up to
+    /// one second too large, because both readings of the uptime are truncated.
     pub(crate) fn lasts(&self, run: &Run) -> Duration {
         let (clock, began) = self.clocks.unwrap_or_default();
         let lasts = clock.saturating_sub(began.max(run.since));
@@ -87,7 +88,7 @@ impl RunReport {
     }
 }
 
-/// The content of the only row of `quorate_run`, which describes the present run of the server.
+/// The content of the only row of `quorate_run`, which describes the current run of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) id: String,
@@ -101,12 +102,12 @@ impl Run {
         let (id, since) = text.split_once('@').unwrap_or((text, "0"));
         Self {
             id: id.to_owned(),
-            // A creation time that cannot be parsed counts as a moment that is always in the future.
+            // If the creation time cannot be parsed, assume the latest possible time. The age of the run is then zero.
             since: since.parse().unwrap_or(u64::MAX),
         }
     }
 
-    /// The text form of a server run, which is stored in the row.
+    /// Formats a server run as the text that the row stores: `ID@SINCE`, or `ID` if the server has no monotonic clock.
     pub(crate) fn text(id: &str, since: Option<u64>) -> String {
         since.map_or_else(|| id.to_owned(), |since| format!("{id}@{since}"))
     }

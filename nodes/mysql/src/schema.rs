@@ -36,7 +36,7 @@ pub enum NotPrepared {
     Server {
         /// The name of the server.
         name: String,
-        /// The fault of the server.
+        /// Why the server refused the request or could not be reached.
         fault: Fault,
     },
     /// The schema was created by a newer version of this crate.
@@ -249,9 +249,9 @@ async fn elsewhere(address: &Address) -> Option<String> {
     is_ours.then_some(server)
 }
 
-/// Creates missing tables. If the tables of the server run and of wake-ups are wrong, they are created again, because
-/// their content need not be kept. Other tables are converted if they have the wrong engine. Any other fault of these
-/// tables is only reported, because they contain locks and values.
+/// Creates missing tables. If the table of the server run or the table of wake-ups is wrong, it is dropped and created
+/// again, because its content need not be kept. Other tables are converted if they have the wrong engine. Any other
+/// fault of these tables is only reported, because they contain locks and values.
 async fn make_tables(
     connection: &mut Connection,
     misfits: &[Misfit],
@@ -310,7 +310,8 @@ async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Re
     connection.ask(&replace).await.map(drop)
 }
 
-/// Writes the row that marks the schema as complete. It is written last, so an interrupted creation is repeated.
+/// Writes the row that marks the schema as complete. It is written last, so after an interrupted creation the schema
+/// counts as incomplete, and `prepare` creates it again.
 async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Result<(), Fault> {
     if !mariadb {
         make_procedure(connection).await?;
@@ -371,13 +372,14 @@ fn random_word() -> String {
     format!("{:032x}", rng.random::<u128>())
 }
 
-/// Statements that change nothing, but fail if no lock could be written: because a right is missing, or because of a
-/// statement-based binary log. They are run while connecting, because both problems stay until an administrator acts.
+/// Statements that change nothing, but fail if locks cannot be written, for one of two reasons: the user lacks a right,
+/// or the binary log is statement-based. They are run while connecting, because both problems stay until an
+/// administrator solves them.
 const TRIED: &str = "UPDATE quorate_record SET version=version,state=state,changed=changed WHERE FALSE;\
     INSERT INTO quorate_record (name,version,changed) SELECT name,version,changed FROM quorate_record WHERE FALSE;\
     INSERT INTO quorate_woken (process,word,at) SELECT '','',0 FROM DUAL WHERE FALSE";
 
-/// Prepares a session, and reads the name and the present run of the server.
+/// Prepares a session, and reads the name and the current run of the server.
 pub(crate) async fn greet(
     connection: &mut Connection,
     timeout: Duration,

@@ -1,7 +1,7 @@
 //! The statements of [`prepare`](crate::prepare) as a script, for administrators and tools that change databases.
 //!
-//! A script cannot look at the server first. So its statements have conditions where `prepare` decides, and leave a
-//! complete schema unchanged.
+//! Unlike `prepare`, a script cannot examine the server before it decides what to create. So its statements contain
+//! conditions, and they leave a complete schema unchanged.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::schema::{NOTICED, VERSION, grants, mark_complete, procedure, procedur
 use crate::tables::{RECORD, RUN, SCHEMA, WOKEN};
 use crate::url::{Address, BadUrl};
 
-/// A name of 32 hexadecimal digits that no other server draws.
+/// The SQL expression that generates a server's name: 32 hexadecimal digits, different on each server.
 const DRAWN: &str = "REPLACE(UUID(),'-','')";
 
 /// The SQL statements that create the database and the schema, as [`prepare`](crate::prepare) does, without connecting
@@ -18,8 +18,9 @@ const DRAWN: &str = "REPLACE(UUID(),'-','')";
 ///
 /// The statements may run again, and change nothing if the schema is complete. They repair no table; `prepare` does.
 /// They are written for a client program that knows `DELIMITER`, such as `mysql`; on MariaDB the block between the
-/// `DELIMITER` lines is not needed. Each server must run the statements itself, because it draws an identity of its
-/// own. The `GRANT` statements for a user that acquires locks follow as comments; `USER` is a placeholder.
+/// `DELIMITER` lines is not needed. Run the statements on each server separately, not by replication, because each
+/// server must generate its own identity. The `GRANT` statements for a user that acquires locks follow as comments;
+/// `USER` is a placeholder.
 ///
 /// # Errors
 ///

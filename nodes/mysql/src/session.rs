@@ -19,10 +19,10 @@ use crate::sql::{self, CLOCK, Packet};
 pub struct MySqlSession {
     connection: Connection,
     draw: StdRng,
-    /// The position at which the last page of records ended: the number of records before it, and the name of the last
-    /// record.
+    /// The end of the last page of records that was read: the position of the next record, and the name of the last
+    /// record. `None` if no page was read.
     paged: Option<(u64, Vec<u8>)>,
-    /// The wait locks that this session keeps.
+    /// The names of the wait locks (`GET_LOCK`) that this session holds on the server.
     wait_locks: HashSet<Arc<str>>,
     /// Whether the server has refused to remove records, because its user lacks the right to `DELETE`.
     removal_denied: Arc<AtomicBool>,
@@ -123,8 +123,8 @@ impl MySqlSession {
             let only_if = if joined {
                 format!("@done{number}>0")
             } else {
-                // If wake-ups precede the wait locks, `ROW_COUNT()` is the number of inserted wake-ups there. It is 0
-                // if the record was not changed.
+                // If the packet inserts wake-ups before it takes wait locks, `ROW_COUNT()` is then the number of
+                // inserted wake-ups. This number is also 0 if the record was not changed.
                 "ROW_COUNT()>0".to_owned()
             };
             self.write_hints(&commits[*number], &only_if, packet);

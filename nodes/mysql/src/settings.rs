@@ -103,6 +103,6 @@ fn named(row: &mut Row, names: &[&str]) -> Option<String> {
     let at = columns
         .iter()
         .position(|column| is_wanted(&column.name_str()))?;
-    // The server sends numbers as text in results of this kind.
+    // `SHOW` statements return numbers as text, so read every column as text.
     word(row, at)
 }

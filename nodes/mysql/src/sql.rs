@@ -78,8 +78,8 @@ fn list<'a>(names: impl Iterator<Item = &'a Arc<[u8]>>, out: &mut String) {
     out.push(')');
 }
 
-/// Reads these records together with the clock. If none of the records exists, the result is one row with only the
-/// clock.
+/// The query that reads these records together with the server's clock. If none of the records exists, the result is
+/// one row with only the clock.
 pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
@@ -92,8 +92,8 @@ pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     out
 }
 
-/// Reads a page of `count` records in the form of [`load`]. The page begins after the record with the name `behind`, or
-/// without `behind` after the first `from` records.
+/// The query that reads a page of `count` records; its result has the form of [`load`]. The page begins after the
+/// record with the name `behind`, or without `behind` after the first `from` records.
 pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
@@ -111,14 +111,15 @@ pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
     out
 }
 
-/// Removes a record if it has this version.
+/// Appends to `out` the statement that removes the record `name` only if it has this version.
 pub(crate) fn remove(name: &[u8], version: u64, out: &mut String) {
     out.push_str("DELETE FROM quorate_record WHERE name=");
     hex(name, out);
     let _ = write!(out, " AND version={version}");
 }
 
-/// Changes an existing record. The result shows whether the record was changed, and contains the server's clock.
+/// Appends to `out` the statement that changes an existing record. Its result shows whether the record was changed, and
+/// contains the server's clock.
 pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     out.push_str("UPDATE quorate_record SET version=version+1,state=");
     hex(state, out);
@@ -127,7 +128,8 @@ pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     let _ = write!(out, " AND version={}", change.version);
 }
 
-/// Creates a record that does not exist. A row without a state does not count as a record.
+/// Appends to `out` the statement that creates a record if it does not exist. A row without a state does not count as a
+/// record.
 pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut String) {
     out.push_str("INSERT INTO quorate_record (name,version,state,changed) VALUES (");
     hex(&change.name, out);
@@ -142,7 +144,8 @@ pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut Stri
     );
 }
 
-/// Checks whether a record has the version that the change expects. The result also contains the server's clock.
+/// Appends to `out` the query that checks whether a record has the version that the change expects. Its result also
+/// contains the server's clock.
 pub(crate) fn check(change: &Change, out: &mut String) {
     let _ = write!(out, "SELECT COUNT(*)=1,{CLOCK} FROM quorate_record WHERE ");
     fits(change, out);
@@ -165,8 +168,8 @@ fn fits(change: &Change, out: &mut String) {
     }
 }
 
-/// Creates rows without a state for records that do not exist yet, in order of their names. Later statements then have
-/// a row to lock, so that nothing is inserted while rows are locked.
+/// Appends to `out` the statement that creates rows without a state for records that do not exist yet, in order of
+/// their names. Later statements then have a row to lock, so that nothing is inserted while rows are locked.
 pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     out.push_str("INSERT IGNORE INTO quorate_record (name,version,state,changed) VALUES ");
     for (number, change) in changes.iter().enumerate() {
@@ -176,8 +179,8 @@ pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     }
 }
 
-/// Locks the rows of these changes in order of their names. Sets `@fit` to the number of rows that have the expected
-/// version.
+/// Appends to `out` the statement that locks the rows of these changes in order of their names, and sets `@fit` to the
+/// number of rows that have the expected version.
 pub(crate) fn lock(changes: &[&Change], out: &mut String) {
     out.push_str("SELECT COUNT(*) INTO @fit FROM quorate_record FORCE INDEX (PRIMARY) WHERE ");
     any_of(changes.iter().copied(), out);
@@ -222,7 +225,7 @@ pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mu
     out.push(')');
 }
 
-/// Inserts wake-ups for listeners if the SQL condition `only_if` is true.
+/// Appends to `out` the statement that inserts wake-ups for listeners if the SQL condition `only_if` is true.
 pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
     let _ = write!(
         out,
@@ -242,13 +245,14 @@ pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
     let _ = write!(out, ") q WHERE {only_if}");
 }
 
-/// Appends the name of a wait lock on the server. It has fewer than the 64 characters that MySQL accepts.
+/// Appends the SQL literal of the name under which the server knows a wait lock. The name has fewer than 64 characters,
+/// the limit of MySQL.
 pub(crate) fn wait_lock(name: &str, out: &mut String) {
     hex(format!("quorate:{name}").as_bytes(), out);
 }
 
-/// Keeps or releases wait locks if the SQL condition `only_if` is true. No statement waits: if another session has the
-/// wait lock, this session goes without it.
+/// Appends to `out` the statement that takes or releases wait locks if the SQL condition `only_if` is true. The
+/// statement never blocks: if another session holds a wait lock, this session does not get it.
 pub(crate) fn wait_locks(changes: &[&WaitLock], only_if: &str, out: &mut String) {
     for (number, change) in changes.iter().enumerate() {
         out.push_str(if number > 0 { "," } else { "DO " });

@@ -25,7 +25,7 @@ pub(crate) struct Table {
 struct Column {
     name: &'static str,
     kind: &'static str,
-    /// The size of the column in bytes, if the type needs one.
+    /// The size of the column in bytes; 0 if the type has no size.
     room: usize,
     rest: &'static str,
 }
@@ -53,7 +53,7 @@ pub(crate) const SCHEMA: Table = Table {
     more: ["", ""],
     rights: "SELECT",
 };
-/// The table of the records.
+/// The table of the records: one row per record, with its name, version and state.
 pub(crate) const RECORD: Table = Table {
     name: "quorate_record",
     engine: "InnoDB",
@@ -85,7 +85,7 @@ pub(crate) const WOKEN: Table = Table {
     more: [",KEY (process)", ""],
     rights: ALL,
 };
-/// The table with the present run of the server. It is kept in memory, so it is empty after a restart, and the next
+/// The table with the current run of the server. It is kept in memory, so it is empty after a restart, and the next
 /// client writes the new run.
 pub(crate) const RUN: Table = Table {
     name: "quorate_run",

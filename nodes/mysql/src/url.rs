@@ -9,11 +9,11 @@ use url::{Host, Url};
 
 /// The default timeout of one request. It is this long because a commit waits for the disk.
 const TIMEOUT: Duration = Duration::from_millis(250);
-/// The default number of sessions that share the requests.
+/// The default number of sessions that one process opens to one server. The process distributes its requests over them.
 const LANES: usize = 4;
 /// The largest number of sessions that one process may open to one server.
 const MOST_LANES: usize = 64;
-/// The longest path of a Unix socket, in bytes.
+/// The longest path of a Unix socket in bytes; a limit of Linux.
 const LONGEST_SOCKET: usize = 107;
 /// The form of a URL with a Unix socket, for error messages.
 const SOCKET_FORM: &str = "mysql://user:password@localhost/database?socket=/run/mysqld/mysqld.sock";

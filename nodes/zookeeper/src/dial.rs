@@ -24,8 +24,9 @@ pub(crate) struct Dialled {
 }
 
 /// Opens a session with the first member that answers. The members are asked one after another. The next member is
-/// asked even if the previous member has not answered yet, so a stopped member costs only a moment. The client knows
-/// only the member that answered: when that member fails, the client ends, and a new client opens a new session.
+/// asked even if the previous member has not answered yet, so a stopped member delays the session only by [`NEXT`] (125
+/// ms). The client knows only the member that answered: when that member fails, the client ends, and a new client opens
+/// a new session.
 pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
     let mut hosts = address.hosts.clone();
     let mut rng: StdRng = rand::make_rng();
@@ -54,7 +55,7 @@ pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
 }
 
 enum Refusal {
-    /// This member did not answer. Another member may answer.
+    /// This member did not answer, for the reason in this text. Another member may answer.
     Silent(String),
     /// The member has answered with a fault, and no other member can give a better result.
     Final(Fault),
@@ -73,8 +74,8 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
             client,
             host: host.to_owned(),
         }),
-        // A server that closes the connection at once may do so before the client has written its first request. The
-        // client then reports a socket error.
+        // If the server accepts the connection and closes it immediately, the client may not have written its first
+        // request yet. It then reports a socket error.
         Err(error) => Err(match fault::of_request(&error, &address.path, address) {
             Fault::Disconnected(why) => Refusal::Silent(why_silent(host, &why).await),
             fault => Refusal::Final(fault),
@@ -95,8 +96,8 @@ async fn why_silent(host: &str, why: &str) -> String {
     }
 }
 
-/// Whether the server accepted the connection and closed it at once. The server may close it so early that the error
-/// appears while connecting.
+/// Whether the error shows that the server accepted the connection and closed it immediately. The server may close it
+/// so early that the error appears while connecting.
 fn hung_up(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     matches!(
@@ -115,8 +116,8 @@ fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     Ok(dialled)
 }
 
-/// Notices the end of a session while a result is awaited. Otherwise a client that has lost its connection would try to
-/// reconnect, and would keep queued requests until the session ends.
+/// Detects the end of a session while this process waits for a result. Otherwise a client that has lost its connection
+/// would try to reconnect, and would keep queued requests until the session ends.
 pub(crate) struct Watch(StateWatcher);
 
 impl Watch {

@@ -485,7 +485,7 @@ impl Session for ZooKeeperSession {
 }
 
 /// A result without the server's clock. ZooKeeper does not report its time. It dates changes by the clock of the
-/// present leader, which may change at any moment, so no lease can be measured by that clock.
+/// current leader, which may change at any moment, so no lease can be measured by that clock.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }

@@ -2,7 +2,7 @@
 
 use quorate::node::store::Change;
 
-/// The life of a record: a random number that distinguishes the record's present znode from its earlier ones. It is
+/// The life of a record: a random number that distinguishes the record's current znode from its earlier ones. It is
 /// drawn when the record is created, because the version of a new znode starts at 0 again. So no version of a removed
 /// record ever equals a version of the record that is created again.
 pub(crate) type Life = u32;

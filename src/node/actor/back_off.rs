@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn reconnect_pauses_grow_if_each_connection_ends_at_once() {
+    fn reconnect_pauses_grow_if_each_connection_ends_immediately() {
         let lost = Fault::Down("connection closed".into());
         assert!((20..60).contains(&tries(&lost, Some(Duration::from_millis(1)))));
         assert!((20..60).contains(&tries(&lost, None)));

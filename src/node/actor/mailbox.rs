@@ -14,12 +14,12 @@ use crate::node::{Answer, Claim, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
-/// The largest number of queued requests for one master; further requests are refused at once. The queue becomes this
-/// long only if callers send more requests than the master can answer within a node timeout.
+/// The largest number of queued requests for one master; further requests are refused immediately. The queue becomes
+/// this long only if callers send more requests than the master can answer within a node timeout.
 const CAPACITY: usize = 16_384;
 
-/// A release is accepted while fewer requests than this are queued. Releases have a higher limit than other requests,
-/// because each release frees a lock that an earlier acquire took.
+/// Releases are accepted while fewer requests than this are queued, twice [`CAPACITY`]. Each release frees a lock, so
+/// it must be accepted even if the queue is full for other requests.
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
 /// A request to one master, and the receiver of its answer.
@@ -95,7 +95,7 @@ struct Inbox {
     /// Queued renewals. They are sent before all other requests, because a held lock expires while other requests can
     /// wait. So a renewal may overtake any request. If the lock is released, its queued renewal is withdrawn.
     renewals: VecDeque<Queued>,
-    /// Whether an actor reads this queue, or is being started for it.
+    /// Whether an actor takes requests from this queue, or is being started for it.
     read: bool,
     /// Whether the actor has taken requests that are not answered yet.
     busy: bool,
@@ -199,7 +199,8 @@ impl Mailbox {
         self.reader.register(waker);
     }
 
-    /// Records that the actor has answered all requests that it has taken. Has no effect while requests are queued.
+    /// Called by the actor when it has answered all requests that it has taken. Has no effect while further requests
+    /// are queued.
     pub(in crate::node) fn rest(&self) {
         let mut inbox = self.inbox();
         if inbox.busy && inbox.is_empty() {
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn mailbox_with_only_renewals_is_neither_idle_nor_finished() {
+    fn mailbox_with_a_queued_renewal_is_neither_idle_nor_over() {
         let mailbox = Mailbox::new();
         assert!(put(&mailbox, renewal()));
         mailbox.close();
@@ -367,7 +368,7 @@ mod models {
     }
 
     #[test]
-    fn no_interleaving_leaves_a_request_without_a_reader() {
+    fn request_reaches_the_actor_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let callers = [push(&mailbox, 1), push(&mailbox, 1)];
@@ -378,9 +379,9 @@ mod models {
         });
     }
 
-    /// A second request does not wake the actor if the first request is still queued.
+    /// A request wakes the actor only if the queue was empty. So the actor must take both requests after one wake-up.
     #[test]
-    fn no_interleaving_leaves_a_second_request_unread() {
+    fn second_request_reaches_the_actor_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let caller = push(&mailbox, 2);
@@ -390,7 +391,7 @@ mod models {
     }
 
     #[test]
-    fn no_interleaving_misses_the_closing_of_a_mailbox() {
+    fn actor_sees_the_closing_of_the_mailbox_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let closes = mailbox.clone();
@@ -408,7 +409,7 @@ mod models {
     }
 
     #[test]
-    fn no_interleaving_misses_the_wake_up_of_an_idle_mailbox() {
+    fn idle_resolves_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             push(&mailbox, 1).join().expect("the thread must not panic");

@@ -24,7 +24,7 @@ pub(in crate::node) struct PendingReleases {
     queue: VecDeque<Release>,
     /// The length of the pause after the next refused release.
     respite: Duration,
-    /// The end of the present pause, in which no pending release is sent; `None` if there is no pause.
+    /// The end of the current pause, in which no pending release is sent; `None` if there is no pause.
     respite_ends: Option<Instant>,
 }
 

@@ -11,7 +11,7 @@ use crate::protocol::instant::Instant;
 /// Decides which stored values of the server at the other end of a connection are trusted.
 #[derive(Clone, Debug)]
 pub(in crate::node) struct Memory {
-    /// The present run of the server process. The connection cannot outlive this run.
+    /// The current run of the server process. The connection cannot outlive this run.
     pub(in crate::node) run: ServerRun,
     /// Whether the server is configured to lose nothing in a restart. Then values that were written in earlier runs of
     /// the server process are trusted too.
@@ -88,7 +88,7 @@ impl Acquaintance {
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run
     }
 
-    /// Stores the server run and the client id of the present connection. Returns the client id of the previous
+    /// Stores the server run and the client id of the current connection. Returns the client id of the previous
     /// connection if the server is still in the same run. Otherwise returns `None`, because after a restart that id may
     /// belong to another client.
     pub(in crate::node) fn replace(&self, run: &str, id: i64) -> Option<i64> {

@@ -41,7 +41,7 @@ fn joins(part: &Part, held: Option<&[u8]>) -> bool {
     class.is_some_and(|class| held == Some(&class.marker()[..]))
 }
 
-/// Whether a claim can share each of its keys with the present holders. `held` has the values of the keys, in the order
+/// Whether a claim can share each of its keys with the current holders. `held` has the values of the keys, in the order
 /// of the parts of the group.
 fn joins_all(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
     let mut keys = group.parts().iter().zip(held);
@@ -190,7 +190,7 @@ impl Master {
         found
     }
 
-    /// Whether the attempt with the random value `value` holds the key of `part`. `held` is the present value of that
+    /// Whether the attempt with the random value `value` holds the key of `part`. `held` is the current value of that
     /// lock key.
     fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
         let is_member = || part.class().is_none() || self.is_member(now, &part.key, value);

@@ -48,7 +48,7 @@ impl Item {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Whether this item is a fencing counter that must be kept. `date` is the present time, in microseconds since
+    /// Whether this item is a fencing counter that must be kept. `date` is the current time, in microseconds since
     /// 1970. A counter is kept until `date` is a day later than the counter's number, which is a time as well. Without
     /// the counter, the next number would be derived from `date`, and could be smaller than the counter.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {

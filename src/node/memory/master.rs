@@ -239,7 +239,7 @@ impl Master {
         self.run = Run(run);
     }
 
-    /// The id of the present run of the server.
+    /// The id of the current run of the server.
     pub fn run(&self) -> &ServerRun {
         &self.run.0
     }
@@ -574,7 +574,7 @@ impl Master {
         }
     }
 
-    /// Raises the counter of a lock that is being taken. `counter` is the present value. The new value is the proposed
+    /// Raises the counter of a lock that is being taken. `counter` is the current value. The new value is the proposed
     /// number, or the nearest number that is larger than `counter` and near enough to this master's clock. Returns the
     /// new value.
     pub(super) fn raise_counter(
@@ -765,7 +765,7 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// The answer if a client repeats its acquire of a lock that it already holds. It contains the present fencing counter,
+/// The answer if a client repeats its acquire of a lock that it already holds. It contains the current fencing counter,
 /// because the lock gets no new number. If the counter does not exist, the answer is an error.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {

@@ -1,7 +1,7 @@
 //! Masters in memory that behave like real masters, for tests of your own code.
 //!
-//! [`MemoryNode`] answers at once, from a [`Master`] that gives the same replies as the scripts. It has no network and
-//! no persistence. Tests can make a [`MemoryNode`] fail and recover.
+//! [`MemoryNode`] answers immediately, from a [`Master`] that gives the same replies as the scripts. It has no network
+//! and no persistence. Tests can make a [`MemoryNode`] fail and recover.
 
 mod broken;
 mod group;
@@ -34,7 +34,7 @@ pub enum Condition {
     /// The master answers every request.
     #[default]
     Up,
-    /// The master refuses connections: every request fails at once without being sent.
+    /// The master refuses connections: every request fails immediately and is not sent.
     Down,
     /// The master executes requests, but its answers never arrive.
     Mute,

@@ -59,7 +59,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// The link's time at the origin of this clock.
+    /// The link's time that corresponds to `origin`, the tokio time at which this clock was created.
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn now(self) -> Instant {
@@ -73,7 +73,7 @@ impl Clock {
     }
 }
 
-/// What the actor does next: continue at once, or wait for an event.
+/// What the actor does next: continue immediately, or wait for an event.
 #[derive(PartialEq, Eq)]
 enum Next {
     Again,
@@ -167,12 +167,12 @@ impl Actor {
         Next::Again
     }
 
-    /// Moves bytes in both directions between the link and the socket.
+    /// Moves bytes in both directions between the link and the socket. Returns what the actor does next.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
         // If several replies are outstanding, yield once, so that ready callers can queue their requests. Some of them
         // are ready because their replies have just arrived. Yielding costs no waiting time: if no other task is ready,
-        // the actor is polled again at once. If only one reply is outstanding, do not yield: there are no requests to
-        // combine, and a second poll would only wake an idle thread.
+        // the actor is polled again immediately. If only one reply is outstanding, do not yield: there are no requests
+        // to combine, and a second poll would only wake an idle thread.
         if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);

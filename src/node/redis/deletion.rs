@@ -1,5 +1,6 @@
-//! How a server executes a release: it compares the value of the lock key, and deletes the key if the value is that of
-//! the client. The server runs this library's script, or a built-in command that takes about half the time.
+//! How a server executes a release: it compares the value of the lock key, and deletes the key if it still has the
+//! client's value. For this the client calls either this library's script or a built-in command of the server, which
+//! takes about half the time.
 //!
 //! The server's version shows whether it has the command. A trial shows whether this user may use the command, and
 //! whether a proxy passes it on. The first release that the command could execute is sent as a script call. Directly
@@ -13,7 +14,8 @@ use crate::node::{Claim, Request};
 /// How a connection executes releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deletion {
-    /// Releases use the script, which works on every server. The server does not have the command, or the trial failed.
+    /// Releases use the script, which works on every server, because this server does not have the command or because
+    /// the trial failed.
     Script,
     /// Releases use the script. The server has the command, but the trial has not been sent yet.
     Untried,
@@ -35,7 +37,8 @@ impl Deletion {
         }
     }
 
-    /// Writes a release as the server's command. Returns `false` without writing if the release needs the script.
+    /// Writes a release as the built-in command, and returns `true`. If the release needs the script, writes nothing
+    /// and returns `false`.
     pub(super) fn write(self, request: &Request, out: &mut Vec<u8>) -> bool {
         self == Self::DelIfEq && write(request, out)
     }
@@ -54,7 +57,8 @@ impl Deletion {
         tries
     }
 
-    /// Evaluates the reply to the trial.
+    /// Handles the reply to the trial: from now on, releases use the command if the trial succeeded, and otherwise the
+    /// script.
     pub(super) fn tried(&mut self, value: &Value<'_>) {
         *self = match value {
             Value::Int(_) => Self::DelIfEq,
@@ -86,7 +90,7 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
 ///
 /// The script must be used if the claim's acquire may be sent again because the master has lost its scripts. The
 /// release then fails too, because its script is missing, and is sent again after the acquire. The command would
-/// succeed at once, and so overtake the acquire.
+/// succeed immediately, so the release would overtake the acquire.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()

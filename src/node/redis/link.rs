@@ -26,7 +26,7 @@ use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
 use crate::repeats::warn_seldom;
 
-/// The time for which a link still tries to deliver releases after the handle of the master was dropped: 1 s.
+/// How long a link continues to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long a request of a burst may wait in this process before it is sent, as a multiple of the node timeout.
@@ -45,12 +45,12 @@ pub(super) struct Link {
     back_off: BackOff,
     input: Input,
     output: Output,
-    /// The time until which requests wait for a new connection; `None` if they are refused at once.
+    /// The time until which requests wait for a new connection; `None` if requests are refused immediately.
     patience: Option<Instant>,
     /// The time at which requests last began to wait for a connection. If the connection breaks again soon after this
     /// time, requests are refused instead of waiting again.
     patient_at: Instant,
-    /// Why there is no connection now.
+    /// The fault with which requests are refused while there is no connection.
     fault: Fault,
     /// The time at which the link noticed that the handle of the master was dropped; `None` before.
     closed_at: Option<Instant>,
@@ -128,7 +128,7 @@ impl Link {
         }
     }
 
-    /// Whether a connection is being made.
+    /// Whether the link waits for a connection to open, or for its handshake.
     pub(super) fn is_connecting(&self) -> bool {
         matches!(
             self.state,
@@ -185,7 +185,7 @@ impl Link {
         until
     }
 
-    /// Handles the loss of the connection, or the failure to establish one.
+    /// Called when the connection was lost, or could not be opened, for the reason `fault`.
     pub(super) fn cut(&mut self, fault: Fault, now: Instant) {
         if matches!(self.stage(), Stage::Dial | Stage::Talk) {
             self.lose(fault, now);
@@ -309,7 +309,7 @@ impl Link {
         Some(closing.map_or(at, |closing| closing.min(at)))
     }
 
-    /// Handles the deadlines that have passed, and the queued requests.
+    /// Handles the deadlines that have passed, and refuses the queued requests that have waited too long.
     pub(super) fn tick(&mut self, now: Instant) {
         self.settle(now);
         match &mut self.state {
@@ -376,7 +376,8 @@ impl Link {
         self.state = State::Dialing { until };
     }
 
-    /// Handles the loss of the connection, or a failure to connect.
+    /// Ends the connection for the reason `fault`: answers the outstanding requests, keeps their releases as pending,
+    /// and sets the time of the next attempt to connect.
     fn lose(&mut self, fault: Fault, now: Instant) {
         let node = self.shared.address.name();
         let stalled = matches!(fault, Fault::Stalled);

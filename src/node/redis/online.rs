@@ -25,7 +25,7 @@ use crate::node::actor::window::Window;
 use crate::node::{Fault, Request, Subscriber};
 use crate::protocol::instant::Instant;
 
-/// The largest number of requests that are taken from the mailbox in one go.
+/// The largest number of requests that one call of [`take`](Online::take) takes from the mailbox.
 const BATCH: usize = 512;
 
 /// The connection takes no more requests while at least this number of bytes is unwritten.
@@ -46,7 +46,7 @@ pub(super) struct Online {
     memory: Memory,
     votes: Votes,
     since: Instant,
-    /// The time at which the master last sent something.
+    /// The time at which bytes last arrived from the master.
     last_reply: Instant,
     /// The outstanding requests, in the order in which they were sent.
     under_way: VecDeque<Sent>,
@@ -124,7 +124,8 @@ impl Online {
         !waits && !self.under_way.iter().any(request)
     }
 
-    /// Handles one reply or push. An error means that the connection must be closed.
+    /// Handles one reply or push from the master. An error means that the connection must be closed, because the
+    /// message does not fit the outstanding requests.
     pub(super) fn receive(
         &mut self,
         shared: &Shared,
@@ -304,9 +305,9 @@ impl Online {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // A script that is loaded again keeps its name, so requests that need it can follow at once. A script
-                // that is loaded for the first time gets its name from the reply, so such requests must wait for the
-                // reply.
+                // A script that is loaded again keeps its name, so requests that need it can follow immediately. A
+                // script that is loaded for the first time gets its name from the reply, so such requests must wait for
+                // the reply.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -355,7 +356,7 @@ impl Online {
         took
     }
 
-    /// Writes the requests in the order in which they were arranged.
+    /// Writes the requests that [`Runs`] has arranged, in the arranged order.
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
         if placed.iter().any(|one| one.along > 0) && !self.scripts.has(Set::Many) {

@@ -20,7 +20,7 @@ pub(super) struct RecordCache {
     /// Records with an unanswered change that may still take effect, each with the batch in which the change was sent.
     /// Such a record is changed again before any answer is based on it.
     dirty: HashMap<Name, u64>,
-    /// The number of the present batch of requests. Records that were read or written in this batch are fresh.
+    /// The number of the current batch of requests. Records that were read or written in this batch are fresh.
     round: u64,
 }
 
@@ -65,7 +65,7 @@ impl RecordCache {
         }
     }
 
-    /// The number of the present batch of requests.
+    /// The number of the current batch of requests.
     pub(super) fn round(&self) -> u64 {
         self.round
     }
@@ -109,7 +109,7 @@ impl RecordCache {
         names.iter().map(one).collect()
     }
 
-    /// Whether all of these records were read or written in the present batch.
+    /// Whether all of these records were read or written in the current batch.
     pub(super) fn are_fresh(&self, names: &[Name]) -> bool {
         let fresh = |name: &Name| {
             let cached = self.records.get(name);

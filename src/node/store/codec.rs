@@ -394,7 +394,7 @@ mod tests {
         let same = StoredItem::after(&again, items, now, clock, &[promised(now + life)]);
         assert_eq!(
             same, again,
-            "an extension must not write a new stamp if this client wrote the present stamp"
+            "an extension must not write a new stamp if this client wrote the current stamp"
         );
         let granted = Promised {
             since: Since::Before,

@@ -24,7 +24,7 @@ pub enum Pace {
     },
 }
 
-/// Reports the present [`Pace`] of this process at one store. Several threads may use the pacer at the same time.
+/// Reports the current [`Pace`] of this process at one store. Several threads may use the pacer at the same time.
 #[derive(Clone, Debug)]
 pub struct Pacer(Arc<watch::Sender<Pace>>);
 
@@ -40,7 +40,7 @@ impl Pacer {
         self.0.borrow().clone()
     }
 
-    /// Waits until `fits` returns true for the present pace.
+    /// Waits until `fits` returns true for the current pace.
     pub async fn until(&self, fits: impl Fn(&Pace) -> bool + Send) {
         let mut paces = self.0.subscribe();
         // The sender is part of `self`, so waiting cannot fail.

@@ -355,7 +355,7 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Stores the server's time from the answer to a request that was sent at `asked`. Returns the present time.
+    /// Stores the server's time from the answer to a request that was sent at `asked`. Returns the current time.
     fn learn_time(
         &mut self,
         online: &Online<S::Session>,

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::node::inspection::Inspection;
 use crate::node::{Fault, NodeName, ServerRun};
 
-/// A store in memory that answers at once.
+/// A store in memory that answers immediately.
 #[derive(Clone, Debug)]
 pub struct Table {
     name: NodeName,

@@ -10,7 +10,9 @@ use quorate_testbed::{ClockShim, MariaDb, MariaDbOptions, OffsetFile, Skew, not_
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Starts and prepares a server whose clock is an hour behind. `None` without MariaDB or a C compiler.
+/// Starts and prepares a server whose clock is an hour behind. `flush` is the value of
+/// `innodb_flush_log_at_trx_commit`. The offset file controls the server's clock. `None` without MariaDB or a C
+/// compiler.
 async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile)> {
     if is_missing() {
         return None;

@@ -1,4 +1,4 @@
-//! Tests of servers that cannot be masters in their present state. Each server is refused with an error that names the
+//! Tests of servers that cannot be masters in their current state. Each server is refused with an error that names the
 //! reason and the remedy, and no request hangs.
 
 use std::time::Duration;
@@ -627,7 +627,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
         assert_eq!(greeted(store.clone()).await, first);
         assert_eq!(store.inspect().await.identity, first);
     }
-    // After a restart the databases still count as one server, even if another database is seen first.
+    // After a restart both databases must count as one server, whichever of them the client connects to first.
     server.restart().unwrap();
     for store in stores.iter().rev() {
         assert_eq!(greeted(store.clone()).await, first);

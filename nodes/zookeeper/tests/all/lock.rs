@@ -59,7 +59,8 @@ async fn is_held(redlock: &Redlock, resource: &str) -> bool {
 }
 
 /// Lets each of the ten clients acquire and release the lock `prize` four times, all clients at the same time. Checks
-/// that no two clients hold the lock at once, and that the fencing tokens rise. Returns how long the 40 holds took.
+/// that no two clients hold the lock at the same time, and that the fencing tokens rise. Returns how long the 40 holds
+/// took.
 async fn forty(clients: Vec<Redlock>) -> Duration {
     let inside = Arc::new(AtomicBool::new(false));
     let last = Arc::new(AtomicU64::new(0));
@@ -233,7 +234,7 @@ test!(acquire_on_an_unprepared_zookeeper_fails_at_once, server => {
     assert!(format!("{refused:?}").contains("quorate prepare-server"), "{refused:?}");
 });
 
-/// The async runtime of a client whose wall clock is ahead by this time.
+/// A runtime for one client. It shows a wall clock that is ahead of the true time by this duration.
 struct Ahead(Duration);
 
 impl Runtime for Ahead {

@@ -229,7 +229,7 @@ test!(late_commit_of_a_dropped_future_is_refused_because_the_version_has_changed
     assert!(cut.is_err());
     drop(first);
     server.zookeeper.cont(0).unwrap();
-    // The next client overwrites the record at its present version. After that the late change has no effect.
+    // The next client overwrites the record at its current version. After that the late change has no effect.
     let (version, _) = load(&mut second, "a").await;
     let done = one(&mut second, change("a", version, b"next")).await;
     let mut now = version;
@@ -383,7 +383,7 @@ test!(session_reports_the_date_of_the_last_change_even_before_its_own_first_chan
         let date = session.date();
         assert!(
             near(date) && (date > last || round == 0),
-            "the date {date:?} must be near the present time and later than {last:?}"
+            "the date {date:?} must be near the current time and later than {last:?}"
         );
         last = date;
     }

@@ -158,7 +158,7 @@ impl Bench {
         now
     }
 
-    /// Lets time pass until the link wants to connect, and returns that time.
+    /// Lets time pass until the link wants to connect, and returns that time in milliseconds.
     fn dials(&mut self, mut now: u64) -> u64 {
         while self.link.stage() != Stage::Dial {
             now += 1;
@@ -348,7 +348,7 @@ fn slow_handshake_that_makes_progress_is_not_given_up() {
 }
 
 #[test]
-fn master_that_closes_after_each_handshake_delays_no_request() {
+fn master_that_disconnects_after_each_handshake_delays_no_request_beyond_its_node_timeout() {
     let mut bench = Bench::new();
     let mut connections = 0;
     let mut worst = 0;
@@ -837,7 +837,7 @@ fn handshake_tolerates_a_denied_subscription_but_no_other_error() {
 }
 
 #[test]
-fn link_reports_the_time_of_its_next_deadline() {
+fn wake_at_returns_the_time_of_the_next_deadline_of_the_link() {
     let mut bench = Bench::new();
     assert_eq!(bench.link.wake_at(), Some(at(CONNECT_TIMEOUT)));
     bench.greet(0);
@@ -899,11 +899,11 @@ fn link_whose_handle_was_dropped_wakes_up_in_time_to_end() {
 }
 
 #[test]
-fn requests_wait_for_a_new_connection_at_most_once_a_second() {
+fn requests_are_refused_if_the_link_waited_for_a_connection_less_than_a_second_ago() {
     let mut bench = Bench::new();
     bench.greet(0);
     // Requests could wait for the first connection, from time 0 on. This connection breaks less than a second after
-    // that time, so a new request is refused at once.
+    // that time, so a new request is refused immediately.
     bench.link.cut(Fault::Down("reset".into()), at(999));
     bench.ask(1, acquire(1));
     bench.link.tick(at(999));
@@ -911,7 +911,7 @@ fn requests_wait_for_a_new_connection_at_most_once_a_second() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
-    // The connection had been stable, so the link wants to connect again at once. That attempt fails.
+    // The connection had been stable, so the link wants to connect again immediately. That attempt fails.
     assert_eq!(bench.link.stage(), Stage::Dial);
     bench.ask(2, acquire(2));
     bench.pass(1_000, 1_000 + NODE_TIMEOUT - 1);
@@ -1010,7 +1010,8 @@ fn new_connection_kills_the_old_one_by_its_client_id() {
     assert!(bench.link.take(at(2_005)));
 }
 
-/// Completes a handshake with a server that has this run id, this generation marker and a long uptime.
+/// Completes a handshake with a server whose run id is `run`, whose generation marker is `marker`, and whose uptime is
+/// long.
 fn greet_as(bench: &mut Bench, run: &str, marker: &str, now: u64) {
     bench.link.dialed(at(now));
     bench.written();
@@ -1108,7 +1109,7 @@ fn master_whose_generation_marker_is_of_other_masters_is_sent_only_releases() {
     assert!(bench.written().contains("EVALSHA"));
 }
 
-/// The number of keys in each script call in the written bytes.
+/// Returns the number of keys of each script call in the written bytes.
 fn many(written: &str) -> Vec<usize> {
     let commands = written.split("EVALSHA\r\n").skip(1);
     let keys = commands.map(|rest| rest.split("\r\n").nth(3)?.parse().ok());
@@ -1156,7 +1157,7 @@ fn requests_are_sent_one_by_one_if_the_batch_scripts_cannot_be_loaded() {
     );
 }
 
-/// Queues this number of releases, which are sent in one call.
+/// Queues `count` releases, and lets the link send them in one call.
 fn ask_releases(bench: &mut Bench, count: u8, now: u64) {
     for n in 1..=count {
         bench.ask(n.into(), release(n));
@@ -1219,7 +1220,7 @@ fn error_of_a_combined_call_reaches_each_request() {
 }
 
 #[test]
-fn denied_combined_call_is_split_into_single_requests() {
+fn combined_call_denied_by_the_acl_is_sent_again_as_single_requests() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 3, 2);
     bench.say(b"-NOPERM No permissions to access a key\r\n", 3);
@@ -1347,7 +1348,7 @@ fn each_request_of_an_overdue_combined_call_times_out() {
 }
 
 #[test]
-fn combined_releases_are_pending_after_the_connection_broke() {
+fn unanswered_releases_of_a_combined_call_are_sent_on_the_next_connection() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 3, 2);
     bench.link.cut(Fault::Down("reset".into()), at(3));
