@@ -32,7 +32,7 @@ pub struct KeyState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hold {
-    /// The random value of the hold, which is the same on every master.
+    /// The random value of the attempt that took the hold. It is the same on every master.
     pub value: Vec<u8>,
     /// The remaining time until the master removes the hold, unless it is renewed.
     pub lives: Duration,
@@ -113,7 +113,8 @@ pub enum Extended {
     /// The lock was held by this claim and its TTL was extended, but the holder's note is gone.
     Unnoted,
     /// The master could not extend this lock, for the given reason: the master is out of memory, the user lacks a
-    /// right, or a key that belongs to the lock contains foreign data. This result is not a vote.
+    /// right, or a key that belongs to the lock contains foreign data. This result counts neither as a grant nor as a
+    /// refusal.
     Unknown(Fault),
 }
 
@@ -122,7 +123,8 @@ const STRANGE: &str =
     "a key that belongs to the lock was not written by quorate: the lock is not renewed";
 
 impl Extended {
-    /// The result for a lock if one of its related keys contains foreign data.
+    /// The result for a lock that is not extended because one of its related keys, for example its counter, contains
+    /// foreign data.
     pub(crate) fn strange() -> Self {
         Self::Unknown(Fault::Server(STRANGE.into()))
     }
@@ -166,14 +168,14 @@ pub enum Answer {
     /// The state of the lock, as the answer to a status request or a force-release. After a force-release this is the
     /// state before the force-release.
     State(KeyState),
-    /// The value under the lock was read, and the fencing counter now equals the requested number.
+    /// The value that is stored under the lock was read, and the fencing counter now equals the requested number.
     Value {
         /// The id of the server run that answered.
         run: ServerRun,
         /// The stored value; `None` if there is none.
         stored: Option<StoredValue>,
     },
-    /// The value under the lock was written or removed.
+    /// The value that is stored under the lock was written or removed.
     Written {
         /// The id of the server run that answered.
         run: ServerRun,

@@ -8,7 +8,7 @@ use super::name::NodeName;
 use super::right::MissingRight;
 use super::scope::Scope;
 
-/// The full key of a fencing counter, and the value of the counter.
+/// The key of a fencing counter, including the prefix, and the value of the counter.
 pub(crate) type Counter = (Vec<u8>, u64);
 
 /// An operation of an operator on one master. After the operation, the state of the master is read.
@@ -24,15 +24,15 @@ pub enum ChangeOrder {
     /// all values and fencing counters. With `keys`, checks the rights to read and write these keys: their names may
     /// begin with another prefix than the configured one.
     Rights {
-        /// The settings of the locks that the user must be able to take.
+        /// The settings of the locks (prefix, fencing, order of waiters) that the user must be able to take.
         scope: Scope,
         /// Keys of values and fencing counters that exist on at least one master; `None` for the first check.
         keys: Option<Arc<[Vec<u8>]>>,
     },
     /// Raises the number in the generation marker to `number`, for the set of masters with the fingerprint `print`. The
-    /// number is never lowered. Then ends the connections of the clients whose step of the replacement is below `step`.
-    /// Requests that these clients sent earlier are answered first. When these clients connect again, the master
-    /// rejects them.
+    /// number is never lowered. Then closes the connections of the clients whose step of the replacement is below
+    /// `step`. Before that, the master answers the requests that these clients have sent. When these clients connect
+    /// again, the master rejects them.
     Raise {
         /// The new number in the generation marker. It rises in steps from 4 * g to 4 * (g + 1) while generation g is
         /// replaced.
@@ -78,7 +78,7 @@ pub struct ChangeSeen {
     pub clock_offset_ms: Option<i64>,
     /// The clients connected to the master that may take locks.
     pub clients: Vec<ClientSeen>,
-    /// The number of client connections that the operation ended.
+    /// The number of client connections that the operation closed.
     pub ended: usize,
     /// The fencing counters that the operation [`ChangeOrder::Counters`] read.
     pub counters: Vec<Counter>,

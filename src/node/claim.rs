@@ -124,7 +124,8 @@ impl Claim {
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
-    /// How the claim holds each of its keys (exclusively or shared), in the order of [`keys`](Self::keys).
+    /// The mode in which the claim holds each of its keys (exclusively or shared), in the order of
+    /// [`keys`](Self::keys).
     pub(crate) fn modes(&self) -> impl Iterator<Item = &Mode> {
         let (alone, parts) = match self.shape() {
             Shape::Group(group) => (None, group.parts()),

@@ -42,9 +42,9 @@ pub trait Node: Send + Sync + 'static {
     /// later.
     fn send(&self, request: Request, reply: Reply);
 
-    /// Starts to pass on to the subscriber the wake-ups that the master sends to the subscriber's process. The library
-    /// calls this method at most once, before the first request. If an implementation does not support wake-ups,
-    /// waiters poll by timer.
+    /// Registers the subscriber: from now on, it receives the wake-ups that the master sends to its process. The
+    /// library calls this method at most once, before the first request. If an implementation does not support
+    /// wake-ups, waiters poll by timer.
     fn subscribe(&self, subscriber: Subscriber) {
         drop(subscriber);
     }
@@ -71,7 +71,8 @@ pub trait Node: Send + Sync + 'static {
         Box::pin(async move { seen })
     }
 
-    /// Inspects the master, independently of all outstanding requests. By default the inspection is empty.
+    /// Inspects the master without waiting for outstanding requests. The default implementation returns an empty
+    /// inspection.
     fn inspect(&self, scope: &Scope) -> crate::runtime::BoxFuture<Inspection> {
         let _ = scope;
         let found = Inspection::new(self.name().clone());

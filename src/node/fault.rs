@@ -19,8 +19,8 @@ pub enum Fault {
     Stalled,
     /// Too many requests are queued for this master. The request was not sent.
     Overloaded,
-    /// The restart guard withholds requests: the master restarted recently and may have forgotten a lock. Its votes do
-    /// not count for the given time. The request was not sent.
+    /// The restart guard did not send the request, because the master restarted recently and may have forgotten a lock.
+    /// The master's votes do not count for the given remaining time.
     Quarantined(Duration),
     /// The request was not sent, because it was withdrawn, or because it is void (see
     /// [`Request::is_void`](super::Request::is_void)).
@@ -61,8 +61,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the fault is that no answer came in time. The master may still be up, because a busy machine delays
-    /// answers as well. False for a fault that was reported by an answer, such as a refused connection.
+    /// Whether the fault only means that no answer came in time. The master may then be up, because a busy machine also
+    /// delays answers. False for a fault that the master or the network reported, such as a refused connection.
     pub fn is_silence(&self) -> bool {
         matches!(
             self,
@@ -228,7 +228,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_fault_states_whether_the_master_stored_nothing_and_whether_the_fault_passes_by_itself()
+    fn kind_left_nothing_and_passes_by_itself_are_as_listed_for_every_fault()
     {
         let each = |fault: Fault| {
             let (leaves, passes) = (fault.left_nothing(), fault.passes_by_itself());
@@ -238,17 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn fault_is_silence_only_if_no_answer_came_in_time() {
+    fn is_silence_is_true_only_for_faults_without_an_answer_in_time() {
         let limit = Duration::from_millis(500);
         let late = Fault::NoConnection(limit);
         assert_eq!(late.to_string(), "down (no connection within 500ms)");
         for fault in [late, Fault::Timeout(limit), Fault::Stalled] {
-            assert!(fault.is_silence(), "{fault:?} must be silence");
+            assert!(fault.is_silence(), "is_silence() must be true for {fault:?}");
         }
         let refused = Fault::Down("Connection refused (os error 111)".into());
         let text = Fault::Down("no connection within a thousand miles".into());
         for fault in [refused, text, Fault::Loading, Fault::Quarantined(limit)] {
-            assert!(!fault.is_silence(), "{fault:?} must not be silence");
+            assert!(!fault.is_silence(), "is_silence() must be false for {fault:?}");
         }
     }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use quorate::{Redlock, RestartGuard, Wait};
 use quorate_testbed::ZooKeeper;
 
-/// The number of cycles (lock and unlock) that one client makes per round of the comparison. As many cycles run first,
-/// to warm up.
+/// The number of cycles (lock and unlock) that one client makes per round of the comparison. Before each measurement,
+/// the same number of cycles runs unmeasured, to warm up.
 const CYCLES: usize = 400;
 /// The number of clients that acquire the same lock in turn.
 const CLIENTS: usize = 10;

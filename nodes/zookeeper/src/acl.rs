@@ -44,7 +44,8 @@ fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
     copies.collect()
 }
 
-/// Whether an ACL that [`read`] returned names all users, so that it can be given to znodes of other users.
+/// Whether an ACL that [`read`] returned names every user explicitly. False if it contains an entry `auth`, which means
+/// the user that writes the ACL: on a znode of another user it would name the wrong user.
 pub(crate) fn is_complete(acl: &[Acl]) -> bool {
     acl.iter().all(|one| one.scheme() != "auth")
 }

@@ -1,4 +1,4 @@
-//! Inspects a ZooKeeper over the same kind of session that a lock uses.
+//! Inspects a ZooKeeper, for example for `quorate doctor`, over the same kind of session that a lock uses.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::dial::{Dialled, dial};
 use crate::greet::{date, greet};
 use crate::layout::Layout;
 
-/// The number of round trips that are measured.
+/// The number of round trips that are measured. The shortest one is reported.
 const ROUNDS: usize = 3;
 /// The largest `srvr` answer that is read, in bytes.
 const LONGEST: u64 = 16_384;
@@ -71,8 +71,8 @@ fn with(mut found: Inspection, fault: Fault) -> Inspection {
     found
 }
 
-/// Adds the version and the role of the member, which it reports in its answer to the command `srvr`. Administrators
-/// may have disabled this command.
+/// Sends the command `srvr` to the member of the ensemble, and adds the version and the role that its answer contains.
+/// Administrators may have disabled this command.
 async fn say(found: &mut Inspection, dialled: &Dialled, within: Duration) {
     if let Ok(Ok(said)) = timeout(within, ask(&dialled.host, "srvr")).await {
         read(found, &said);

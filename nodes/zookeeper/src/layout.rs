@@ -49,7 +49,8 @@ impl Layout {
         path
     }
 
-    /// The path of the znode that holds a record in one of its lives, see [`Life`].
+    /// The path of the znode that stores a record during one of its lives. A record begins a new [`Life`] when it is
+    /// created again after its removal.
     pub(crate) fn of_life(&self, name: &[u8], life: Life) -> String {
         let mut path = self.record(name);
         let _ = write!(path, "/{life:08x}");
@@ -69,7 +70,7 @@ pub(crate) fn above(path: &str) -> &str {
     }
 }
 
-/// Draws a random name.
+/// Returns a random name of 32 hexadecimal digits, for an ensemble or for a temporary znode.
 pub(crate) fn fresh() -> String {
     let mut rng: StdRng = rand::make_rng();
     hex(&rng.random::<[u8; 16]>())

@@ -101,8 +101,8 @@ async fn make(address: &Address) -> Result<Prepared, Fault> {
     })
 }
 
-/// Creates the path and the znodes above it, as far as they are missing, for the user of the URL alone, or for
-/// everybody if the URL has no user. Returns true if a znode was created.
+/// Creates those znodes of the path that are missing. They admit only the user of the URL, or everybody if the URL has
+/// no user. Returns true if a znode was created.
 async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     let fault = |path: &str, error: Error| fault::of_request(&error, path, address);
     let persistent = CreateMode::Persistent.with_acls(match address.user {

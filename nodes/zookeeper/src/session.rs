@@ -46,12 +46,12 @@ pub struct ZooKeeperSession {
     layout: Layout,
     /// The ACL of new records, and when it was read.
     acl: (Vec<Acl>, Instant),
-    /// The names of all records at the time the first page was read.
+    /// The names of all records, sorted, as they were when the first page was read. Later pages continue in this list.
     names: Vec<String>,
     /// The life in which each record was last seen. Reads try this life first.
     lives: HashMap<Arc<[u8]>, Life>,
     draw: StdRng,
-    /// The date that the ensemble gave to the last change, in microseconds since 1970; 0 if unknown.
+    /// The date that the ensemble gave to the last change of this session, in microseconds since 1970; 0 if unknown.
     date: AtomicU64,
 }
 
@@ -137,8 +137,8 @@ impl ZooKeeperSession {
         Err(Fault::Server(why.into()))
     }
 
-    /// Looks up the lives of the records that are still to be read, as far as they are unknown. A record without a life
-    /// does not exist, so it is removed from `open`.
+    /// Looks up the unknown lives of the records in `open`, which are still to be read. A record without a life does
+    /// not exist, so it is removed from `open`.
     async fn find(
         &mut self,
         names: &[Arc<[u8]>],

@@ -33,7 +33,7 @@ pub(crate) fn version(life: Life, of_znode: i32) -> u64 {
     u64::from(life) << 32 | u64::from(of_znode.cast_unsigned())
 }
 
-/// The life that this version of a record belongs to.
+/// The life to which this version of a record belongs; `None` if no existing record can have this version.
 pub(crate) fn life(version: u64) -> Option<Life> {
     match of_znode(version) {
         Known::At(life, _) => Some(life),

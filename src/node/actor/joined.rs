@@ -6,8 +6,8 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Phase, Reply, ReplySink, Request,
 };
 
-/// One part of a split request: the index of the session that sends the part (`None` if the request was not examined),
-/// the part itself, and the receiver of its answer.
+/// One part of a request: the index of the session that sends the part, the part itself, and the receiver of its
+/// answer. The index is `None` if the request is not for several locks, and was therefore not split.
 type Part = (Option<usize>, Request, Reply);
 
 /// Splits a request for several locks into one request for each session. `session_of` gives the index of the session

@@ -20,7 +20,7 @@ pub(crate) struct Markers {
     marked: AtomicUsize,
 }
 
-/// Which generation marker a master without a marker has lost.
+/// Which generation marker a master has lost that shows no marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Missed {
     /// No marker was lost, as far as this client has seen.
@@ -38,7 +38,7 @@ pub(in crate::node) enum Missed {
 struct Seen {
     /// The masters that show a marker, each with the marker and a flag that is true if the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
-    /// The masters that showed no marker at their last handshake, except those that are trusted again.
+    /// The masters that showed no marker at their last handshake, except those whose votes count again.
     bare: HashSet<NodeName>,
 }
 

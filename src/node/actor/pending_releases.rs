@@ -130,9 +130,10 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Keeps the releases among the requests in `open`, which were outstanding on a broken connection, and returns all
-    /// of these requests. The releases are put before the releases that the master refused, and are preferred if there
-    /// is no room for all, because the master may have executed the acquires that belong to them.
+    /// Handles the requests in `open`, which were outstanding on a broken connection. Keeps the releases among them,
+    /// and returns all of the requests. The kept releases are put before the releases that the master refused earlier.
+    /// If there is no room for all, the refused ones are dropped, because the master may have executed the acquires
+    /// before the kept releases.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();

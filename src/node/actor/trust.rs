@@ -52,8 +52,8 @@ struct Seen {
 }
 
 impl Acquaintance {
-    /// Returns a copy for an additional connection. The copy contains the run ids that were seen, but not the client id
-    /// of the last connection.
+    /// Returns a copy for an additional connection to the same master. The copy contains the run ids that were seen,
+    /// but not the client id of the last connection. So the additional connection does not close that connection.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -98,8 +98,8 @@ impl Acquaintance {
     }
 }
 
-/// The servers to which the addresses of one `Redlock` lead. The list ensures that one server with two addresses does
-/// not get two votes.
+/// The server (by its run id) to which each address of one `Redlock` leads. The list ensures that one server with two
+/// addresses does not get two votes.
 #[derive(Debug, Default)]
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 

@@ -41,7 +41,7 @@ impl Window {
         self.width
     }
 
-    /// Adapts the width to an answer that arrived at `now` to a request that was sent at `at`.
+    /// Adapts the width after an answer. The request was sent at `at`, and its answer arrived at `now`.
     pub(in crate::node) fn learn(&mut self, at: Instant, now: Instant) {
         let took = now.saturating_since(at);
         self.least = self.least.min(took);

@@ -1,4 +1,5 @@
-//! Force-releases, and the break records that they leave, on the master in memory.
+//! Force-releases on the master in memory. A force-release leaves a break record, so that the former holder's renewals
+//! do not restore the lock.
 
 use std::time::Duration;
 
@@ -64,7 +65,8 @@ impl Master {
         Ok(())
     }
 
-    /// Whether a force-release has ended the lock with the value `ours`: the break record contains this value.
+    /// Whether a force-release has ended the lock with the value `ours`. This is so if the break record contains this
+    /// value.
     pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
         let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
         let line = [b"\n", ours, b"\n"].concat();

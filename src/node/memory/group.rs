@@ -21,8 +21,9 @@ const LOOKED_AT: usize = 256;
 /// The largest number of holds that one reply about the state of a lock lists.
 const SHOWN: usize = 100;
 
-/// Why a claim cannot be granted. `left` is the remaining time of the obstacle, unless the obstacle is renewed; `None`
-/// if it does not expire. `holder` is the value of the lock key; `None` if the key does not exist.
+/// Why a claim cannot be granted: another lock or a waiter ahead is the obstacle. `left` is the time until the obstacle
+/// expires if it is not renewed; `None` if it does not expire. `holder` is the value of the lock key; `None` if the key
+/// does not exist.
 struct Obstacle {
     left: Option<Duration>,
     holder: Option<Vec<u8>>,
@@ -342,8 +343,8 @@ impl Master {
         Ok(Answer::Released(ours > 0))
     }
 
-    /// Removes one hold of the readers or the owner that share a key. Returns whether the hold existed, and whether the
-    /// key is free now.
+    /// Removes one hold of the readers or the owner that share a key. Returns two flags: whether the hold existed, and
+    /// whether the key is free after the removal.
     fn leave_class(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
         let members = self.holds.get_mut(key);
         let mine = members.is_some_and(|members| {

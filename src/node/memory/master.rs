@@ -24,7 +24,7 @@ const VALUE_SHOWN: usize = 96;
 /// represent every integer above 2^53.
 pub(super) const LARGEST_COUNTER: u64 = 1 << 53;
 
-/// The keys of one master, to which requests are applied as a server would do.
+/// The keys of one master. [`apply`](Self::apply) executes requests on them as the scripts do on a server.
 #[derive(Clone, Debug, Default)]
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry, Quick>,
@@ -213,8 +213,8 @@ impl Master {
         }
     }
 
-    /// The holds that are listed under the lock key `key`: their values, and their expiries in milliseconds on the
-    /// master's clock. The list can exist longer than the lock key itself.
+    /// The holds that share the lock key `key`: the value of each hold, and its expiry in milliseconds on the master's
+    /// clock. The list can exist longer than the lock key itself.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
         if self.holds.is_empty() {
             return &[];
@@ -229,7 +229,7 @@ impl Master {
         self.keys.len() + self.lines.len()
     }
 
-    /// Whether no unexpired key is left.
+    /// Whether the master has no unexpired key.
     pub fn is_empty(&mut self, now: u64) -> bool {
         self.len(now) == 0
     }
@@ -252,7 +252,7 @@ impl Master {
         }
     }
 
-    /// Sets the clock for fencing numbers.
+    /// Sets the clock from which fencing numbers are derived.
     #[cfg(any(test, feature = "node"))]
     pub(in crate::node) fn set_dates(&mut self, dates: Dates) {
         self.dates = dates;
@@ -409,7 +409,7 @@ impl Master {
         std::mem::take(&mut self.published)
     }
 
-    /// Removes and returns the lock keys that were announced since the last call.
+    /// Removes and returns the lock keys of the elections whose new leader was announced since the last call.
     pub fn take_announced(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.announced)
     }
@@ -566,7 +566,7 @@ impl Master {
         }
     }
 
-    /// The time on the clock for fencing numbers, in microseconds.
+    /// The time on the clock from which fencing numbers are derived, in microseconds since 1970.
     pub(super) fn date(&self, now: u64) -> u64 {
         match self.dates {
             Dates::Shown(date) => date,

@@ -36,7 +36,7 @@ pub enum Condition {
     Up,
     /// The master refuses connections: every request fails immediately and is not sent.
     Down,
-    /// The master executes requests, but its answers never arrive.
+    /// The master executes requests, but its answers never arrive: every request fails with a timeout.
     Mute,
 }
 
@@ -80,7 +80,7 @@ impl MemoryNode {
         self.state().condition = condition;
     }
 
-    /// Restarts the master without its keys, like a server without persistence.
+    /// Restarts the master. It loses all its keys, like a server without persistence.
     pub fn forget(&self) {
         self.state().master = Master::default();
         self.restart();

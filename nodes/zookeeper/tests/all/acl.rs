@@ -57,7 +57,7 @@ test!(users_that_share_a_path_share_its_locks_and_wake_each_other, server => {
     let first = put(&mut early, "early", 0, b"1").await;
     let both = entries(&server, &[ANN, BOB]).await;
     set_acl(&server, ANN, "/shared", &both).await;
-    // Existing znodes get the ACL only now.
+    // The znodes that exist below the path keep their old ACL until `prepare` is called again.
     let refused = ZooKeeper::open(&bob).unwrap().connect().await.map(|_| ()).unwrap_err();
     assert!(matches!(&refused, Fault::Denied(why) if why.contains("/shared/")), "{refused}");
     let passed = prepare(&ann).await.unwrap();

@@ -22,7 +22,7 @@ test!(missing_path_is_reported_with_the_command_that_creates_it, server => {
     let refused = refusal(&url).await;
     let command = format!("quorate prepare-server {url}");
     assert!(matches!(&refused, Fault::Unprepared(why) if why.contains(&command)), "{refused}");
-    // A listener reports the same fault as a session.
+    // A listener must report the same fault as a session.
     let listened = ZooKeeper::open(&url).unwrap().listen("00000000000000aa".into()).await;
     assert!(matches!(listened.map(|_| ()), Err(Fault::Unprepared(_))));
     let first = prepare(&url).await.unwrap();
