@@ -228,8 +228,7 @@ mod tests {
     ];
 
     #[test]
-    fn kind_left_nothing_and_passes_by_itself_are_as_listed_for_every_fault()
-    {
+    fn kind_left_nothing_and_passes_by_itself_are_as_listed_for_every_fault() {
         let each = |fault: Fault| {
             let (leaves, passes) = (fault.left_nothing(), fault.passes_by_itself());
             (fault.kind(), leaves, passes)
@@ -243,12 +242,18 @@ mod tests {
         let late = Fault::NoConnection(limit);
         assert_eq!(late.to_string(), "down (no connection within 500ms)");
         for fault in [late, Fault::Timeout(limit), Fault::Stalled] {
-            assert!(fault.is_silence(), "is_silence() must be true for {fault:?}");
+            assert!(
+                fault.is_silence(),
+                "is_silence() must be true for {fault:?}"
+            );
         }
         let refused = Fault::Down("Connection refused (os error 111)".into());
         let text = Fault::Down("no connection within a thousand miles".into());
         for fault in [refused, text, Fault::Loading, Fault::Quarantined(limit)] {
-            assert!(!fault.is_silence(), "is_silence() must be false for {fault:?}");
+            assert!(
+                !fault.is_silence(),
+                "is_silence() must be false for {fault:?}"
+            );
         }
     }
 

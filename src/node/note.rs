@@ -38,7 +38,7 @@ const BETWEEN: char = '\t';
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Note {
-    /// The host of the holder.
+    /// The host name of the holder's machine.
     pub host: String,
     /// The process id of the holder.
     pub pid: u32,
@@ -58,7 +58,7 @@ pub(super) fn moment(ms: u64) -> Option<SystemTime> {
     shown.filter(|_| since < END_OF_TIME)
 }
 
-/// The name of a host or of a program, in the form in which it is shown.
+/// Sanitizes the name of a host or of a program for display: at most 64 characters, no control characters.
 pub(super) fn name(name: &str) -> String {
     sanitize(name, NAME)
 }
@@ -158,7 +158,7 @@ impl Identity {
 pub struct NoteText(Option<Arc<str>>);
 
 impl NoteText {
-    /// Whether the lock gets a note.
+    /// Whether the lock gets a note; false after `note(None)`.
     pub(crate) fn is_some(&self) -> bool {
         self.0.is_some()
     }
@@ -171,7 +171,7 @@ impl NoteText {
 }
 
 impl Default for NoteText {
-    /// A note with host, process and start time, but without an added text.
+    /// The default: the lock gets a note with host, process and start time, but without an added text.
     fn default() -> Self {
         Self(Some("".into()))
     }
@@ -220,7 +220,7 @@ impl Notes {
         &self.identity
     }
 
-    /// The note of this process with the added text `note`; `None` if the lock gets no note.
+    /// Builds a note of this process with the text `note`, without the start time; `None` if the lock gets no note.
     pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
         Some(match &**note.0.as_ref()? {
             "" => self.usual.clone(),

@@ -59,13 +59,13 @@ pub trait ReplySink: Send + Sync + 'static {
     /// any task; must not block.
     fn answered(&self, node: usize, phase: Phase, answer: Result<Answer, Fault>);
 
-    /// Receives an answer that arrived after a timeout was reported for its request. The answer is used only for
-    /// reports. By default it is ignored.
+    /// Receives the answer to a request for which a timeout was already reported. The answer is only for reports, and
+    /// does not count as a vote. The default implementation ignores it.
     fn late(&self, _node: usize, _phase: Phase, _answer: &Result<Answer, Fault>) {}
 }
 
-/// Passes the answer to one request to a receiver. If the reply is dropped without an answer, the receiver gets
-/// [`Fault::Disconnected`], so that no caller waits for a node that no longer exists.
+/// Passes the answer to one request on to its receiver, once. If the reply is dropped without an answer, the receiver
+/// gets [`Fault::Disconnected`], so that no caller waits for a node that no longer exists.
 pub struct Reply {
     sink: Option<Arc<dyn ReplySink>>,
     node: u16,
@@ -124,7 +124,8 @@ impl Reply {
         }
     }
 
-    /// Reports `fault` to the receiver now. A late answer can still be passed on afterwards.
+    /// Reports `fault` to the receiver now, as the result of the request. If an answer arrives afterwards,
+    /// [`answer`](Self::answer) passes it on as a late answer.
     pub fn time_out(&mut self, fault: Fault) {
         if let (Some(sink), false) = (&self.sink, self.answered) {
             self.answered = true;

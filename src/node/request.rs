@@ -69,8 +69,8 @@ pub enum Request {
     Release {
         /// The claim whose lock is released.
         claim: Arc<Claim>,
-        /// Whether the waiter also leaves the queue. False if an attempt found no majority and the waiter continues to
-        /// wait, so that it keeps its place.
+        /// Whether the waiter also leaves the queue. False if an attempt got no majority and the waiter continues to
+        /// wait: it then keeps its place.
         leave: bool,
     },
     /// Extend the remaining TTL of several locks, and restore those that are missing on the master.
@@ -169,8 +169,8 @@ impl Request {
         }
     }
 
-    /// Whether this request is a write that must not be sent any more: its time limit has been reached at `now`, or it
-    /// was meant for another run of the server process than `run`.
+    /// Whether this request is a write of a value that must not be sent, for one of two reasons: its time limit has
+    /// been reached at `now`, or it was meant for another run of the server process than `run`.
     pub fn is_void(&self, now: Instant, run: &ServerRun) -> bool {
         let Self::Write { value, .. } = self else {
             return false;
@@ -178,8 +178,8 @@ impl Request {
         value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
     }
 
-    /// Whether the answer to this request is a vote. The answer to a write of a value is not a vote, because only
-    /// masters that voted in the read before the write count.
+    /// Whether the answer to this request is a vote. The answer to a write of a value is not a vote, because the vote
+    /// was already given by the answer to the read before the write.
     pub fn is_vote(&self) -> bool {
         matches!(
             self,

@@ -24,7 +24,8 @@ pub enum Purpose {
     Reconnecting,
     /// Needed for the operator's functions `status`, `list`, `break_lock` and `inspect`.
     Operating,
-    /// Needed to find out whether locks survive a restart of the server. Checked only if the restart guard is off.
+    /// Needed to read the settings that show whether locks survive a restart of the server. Checked only if the restart
+    /// guard is off.
     Persistence,
     /// Needed to give the connection a name in `CLIENT LIST`.
     Naming,
@@ -140,8 +141,8 @@ pub struct MissingRight {
 }
 
 impl MissingRight {
-    /// Adds `right`, which is needed for `purposes`, to the list. If the list already contains the right, only the
-    /// purposes are added to its entry.
+    /// Adds the missing `right` to the list, with the `purposes` for which it is needed. If the list already contains
+    /// the right, only adds the purposes to its entry.
     pub(in crate::node) fn add(list: &mut Vec<Self>, right: Right, purposes: &[Purpose]) {
         let at = list.iter().position(|missing| missing.right == right);
         let at = at.unwrap_or_else(|| {
@@ -191,7 +192,7 @@ impl MissingRight {
         &self.purposes
     }
 
-    /// Whether locks with the settings of the inspection cannot be acquired without the right.
+    /// Whether the right is required: locks with the settings of the inspection cannot be acquired if it is missing.
     pub fn is_needed(&self) -> bool {
         self.purposes.iter().any(|purpose| purpose.is_needed())
     }

@@ -25,11 +25,11 @@ pub(crate) enum Shape {
 /// How a claim waits for the claims of other tasks in this process before its request is sent to the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalTurn {
-    /// The claim waits in a queue of this process. It keeps its turn until the lock is released, because the lock has
-    /// only one holder at a time.
+    /// The claim waits in a queue of this process until all earlier claims have ended. The next claim waits until this
+    /// lock is released, because the lock has only one holder at a time.
     Queue,
-    /// The claim waits in a queue of this process, and gives up its turn as soon as its request is sent to the masters.
-    /// So several readers of one process can request the lock at the same time.
+    /// The claim waits in a queue of this process only until its request is sent to the masters. Then the next claim in
+    /// this queue is sent. So several readers of one process can request the lock at the same time.
     QueueAndShare,
     /// The claim does not wait for other claims of this process, because its owner may already hold the lock. Holds of
     /// the same owner can share the lock.
@@ -136,7 +136,7 @@ impl Mode {
         }
     }
 
-    /// The mode as requests encode it: `x` for exclusive, or the marker of the class of holds.
+    /// The mode in the form in which requests encode it: `x` for exclusive, or the marker of the class of holds.
     pub(crate) fn word(&self) -> Vec<u8> {
         match self {
             Self::Exclusive => b"x".to_vec(),

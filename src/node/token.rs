@@ -18,7 +18,7 @@ impl Token {
         self.0
     }
 
-    /// Parses the value of a lock key; `None` if the value is not a token.
+    /// Parses the value of a lock key into a token; `None` if the value is not a token (32 hexadecimal digits).
     pub(crate) fn from_hex(value: &[u8]) -> Option<Self> {
         let digits = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let fits = value.len() == 32 && value.iter().all(digits);

@@ -39,7 +39,7 @@ pub struct StoredValue {
 pub struct NewValue {
     /// The bytes to store; `None` removes the stored value.
     pub bytes: Option<Arc<[u8]>>,
-    /// The time limit for sending: the write must not be sent at this time or later. A master that has restarted may
+    /// The deadline for sending: the write must not be sent at this time or later. A master that has restarted may
     /// accept a late write, which could replace the value of a later holder.
     pub until: Instant,
     /// The run of the server process that answered the client's read of the value; `None` if this master did not answer

@@ -27,8 +27,8 @@ pub(crate) struct Described {
     pub(crate) since: Option<SystemTime>,
 }
 
-/// Appends a description to the waiter id `id`. `process` is the waiter's process in the form `HOST:PID`. `since_ms` is
-/// the time at which the wait began, in milliseconds since 1970.
+/// Appends the waiter's description to its id `id`, and returns the result. `process` is the waiter's process in the
+/// form `HOST:PID`. `since_ms` is the time at which the wait began, in milliseconds since 1970.
 pub(crate) fn describe(id: &str, process: &str, since_ms: u64) -> String {
     format!("{id}{BETWEEN}{process}:{since_ms}")
 }

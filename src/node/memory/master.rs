@@ -107,7 +107,7 @@ pub(super) struct Waiting {
 /// The state of a lock on a [`Master`], read without changing it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peek<'a> {
-    /// The value of the lock key; `None` if the lock is free.
+    /// The value of the lock key; `None` if the lock is free, or if the key holds a value of another type than string.
     pub holder: Option<&'a [u8]>,
     /// When the lock key expires, in microseconds on the master's clock; `None` if the lock is free or its key has no
     /// expiry.
@@ -393,7 +393,7 @@ impl Master {
         line
     }
 
-    /// Drops the queue of the lock `key` if its keys have expired.
+    /// Drops the queue of the lock `key` if the queue has neither waiters nor a ticket.
     pub(super) fn sweep(&mut self, key: &[u8]) {
         if self
             .lines

@@ -137,7 +137,7 @@ impl Address {
         }
     }
 
-    /// Whether this master uses TLS.
+    /// Whether the URL asks for TLS.
     #[cfg(feature = "tls-rustls")]
     pub(crate) fn wants_tls(&self) -> bool {
         self.tls
@@ -246,7 +246,7 @@ fn port_out_of_range(rest: &str) -> Option<&str> {
     (is_number && port.parse::<u16>().is_err()).then_some(port)
 }
 
-/// The address of a master as the user wrote it.
+/// The address of a master as the caller passed it to the builder: a URL, or a client of the `redis` crate.
 #[derive(Clone)]
 pub(crate) enum MasterSource {
     ByUrl(String),
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_differ_in_database_or_user_name_the_same_server() {
+    fn same_server_ignores_the_database_and_the_user_of_an_address() {
         let a = Address::parse("redis://LOCALHOST:7000/0").ok();
         let b = Address::parse("redis://user:pw@127.0.0.1:7000/3").ok();
         assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));

@@ -10,7 +10,7 @@ const BUFFER: usize = 16 << 10;
 /// The bytes to be written to the socket.
 pub(super) struct Output {
     bytes: Vec<u8>,
-    /// The number of these bytes that have been written.
+    /// How many of these bytes the socket has accepted so far.
     written: usize,
 }
 
@@ -27,7 +27,7 @@ impl Output {
         &mut self.bytes
     }
 
-    /// The bytes that have not been written yet.
+    /// The bytes that the socket has not accepted yet.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.written..]
     }

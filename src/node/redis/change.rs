@@ -23,10 +23,10 @@ use crate::settings::RestartGuard;
 /// The time limit for the replies to one message: 5 s, far longer than a master needs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The number of keys that one message reads or writes.
+/// The largest number of keys that one message to the master reads or writes.
 const TOGETHER: usize = 500;
 
-/// If the master has more stored values than this, they are not all counted.
+/// The number of stored values at which counting stops. If the master has more, some of them are not counted.
 const MOST_VALUES: usize = 1000;
 
 /// Executes an operator's operation on the master of `shared`, and then reads the master's state. Uses a separate
@@ -107,7 +107,7 @@ async fn carried_out(
     lacking(&seen.missing).map_or(looked, Err)
 }
 
-/// The fault that lists the rights that an operator's user lacks; `None` if `missing` is empty.
+/// Returns the fault that names the missing rights of the operator's user; `None` if `missing` is empty.
 fn lacking(missing: &[MissingRight]) -> Option<Fault> {
     if missing.is_empty() {
         return None;

@@ -31,7 +31,7 @@ pub struct Driver {
 pub struct Wants {
     /// Whether the caller has to connect, to move bytes, or to close the connection.
     pub stage: Stage,
-    /// The bytes to write to the connection.
+    /// The bytes that the caller must write to the connection.
     pub bytes: Vec<u8>,
     /// The time by which [`tick`](Driver::tick) must be called next; `None` if no call is due.
     pub wake_at: Option<Instant>,
@@ -53,17 +53,17 @@ impl Driver {
         step(link.get_or_insert_with(|| Link::new(self.shared.clone(), self.seed, now)))
     }
 
-    /// Tells the link that the connection was established.
+    /// Reports to the link that the connection was established.
     pub fn dialed(&self, now: Instant) {
         self.link(now, |link| link.dialed(now));
     }
 
-    /// Tells the link that the connection was lost, or could not be established.
+    /// Reports to the link that the connection was lost or could not be established, for the reason `why`.
     pub fn cut(&self, why: &str, now: Instant) {
         self.link(now, |link| link.cut(Fault::Down(brief(why)), now));
     }
 
-    /// Handles bytes that were received.
+    /// Passes bytes that the connection has received to the link.
     pub fn hear(&self, bytes: &[u8], now: Instant) {
         self.link(now, |link| receive(link, bytes, now));
     }
@@ -73,7 +73,7 @@ impl Driver {
         self.link(now, |link| turn(link, now))
     }
 
-    /// Handles all deadlines that have passed.
+    /// Lets the link handle all deadlines that have passed at `now`.
     pub fn tick(&self, now: Instant) {
         self.link(now, |link| link.tick(now));
     }

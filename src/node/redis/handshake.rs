@@ -60,7 +60,7 @@ pub(super) struct Handshake {
     quarantined_until: Instant,
     memory: Memory,
     marker: Option<Seen>,
-    /// Whether the server refused to set the name of the connection.
+    /// Whether the server refused to set the name of the connection, by which operators find it.
     unnamed: bool,
     refused: Option<Fault>,
     unmarked: Option<Instant>,
@@ -72,7 +72,7 @@ pub(super) struct Handshake {
 enum Seen {
     Nothing,
     Marker(Marker),
-    /// The value is not a generation marker.
+    /// The key has a value, but the value is not a generation marker.
     Strange,
 }
 
@@ -83,7 +83,8 @@ enum Asked {
     /// Sets the names of the library and the process in `CLIENT LIST`. An error is ignored: some servers do not have
     /// the command, and some users may not run it.
     Courtesy,
-    /// Sets the name of the connection. The name shows operators which masters the client is configured for.
+    /// Sets the name of the connection. The name contains a fingerprint of the client's masters, so operators see for
+    /// which masters the client is configured.
     Name,
     Info,
     /// Reads the generation marker.
@@ -402,7 +403,7 @@ pub(super) fn hello(shared: &Shared, out: &mut Vec<u8>) {
     }
 }
 
-/// Checks the reply to HELLO.
+/// Returns a fault if the reply to HELLO is an error or malformed.
 pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fault> {
     match value {
         Value::Array(_) => Ok(()),
@@ -459,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_of_hello_never_contains_the_password() {
+    fn fault_for_a_refused_hello_never_contains_the_password() {
         for (error, wanted) in [
             (
                 "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `u`, `s3cr",
@@ -493,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_hello_without_a_password_is_quoted() {
+    fn fault_for_a_refused_hello_without_a_password_quotes_the_server() {
         let fault = hello_fault(b"ERR odd weather", false);
         assert_eq!(fault, Fault::Server("ERR odd weather".into()));
         let denied = hello_fault(b"NOAUTH Authentication required.", false);

@@ -49,7 +49,8 @@ impl Lookup {
     }
 }
 
-/// Waits for a name lookup. If the caller is dropped, the lookup is kept for the next caller.
+/// A caller's wait for a running name lookup. If the caller is dropped, the lookup continues, and the next caller gets
+/// its result.
 struct Asking<'a> {
     lookup: &'a Lookup,
     question: Option<Question>,

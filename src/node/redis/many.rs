@@ -41,7 +41,7 @@ fn plain(request: &Request) -> Option<&Claim> {
     }
 }
 
-/// Whether the plain lock of this claim has a queue. `None` if a combined call cannot execute the claim.
+/// Whether the plain lock of this claim has a queue. `None` if a combined call cannot execute a request of the claim.
 fn lines(claim: &Claim) -> Option<bool> {
     match claim.fairness() {
         Fairness::Fair(None) => Some(true),

@@ -251,7 +251,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Names that no client uses.
+    /// Names of locks, keys and channels that no client uses. With them, an inspection can run every command without an
+    /// effect on locks.
     pub(super) fn unheard_of(scope: &Scope, database: i64) -> Self {
         Self {
             lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unheard_of),
@@ -326,12 +327,12 @@ impl Need {
         })
     }
 
-    /// Whether this is the command with the text `line` in the table.
+    /// Whether this command stands in the table as the text `line`.
     pub(super) fn is(&self, line: &str) -> bool {
         self.line == line
     }
 
-    /// The purposes for which the command is needed.
+    /// The purposes for which the user needs the right to run the command.
     pub(super) fn purposes(&self) -> &[Purpose] {
         &self.purposes
     }

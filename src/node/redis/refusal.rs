@@ -19,7 +19,7 @@ pub(super) fn is_noscript(value: &Value<'_>) -> bool {
     matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
 }
 
-/// Converts an error of the stream into a fault. [`Fault::Down`] means that the request was not sent. Requests that are
+/// Converts an error of the stream into [`Fault::Down`], the fault of requests that were not sent. Requests that are
 /// outstanding when a connection breaks are answered with [`Fault::Disconnected`] instead.
 pub(super) fn down(error: std::io::Error) -> Fault {
     Fault::Down(brief(&error.to_string()))

@@ -17,7 +17,7 @@ const MOST_ACQUIRES: usize = 16;
 /// The smallest number of releases for which one combined call is faster than single calls.
 const LEAST_RELEASES: usize = 2;
 
-/// The kind of a request. Only requests of the same kind are combined into one call.
+/// The kind of a request, which decides whether it can be combined: one call contains only requests of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A request that is never combined with others.
@@ -36,7 +36,7 @@ pub(super) trait Member {
     fn key(&self) -> Option<&[u8]>;
 }
 
-/// A request with its final position in the order of sending.
+/// A request whose position in the order of sending is final.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Placed<T> {
     pub(super) member: T,

@@ -39,7 +39,7 @@ pub(super) fn settle(
     queued.answer(answer);
 }
 
-/// Whether the fault is temporary, so that the master may accept the same request later.
+/// Whether the fault is temporary: the master can accept the same request at a later time.
 fn passes(fault: &Fault) -> bool {
     matches!(
         fault,

@@ -58,9 +58,9 @@ pub(super) struct Shared {
     pub(super) mailbox: Mailbox,
     pub(super) acquaintance: Acquaintance,
     pub(super) lookup: Lookup,
-    /// Limits the warnings about the connection to this master.
+    /// Limits how often warnings about the connection to this master are logged.
     pub(super) repeats: Repeats,
-    /// The receiver of the wake-ups. Not set if this process uses no queues.
+    /// The receiver of the master's wake-ups for waiters. Not set if this process uses no queues.
     pub(super) subscriber: OnceLock<Subscriber>,
 }
 

@@ -27,7 +27,8 @@ impl Socket {
         }
     }
 
-    /// Writes as many bytes as the stream accepts. The task is woken when the stream accepts more.
+    /// Writes as many bytes of `out` as the stream accepts. If bytes remain, the task is woken when the stream accepts
+    /// more.
     pub(super) fn poll_write(&mut self, out: &mut Output, cx: &mut Context<'_>) -> io::Result<()> {
         while !out.rest().is_empty() {
             match Pin::new(&mut self.stream).poll_write(cx, out.rest()) {

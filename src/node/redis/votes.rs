@@ -27,7 +27,7 @@ pub(super) struct Votes {
     /// The time at which this client found no generation marker on the master; `None` if it found one, or if the
     /// missing marker has been handled.
     unmarked: Option<Instant>,
-    /// Whether this connection has already noticed that the master lost its generation marker.
+    /// Whether the loss of the master's generation marker was already detected on this connection.
     missed: bool,
     /// The time until which the master's votes do not count because it has lost its generation marker; `None` if it has
     /// not.
@@ -35,7 +35,7 @@ pub(super) struct Votes {
 }
 
 impl Votes {
-    /// Creates the state from the results of the handshake.
+    /// Creates the state of a new connection from the results of its handshake.
     pub(super) fn new(negotiated: &Negotiated, now: Instant) -> Self {
         Self {
             quarantined_until: negotiated.quarantined_until,

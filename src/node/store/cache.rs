@@ -8,9 +8,9 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// The number of records that the cache remembers. A cache with more records forgets all records that were not used in
-/// the last 64 batches. A forgotten record must be read again. At a store without a clock, this client then also waits
-/// again for the whole duration of the record's items before it considers them expired.
+/// The number of records that the cache is meant to hold. If it holds more, it drops all records that were not used in
+/// the last 64 batches of requests. A dropped record must be read again. At a store without a clock, there is a further
+/// cost: this client considers the record's items expired only after it has waited again for their whole duration.
 const MOST: usize = 16_384;
 
 /// The records of the store that one session knows.
@@ -18,7 +18,8 @@ const MOST: usize = 16_384;
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
     /// Records with an unanswered change that may still take effect, each with the batch in which the change was sent.
-    /// Such a record is changed again before any answer is based on it.
+    /// The session changes such a record again before it bases any answer on it, because a new version makes the old
+    /// change harmless.
     dirty: HashMap<Name, u64>,
     /// The number of the current batch of requests. Records that were read or written in this batch are fresh.
     round: u64,
@@ -35,10 +36,10 @@ struct CachedRecord {
 }
 
 impl CachedRecord {
-    /// Whether the record contains only items that its next change would remove. An item counts as expired if its
-    /// expiry is not after `now`. `date` is the earlier of the wall clocks of the store and of this process, in
-    /// microseconds since 1970: a fencing counter that is needed at this date is not removed. `None` if the store gives
-    /// no date; a fencing counter is then removed when it has expired.
+    /// Whether the next change of the record would remove all of its items. An item has expired if its expiry is `now`
+    /// or earlier. `date` is the earlier of the wall clocks of the store and of this process, in microseconds since
+    /// 1970: a fencing counter that is needed at this date is not removed. `None` if the store gives no date; a fencing
+    /// counter is then removed when it has expired.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -70,7 +71,7 @@ impl RecordCache {
         self.round
     }
 
-    /// Whether the cache has room for records that no request has asked for.
+    /// Whether the cache has room for records that are read only to find obsolete ones, without a request for them.
     pub(super) fn has_room(&self) -> bool {
         self.records.len() < MOST / 2
     }
@@ -95,7 +96,7 @@ impl RecordCache {
             .collect()
     }
 
-    /// Forgets a record that has been removed, or changed by another session.
+    /// Removes a record from the cache, because the record was removed from the store or changed by another session.
     pub(super) fn forget(&mut self, name: &Name) {
         self.records.remove(name);
     }
@@ -123,21 +124,22 @@ impl RecordCache {
         self.dirty.contains_key(name)
     }
 
-    /// Remembers that an unanswered change of the record may take effect later, or never.
+    /// Marks the record as dirty: the store has not answered a change of it, so the change may take effect at any later
+    /// time or never.
     pub(super) fn mark_dirty(&mut self, name: &Name) {
         self.dirty.insert(name.clone(), self.round);
         self.mark_doubtful(name);
     }
 
-    /// Remembers that another session may have changed the record.
+    /// Marks the record as doubtful: another session may have changed it, so it must be read again.
     pub(super) fn mark_doubtful(&mut self, name: &Name) {
         if let Some(cached) = self.records.get_mut(name) {
             cached.doubtful = true;
         }
     }
 
-    /// Marks all records as possibly changed. The server may have forgotten its last changes in a restart, and other
-    /// changes may since have got the same versions.
+    /// Marks all records as doubtful, because a restart may have lost the server's last changes. Changes after the
+    /// restart may have got the same versions, so the versions do not show the loss.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
             cached.doubtful = true;
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn record_is_obsolete_once_all_items_expired_and_no_request_used_it() {
+    fn record_is_obsolete_if_its_items_have_expired_and_no_recent_request_used_it() {
         let mut cache = RecordCache::default();
         let all: Vec<Name> = (0..6).map(name).collect();
         let [over, lives, dirty, doubtful, missing, asked] = &all[..] else {
@@ -295,13 +297,13 @@ mod tests {
     }
 
     #[test]
-    fn cached_records_are_fresh_if_read_or_written_in_this_batch_and_not_doubtful() {
+    fn are_fresh_is_true_only_for_records_read_or_written_in_the_current_batch() {
         let mut cache = RecordCache::default();
         let both = [name(1), name(2)];
         cache.note_written(&both[0], 1, lease(1));
         assert!(
             !cache.are_fresh(&both),
-            "records must not be fresh if one of them was never seen"
+            "are_fresh() must be false if one of the records is not cached"
         );
         assert!(cache.all(&both).is_none());
         cache.note_written(&both[1], 1, lease(1));
@@ -312,18 +314,18 @@ mod tests {
         cache.start_batch();
         assert!(
             !cache.are_fresh(&both),
-            "records that were last seen in an earlier batch must not be fresh"
+            "are_fresh() must be false for records that were last read in an earlier batch"
         );
         assert!(
             cache.all(&both).is_some(),
-            "records of an earlier batch must still be known"
+            "records of an earlier batch must stay in the cache"
         );
         cache.mark_all_doubtful();
         assert!(cache.all(&both[..1]).is_none());
     }
 
     #[test]
-    fn record_that_was_only_scanned_is_obsolete_as_if_unused() {
+    fn record_read_without_a_request_counts_as_unused() {
         let mut cache = RecordCache::default();
         let (known, unknown) = (name(1), name(2));
         let state = StoredItem::write(&lease(1_000));

@@ -23,9 +23,9 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// Whether no other observer considers the item expired earlier than this client does. False if this client has
-    /// read the item's stamp from the store: another observer may have read the stamp before this client, and then
-    /// considers the item expired before this client does.
+    /// True if this client is certain that no observer considers the item expired earlier than this client does. False
+    /// if this client has read the item's stamp from the store, because another observer may have read the same stamp
+    /// earlier.
     sure: bool,
 }
 
@@ -59,7 +59,7 @@ impl Promised {
     }
 }
 
-/// The stored expiry of an item.
+/// The expiry of an item in the form in which a record stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
@@ -75,7 +75,8 @@ enum When {
 /// The clock that decides when an item has expired.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
-    /// The server's clock. Its true time may be up to `slack` microseconds later than the assumed time.
+    /// The server's clock. The client knows it only approximately: the server's time may be up to `slack` microseconds
+    /// later than the time that the client assumes.
     Server { slack: u64 },
     /// The clock of this client's process. Items that are written now get the stamp `stamp`.
     Own { stamp: u64 },
@@ -91,7 +92,8 @@ fn seen(life: u64) -> u64 {
     life + life / 100 + 2_000
 }
 
-/// Rounds the expiry of a queue, of a place in a queue or of a hold up to whole milliseconds.
+/// Rounds the expiry of a queue, of a place in a queue or of a hold up to whole milliseconds (in microseconds). The
+/// expiry of other items stays unchanged.
 fn whole(kind: Kind, until: u64) -> u64 {
     match kind {
         Kind::Text | Kind::Foreign | Kind::Watcher => until,
@@ -152,9 +154,9 @@ impl StoredItem {
         Some(Self { item, when, sure })
     }
 
-    /// The stored form of `items`, to be written at `now` into a record that contained `before`. An unchanged item
-    /// keeps its stored expiry, with one exception: an item on which a promised lease depends gets a new expiry if
-    /// other observers may otherwise consider it expired before the promised time.
+    /// Converts `items` into the form in which a record stores them. They are written at `now`, into a record that
+    /// contained `before`. An unchanged item keeps its stored expiry, with one exception: an item on which a promised
+    /// lease depends gets a new expiry if other observers may otherwise consider it expired before the promised time.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -187,8 +189,8 @@ impl StoredItem {
         self.item.id.kind == Kind::Hold && promised.rests_on(&self.item) && self.item.lives(now)
     }
 
-    /// Returns this item with an expiry that keeps it for the promised time from `now` on, whatever the server's clock
-    /// shows and whichever observer reads it.
+    /// Returns this item with an expiry that is late enough for the promised lease: no observer considers the item
+    /// expired earlier, and neither does the server's clock.
     fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
         let until = last.until;
         let until = match (self.when, clock) {

@@ -11,7 +11,7 @@ use crate::node::{Fault, NodeName, ServerRun};
 /// A server that keeps records by name and changes them by compare-and-set, for example a database or a coordination
 /// service. A [`StoreNode`](super::StoreNode) makes a master of it.
 ///
-/// The client takes all decisions about locks, based on the state in the record of the resource. The store only has to
+/// The client takes all decisions about locks, based on the content of the resource's record. The store only has to
 /// guarantee the following:
 ///
 /// - A commit takes effect as a whole or not at all, and only if every record in it still has the version that the
@@ -26,7 +26,7 @@ use crate::node::{Fault, NodeName, ServerRun};
 pub trait Store: Send + Sync + 'static {
     /// A connection for reads and changes.
     type Session: Session;
-    /// A connection over which wake-ups arrive.
+    /// A connection that receives the wake-ups of one process.
     type Listener: Listener;
 
     /// The server's name for reports: its address without credentials.
@@ -38,13 +38,13 @@ pub trait Store: Send + Sync + 'static {
     /// Opens a session. A caller that wants a time limit drops the future.
     fn connect(&self) -> impl Future<Output = Result<(Self::Session, Greeting), Fault>> + Send;
 
-    /// Starts to receive the wake-ups for a process.
+    /// Opens a listener, which receives the wake-ups for one process.
     fn listen(
         &self,
         process: Arc<str>,
     ) -> impl Future<Output = Result<Self::Listener, Fault>> + Send;
 
-    /// Inspects the server, independently of all requests in progress.
+    /// Inspects the server without waiting for requests in progress.
     fn inspect(&self) -> impl Future<Output = Inspection> + Send;
 }
 
@@ -54,8 +54,8 @@ pub trait Store: Send + Sync + 'static {
 pub struct Traits {
     /// How long the store may take to answer a request.
     pub timeout: Duration,
-    /// The number of sessions that share the work; by default 1. Each session executes one batch at a time, and all
-    /// requests for a record go through the same session.
+    /// The number of sessions over which a process distributes its requests; by default 1. Each session executes one
+    /// batch at a time, and all requests for a record go through the same session.
     pub lanes: usize,
     /// The largest number of commits in one batch; by default 1.
     pub batch: usize,
@@ -165,9 +165,9 @@ pub trait Session: Send + 'static {
         commits: &[Commit],
     ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
-    /// Reads at most `count` records in a stable order, beginning with the record at position `from`. Fewer than
-    /// `count` mean that there are no more. A record that was removed since the first page may be among them, with
-    /// version 0.
+    /// Reads at most `count` records in a stable order, beginning with the record at position `from`. If there are
+    /// fewer than `count`, this is the last page. A record that was removed since the first page may be among them,
+    /// with version 0.
     fn page(
         &mut self,
         from: u64,
@@ -195,7 +195,7 @@ pub trait Session: Send + 'static {
 /// An answer of the server, and the time on the server's clock.
 #[derive(Clone, Debug)]
 pub struct Clocked<T> {
-    /// The content of the answer.
+    /// The answer itself.
     pub what: T,
     /// The time on the server's clock at some moment between request and answer, in microseconds since 1970. A store
     /// without its own clock always returns `None`. With `None`, a client considers a lease expired after it has seen
@@ -246,12 +246,12 @@ pub struct Commit {
     /// The wake-ups to send after the commit. They are hints: a wake-up may be lost, and an unnecessary one does no
     /// harm.
     pub wakes: Vec<Wake>,
-    /// The wait locks that the session must keep or release after the commit, if the commit took effect. Empty for
-    /// stores whose listener does not poll.
+    /// The wait locks (named locks of the server) that the session must take or release if the commit took effect.
+    /// Empty for stores whose listener does not poll.
     pub wait_locks: Vec<WaitLock>,
 }
 
-/// A change of one of the session's wait locks.
+/// An instruction to a session to take or to release a wait lock.
 ///
 /// A wait lock is a named lock that the server itself manages, and that ends with its session. While a client is queued
 /// in a record, or holds a lock, its session keeps a wait lock that is named after the waiter or the lock value. The
@@ -259,13 +259,14 @@ pub struct Commit {
 /// fail to get it, and may lose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitLock {
-    /// Keep the wait lock of this name. The name consists of at most 48 hexadecimal digits and colons.
+    /// Take the wait lock with this name, and keep it until it is released. The name consists of at most 48 hexadecimal
+    /// digits and colons.
     Keep(Arc<str>),
-    /// Release the wait lock of this name, if the session keeps it.
+    /// Release the wait lock with this name, if the session holds it.
     Release(Arc<str>),
 }
 
-/// The change of one record.
+/// The change of one record in a [`Commit`], or a check of its version.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The name of the record; at most 2,100 bytes.

@@ -18,7 +18,7 @@ thread_local! {
     static FLAW: Cell<Option<StoreFlaw>> = const { Cell::new(None) };
 }
 
-/// Seeds this bug in the drivers of this thread; `None` seeds no bug.
+/// Seeds this bug in all drivers that run on this thread; `None` removes the seeded bug.
 pub fn set_flaw(flaw: Option<StoreFlaw>) {
     FLAW.set(flaw);
 }

@@ -29,7 +29,7 @@ pub(super) const LEADER: u8 = b'l';
 pub(super) struct Job {
     pub(super) names: Vec<Name>,
     pub(super) asked: Vec<Asked>,
-    /// Whether the cached state of the job's records may be outdated.
+    /// Whether the cached content of the job's records may be outdated, so that the records must be read again.
     pub(super) stale: bool,
 }
 
@@ -77,13 +77,13 @@ impl Asked {
 pub(super) enum Outcome {
     /// The records do not change, so nothing is committed.
     Same,
-    /// Commit this change. Afterwards the records contain these items.
+    /// This commit must be sent. If it takes effect, the records contain these items, one list for each record.
     Change(Commit, Vec<Vec<StoredItem>>),
     /// The records, or the store's clock, must be read before the job can be decided.
     Unsure,
 }
 
-/// The facts on which the decision of a job is based, apart from the job's records.
+/// The facts that the decision of a job needs in addition to the content of the job's records.
 pub(super) struct Setting<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,
@@ -228,7 +228,7 @@ impl Job {
         }
     }
 
-    /// The wait locks to keep or release when the job's records have the content `after`.
+    /// The wait locks that the session must take or release if the content of the job's records is `after`.
     pub(super) fn wait_locks<'a>(
         &self,
         after: impl Iterator<Item = &'a StoredItem>,
@@ -249,12 +249,13 @@ impl Job {
     }
 }
 
-/// Whether the item is a fencing counter that must be kept, because without it the next number could be smaller.
+/// Whether the item is a fencing counter that must be kept, because without it the next fencing number could be smaller
+/// than an earlier one.
 fn needs(dates: Dates, item: &Item) -> bool {
     matches!(dates, Dates::Shown(date) if item.is_counter_needed_at(date))
 }
 
-/// Executes one request and returns its answer.
+/// Executes one request on the items in `master` at the time `now`, and returns its answer.
 fn apply(
     master: &mut Master,
     watchers: &mut Vec<Item>,

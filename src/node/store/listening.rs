@@ -23,7 +23,7 @@ pub(super) struct State {
     wanted: BTreeMap<Name, Wanted>,
     /// The elections to listen for, because this process observes them.
     pub(super) watched: HashSet<Name>,
-    /// Whether a listening task runs.
+    /// Whether a task that receives wake-ups for this process runs.
     pub(super) runs: bool,
     closed: bool,
 }
@@ -41,7 +41,7 @@ struct Wanted {
 pub(super) struct QueuedWaiter {
     /// The id of the waiter.
     pub(super) id: Arc<str>,
-    /// The wait lock of the client directly ahead; `None` if the waiter waits for several clients.
+    /// The name of the wait lock of the client directly ahead; `None` if the waiter waits for several clients.
     pub(super) behind: Option<Arc<str>>,
 }
 
@@ -100,7 +100,8 @@ impl Listening {
         self.pacer.set(state.pace());
     }
 
-    /// Recomputes the pace. Must be called after the records or elections of the state were changed.
+    /// Recomputes the [`Pace`](super::Pace), which a polling listener follows. Must be called after the records or
+    /// elections of the state were changed.
     pub(super) fn repace(&self) {
         let pace = self.state().pace();
         self.pacer.set(pace);

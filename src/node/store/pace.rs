@@ -12,7 +12,8 @@ pub enum Pace {
     Idle,
     /// The process only observes elections. The announcement of a new leader is not urgent.
     Observing,
-    /// Waiters of this process are queued, and there is no single wait lock whose release would show every wake-up.
+    /// Waiters of this process are queued, but not in the way of [`Behind`](Self::Behind): they need wake-ups that no
+    /// single wait lock can replace.
     Waiting,
     /// One waiter of this process is queued, directly behind another client.
     Behind {
@@ -35,12 +36,12 @@ impl Default for Pacer {
 }
 
 impl Pacer {
-    /// The wake-ups that this process needs now.
+    /// The current [`Pace`]: the wake-ups that this process needs now.
     pub fn pace(&self) -> Pace {
         self.0.borrow().clone()
     }
 
-    /// Waits until `fits` returns true for the current pace.
+    /// Waits until the pace of this process is one for which `fits` returns true.
     pub async fn until(&self, fits: impl Fn(&Pace) -> bool + Send) {
         let mut paces = self.0.subscribe();
         // The sender is part of `self`, so waiting cannot fail.

@@ -38,7 +38,7 @@ use crate::repeats::warn_seldom;
 use crate::runtime::BoxFuture;
 use crate::settings::RestartGuard;
 
-/// How long the task still tries to deliver releases after the store's handle was dropped: 1 s.
+/// How long the task continues to deliver releases after the store's handle was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The longest time that a request in a burst may wait before it is sent, as a multiple of the store's timeout.
@@ -73,7 +73,7 @@ struct SessionTask<S: Store> {
     shared: Arc<Shared<S>>,
     number: usize,
     pending_releases: PendingReleases,
-    /// Whether the task has ended because it was done, and not because its runtime was shut down.
+    /// True if the task ended because it had no more work. False if it is dropped because its runtime was shut down.
     done: bool,
     cache: RecordCache,
     sweep: Sweep,
@@ -85,12 +85,13 @@ struct SessionTask<S: Store> {
     /// The time until which requests wait for a session instead of being refused; `None` if requests do not wait for a
     /// session.
     patience: Option<Instant>,
-    /// The time at which requests last began to wait for a session.
+    /// The time at which requests last began to wait for a session. If the next session is lost soon after this time,
+    /// requests are refused instead.
     patient_at: Instant,
-    /// Why there is no session at the moment.
+    /// The fault with which requests are refused while there is no session.
     fault: Fault,
     closed_at: Option<Instant>,
-    /// The jobs that are being executed.
+    /// The jobs (groups of requests that share records) that are being executed.
     jobs: Vec<Job>,
     /// The records of the changes that were sent in this session and are not answered yet.
     risky: Vec<Name>,
@@ -409,7 +410,8 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Waits for requests, and sorts them into jobs. Requests about all records are not sorted; they stay in the batch.
+    /// Waits for requests, and sorts them into jobs (groups of requests that share records). Requests that list all
+    /// records stay in `batch`.
     async fn gather(&mut self, guarded: Instant, last_answer: Instant) {
         let shared = self.shared.clone();
         let mailbox = &shared.mailboxes[self.number];
@@ -650,7 +652,8 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Removes the wake-ups for this process from the commit, and returns them to be delivered directly.
+    /// Removes the wake-ups for this process itself from the commit, and returns their messages. The task delivers
+    /// these directly, without the store.
     fn own(&self, commit: &mut Commit) -> Vec<Vec<u8>> {
         let Some(subscriber) = self.shared.subscriber.get() else {
             return Vec::new();

@@ -20,7 +20,7 @@ pub(super) struct Shared<S> {
     pub(super) mailboxes: Box<[Mailbox]>,
     pub(super) acquaintance: Acquaintance,
     pub(super) listening: Listening,
-    /// Limits the warnings about the sessions with this store.
+    /// Limits how often warnings about the sessions with this store are logged.
     pub(super) repeats: Repeats,
     /// The index of the session that searches the store for obsolete records of other clients. Only one session does
     /// this: the one whose search begins first.

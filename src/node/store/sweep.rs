@@ -61,7 +61,8 @@ impl Sweep {
         self.page
     }
 
-    /// Moves the position of the next page on by `found`, the number of records in the page that was read.
+    /// Moves the position of the next page forward by `found`, the number of records in the page that was read. After
+    /// the last page it returns to the first record.
     pub(super) fn looked(&mut self, found: usize) {
         let more = found >= PAGE as usize;
         self.page = if more { self.page + found as u64 } else { 0 };

@@ -29,7 +29,7 @@ pub struct Table {
 #[derive(Debug, Default)]
 struct State {
     records: BTreeMap<Vec<u8>, Record>,
-    /// The last version that was given to a record; no version is used twice.
+    /// The version that the last changed record got. Each change gets the next number, so no version is used twice.
     last: u64,
     words: BTreeMap<Arc<str>, VecDeque<Vec<u8>>>,
 }
@@ -57,7 +57,7 @@ impl Table {
         }
     }
 
-    /// Sets the number of sessions that share the work.
+    /// Sets the number of sessions over which a process distributes its requests.
     #[must_use]
     pub fn lanes(self, lanes: usize) -> Self {
         let traits = self.traits.clone().lanes(lanes);

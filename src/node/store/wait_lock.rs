@@ -13,7 +13,8 @@ use crate::node::memory::items::{Item, Kind};
 use crate::node::shape::is_reader;
 use crate::node::{Claim, Request, waiter_id};
 
-/// The wait locks to keep or release after a request, if `after` is the content of its records after the request.
+/// The wait locks that the session must take or release after a request. `after` is the content of the request's
+/// records after the request.
 pub(super) fn changes(request: &Request, after: &[&StoredItem]) -> Vec<WaitLock> {
     let mut changes = Vec::new();
     match request {
@@ -80,7 +81,7 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
         }
     }
     let ahead = std::str::from_utf8(ahead?).ok()?;
-    // A reader keeps no wait lock.
+    // Sessions take no wait lock for a reader, so there is none to wait for.
     let ahead = Some(ahead)
         .filter(|ahead| !is_reader(ahead))
         .map(waiter_id::short)?;

@@ -16,7 +16,8 @@ use crate::repeats::warn_seldom;
 use crate::runtime::BoxFuture;
 use futures::future::{Either, select};
 
-/// How long to listen after a waiter's last request: 60 s, or the heartbeat time of the waiter if that is longer.
+/// How long this process listens for wake-ups after the last request of a waiter: 60 s, or the waiter's heartbeat time
+/// if that is longer.
 const WAITS: Duration = Duration::from_secs(60);
 
 /// Starts a listening task if the request comes from a waiter or an observer and no task runs.
@@ -61,8 +62,8 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
 /// a new task.
 struct Listens<S: Store> {
     shared: Arc<Shared<S>>,
-    /// Whether the task ended because this process needs no more wake-ups. The shared state then already says that no
-    /// task runs, and another task may have been started since.
+    /// True if the task ended because this process needs no more wake-ups. In this case the shared state already
+    /// records that no task runs, and another task may already have been started.
     done: bool,
 }
 
