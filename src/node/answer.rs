@@ -23,8 +23,8 @@ pub struct KeyState {
     pub note: Option<Note>,
     /// The leader's term in the holder's note; `None` if the holder was not elected.
     pub term: Option<u64>,
-    /// The holds that share the lock; empty unless readers or one owner share it. If there are more than 100, only the
-    /// 100 with the longest remaining TTL are listed.
+    /// The holds that share the lock, if it is held by readers or by one owner; otherwise empty. If there are more than
+    /// 100, only the 100 with the longest remaining TTL are listed.
     pub holds: Vec<Hold>,
 }
 
@@ -34,7 +34,7 @@ pub struct KeyState {
 pub struct Hold {
     /// The random value of the attempt that took the hold. It is the same on every master.
     pub value: Vec<u8>,
-    /// The remaining time until the master removes the hold, unless it is renewed.
+    /// The remaining time until the master removes the hold if its holder does not renew it.
     pub lives: Duration,
     /// The note of this hold; `None` if its holder wrote none.
     pub note: Option<Note>,
@@ -55,7 +55,7 @@ pub struct Waiter {
     /// The waiter's id, which is the same on every master: 16 hexadecimal digits for the waiter's
     /// [`Redlock`](crate::Redlock), and a number. `:r` follows if the waiter is a reader.
     pub id: String,
-    /// The remaining time until the master removes the waiter, unless the waiter sends another heartbeat.
+    /// The remaining time until the master removes the waiter if the waiter sends no further heartbeat.
     pub lives: Duration,
     /// The waiter's host, reduced to ASCII letters, digits, `.`, `-` and `_`. `None` if no character is left, or if the
     /// waiter hides its identity: its request sets `note(None)`, or its client is too old.

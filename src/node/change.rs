@@ -63,7 +63,8 @@ pub struct ChangeSeen {
     /// The rights for the steps of an operator that the user does not have on this master. Only [`ChangeOrder::Rights`]
     /// finds them; otherwise the list is empty. If rights are missing, `fault` names them too.
     pub missing: Vec<MissingRight>,
-    /// The keys of all values and fencing counters. Empty unless the operation is [`ChangeOrder::Rights`] without keys.
+    /// The keys of all values and fencing counters. Only the operation [`ChangeOrder::Rights`] without keys fills the
+    /// list; otherwise it is empty.
     pub stored: Vec<Vec<u8>>,
     /// The generation marker as text: its number, and the fingerprint of the set of masters to which the number
     /// belongs; `None` if the master has no marker.
@@ -87,7 +88,8 @@ pub struct ChangeSeen {
     pub owned: Vec<(Vec<u8>, Vec<u8>)>,
     /// The number of values that are stored under locks; at most 1000 are counted.
     pub values: usize,
-    /// The keys of the locks under which values are stored. Empty unless the operation is [`ChangeOrder::Values`].
+    /// The keys of the locks under which values are stored. Only the operation [`ChangeOrder::Values`] fills the list;
+    /// otherwise it is empty.
     pub names: Vec<Vec<u8>>,
 }
 
@@ -118,7 +120,7 @@ pub enum ClientKind {
     /// current masters if it knows no others.
     AtStep(u64, u64),
     /// A client of this library that does not notice when its masters are closed. Either its version is too old, or its
-    /// user may not read the generation marker.
+    /// user has no right to read the generation marker.
     Untold,
     /// An unknown client that runs scripts or sets keys. It may be another Redlock client that ignores generation
     /// markers.

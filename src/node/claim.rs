@@ -98,8 +98,8 @@ impl Claim {
         self.shape().permit()
     }
 
-    /// The keys of the claim, and how each key is to be held. `None` unless the claim requests several keys, or a key
-    /// that other clients may share.
+    /// The keys of the claim, and how each key is to be held. `None` if the claim requests one key that no other client
+    /// can share.
     pub fn group(&self) -> Option<&Group> {
         match self.shape() {
             Shape::Group(group) => Some(group),

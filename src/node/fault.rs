@@ -42,8 +42,8 @@ pub enum Fault {
     Busy,
     /// The key has another type than the command expects (`-WRONGTYPE`). The key has not been changed.
     WrongType,
-    /// The user name or the password was refused, or the user may not use a command or a key (`-NOAUTH`, `-WRONGPASS`,
-    /// `-NOPERM`, or such an error inside a script). The text names the command or the keys.
+    /// The user name or the password was refused, or the user has no right to a command or a key (`-NOAUTH`,
+    /// `-WRONGPASS`, `-NOPERM`, or such an error inside a script). The text names the command or the keys.
     Denied(Arc<str>),
     /// The server lacks a feature that locks need, for example because it is too old.
     Unsupported(Arc<str>),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn quarantine_is_shown_in_whole_seconds_rounded_up() {
+    fn remaining_quarantine_in_an_error_is_rounded_up_to_whole_seconds() {
         let fault = Fault::Quarantined(Duration::from_millis(1_500));
         assert_eq!(fault.to_string(), "restart guard: can vote in 2s");
     }

@@ -8,7 +8,7 @@ use super::right::MissingRight;
 use super::text::sanitize;
 
 /// The result of [`Redlock::inspect`](crate::Redlock::inspect) for one master. A field is `None` if the server does not
-/// report the fact, or if the user may not ask for it.
+/// report the fact, or if the user has no right to read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -67,7 +67,7 @@ pub struct Inspection {
     /// count.
     pub quarantined: Option<Duration>,
     /// Whether the server holds the generation marker of its set of masters. `None` if this kind of server has no
-    /// markers, or if the user may not read them.
+    /// markers, or if the user has no right to read them.
     pub marked: Option<bool>,
 }
 

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_note_is_not_read() {
+    fn reading_a_malformed_note_returns_none() {
         for malformed in [
             "",
             " ",

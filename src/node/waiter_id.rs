@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_description_of_a_waiter_is_not_read() {
+    fn waiter_id_with_a_malformed_description_is_returned_unchanged() {
         for id in [
             "",
             ":r",

@@ -31,7 +31,7 @@ pub struct Prepared {
     /// The number of existing znodes below the path that had another ACL than the path, and now have the ACL of the
     /// path.
     pub changed: usize,
-    /// The number of znodes below the path whose ACL this user may not change.
+    /// The number of znodes below the path whose ACL this user has no right to change.
     pub refused: usize,
 }
 

@@ -19,7 +19,7 @@ pub(crate) enum Step {
     /// Write the new state whatever the version of the znode is. Used only after a [`Step::Set`] in the same
     /// transaction.
     SetAgain(Life),
-    /// Change nothing, but fail unless the znode of this life has this version.
+    /// Change nothing, but fail if the znode of this life does not have this version.
     Check(Life, i32),
     /// Remove the znode of this life if it has this version.
     Remove(Life, i32),

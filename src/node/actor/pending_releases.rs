@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_pending_releases_is_limited() {
+    fn releases_above_the_limit_of_pending_releases_are_dropped() {
         let mut pending_releases = PendingReleases::new();
         for _ in 0..MOST + 10 {
             pending_releases.keep(&release("a"));

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_window_follows_the_speed_of_the_master() {
+    fn request_window_widens_for_a_fast_master_and_narrows_for_a_slow_one() {
         let ms = Duration::from_millis;
         let start = Instant::from_nanos(1_000_000_000);
         let mut window = Window::new(ms(60));

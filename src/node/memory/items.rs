@@ -61,8 +61,8 @@ impl Item {
 }
 
 impl Master {
-    /// All items that have not expired. Also the expired places in queues that have not expired: a waiter that repeats
-    /// its request gets such a place back, unless the place has been removed.
+    /// All items that have not expired. Also the expired places in queues that have not expired, because a waiter that
+    /// repeats its request gets such a place back.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {
             let kind = text.map_or(Kind::Foreign, |_| Kind::Text);

@@ -100,8 +100,8 @@ impl Actor {
         }
     }
 
-    /// Starts another actor that continues the work of this one, unless the master's handle was dropped and no release
-    /// is left to deliver.
+    /// Starts another actor that continues the work of this one. Starts none if the master's handle was dropped and no
+    /// release is left to deliver.
     fn hand_over(&mut self) {
         let Some(pending) = self.link.hand_over() else {
             return;

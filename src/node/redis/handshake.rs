@@ -32,10 +32,10 @@ pub(super) struct Negotiated {
     pub(super) memory: Memory,
     /// Why this master gives this client no votes on this connection; `None` if it gives votes.
     pub(super) refused: Option<Fault>,
-    /// Whether the master shows a generation marker; `None` if this user may not read it.
+    /// Whether the master shows a generation marker; `None` if this user has no right to read it.
     pub(super) marked: Option<bool>,
     /// The time at which this client found no generation marker on the master; `None` if there is a marker, or if this
-    /// user may not read it.
+    /// user has no right to read it.
     pub(super) unmarked: Option<Instant>,
     /// How long, from the end of the handshake on, the master's votes do not count because it had lost its generation
     /// marker; `None` if it had not.
@@ -55,7 +55,7 @@ pub(super) struct Handshake {
     info: Vec<u8>,
     /// The fault with which the server refused INFO; `None` if it did not refuse.
     untold: Option<Fault>,
-    /// The client id that the server gave this connection; `None` if the user may not read it.
+    /// The client id that the server gave this connection; `None` if the user has no right to read it.
     id: Option<i64>,
     quarantined_until: Instant,
     memory: Memory,
@@ -81,7 +81,7 @@ enum Asked {
     Hello,
     Database,
     /// Sets the names of the library and the process in `CLIENT LIST`. An error is ignored: some servers do not have
-    /// the command, and some users may not run it.
+    /// the command, and some users have no right to run it.
     Courtesy,
     /// Sets the name of the connection. The name contains a fingerprint of the client's masters, so operators see for
     /// which masters the client is configured.
@@ -193,7 +193,8 @@ impl Handshake {
             (Asked::Script(script), value) => self.scripts.loaded(script, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
             (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
-                // A user that may not subscribe can still take locks; waiters then poll by timer.
+                // A user without the right to subscribe can take locks nevertheless. Its waiters poll by timer instead
+                // of being woken.
                 Fault::Denied(why) => {
                     let node = shared.address.name();
                     warn_seldom!((shared.repeats, &why, now), %node, %why, "no wake-ups, only timers");
@@ -281,8 +282,8 @@ impl Handshake {
                 return;
             }
             None => {
-                // This user may not read the marker. Set the connection's plain name: it shows an operator who closes
-                // masters that this client does not notice the change.
+                // This user has no right to read the marker. Set the connection's plain name: it shows an operator who
+                // closes masters that this client does not notice the change.
                 Command::words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
                 self.asked.push_back(Asked::Courtesy);
                 return;
@@ -361,8 +362,8 @@ impl Handshake {
     }
 }
 
-/// Decodes the value of the key that holds the generation marker. `None` if this user may not read the key, which is
-/// allowed if this client's masters have never been replaced.
+/// Decodes the value of the key that holds the generation marker. `None` if this user has no right to read the key, and
+/// this client's masters have never been replaced. If they have been replaced, the missing right is an error.
 fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {
         Value::Nil => Seen::Nothing,

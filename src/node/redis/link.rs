@@ -451,7 +451,7 @@ impl Link {
     }
 }
 
-/// Answers the remaining requests with a fault, unless another link continues the work of this one.
+/// Answers the remaining requests with a fault. Does nothing if another link continues the work of this one.
 impl Drop for Link {
     fn drop(&mut self) {
         if self.handed_over {

@@ -105,8 +105,9 @@ impl Scripts {
         missing.then(|| script.row().set)
     }
 
-    /// The script that executes a request on this connection. `None` for a request that a plain command executes. An
-    /// example is an acquire without a fencing token, unless the generation marker must be checked first.
+    /// The script that executes a request on this connection. `None` for a request that a plain command executes, for
+    /// example an acquire without a fencing token. If the generation marker must be checked first, such an acquire
+    /// needs a script too.
     fn script(&self, request: &Request) -> Option<Script> {
         let classic = matches!(request, Request::Acquire { .. }) && self.is_checked();
         Script::of(request).or(classic.then_some(Script::Classic))

@@ -41,7 +41,8 @@ const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {
     scripts: Scripts,
-    /// How releases outside of combined calls are executed: with a script or with a built-in command.
+    /// How this connection executes releases that are not part of a combined call: with a script or with a built-in
+    /// command.
     deletion: Deletion,
     memory: Memory,
     votes: Votes,
@@ -50,8 +51,8 @@ pub(super) struct Online {
     last_reply: Instant,
     /// The outstanding requests, in the order in which they were sent.
     under_way: VecDeque<Sent>,
-    /// Requests that wait for scripts to be loaded: for the first time, or again because the master has lost them.
-    /// These requests are sent before all others.
+    /// Requests whose scripts are not loaded yet, or whose scripts the master has lost. They are sent before all other
+    /// requests, when the scripts are loaded.
     again: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `again`.
     wanted: Vec<Set>,
@@ -261,7 +262,8 @@ impl Online {
         self.apart.push(queued);
     }
 
-    /// Whether a push is the reply to the oldest outstanding request. Only replies to subscriptions are pushes.
+    /// Whether a push is the reply to the oldest outstanding request. This is possible only for a subscription, because
+    /// all other replies are not pushes.
     fn is_answer(&self, push: &[Value<'_>]) -> bool {
         let Some(What::Request(queued)) = self.under_way.front().map(|sent| &sent.what) else {
             return false;

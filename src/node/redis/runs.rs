@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_one_kind_are_combined_and_releases_go_first() {
+    fn queued_requests_of_one_kind_are_combined_and_releases_are_sent_before_acquires() {
         for (words, wanted) in [
             ("a1", "a1"),
             ("r1", "r1"),

@@ -210,8 +210,8 @@ pub struct Record {
     pub version: u64,
     /// The content of the record.
     pub state: Vec<u8>,
-    /// Why this client may not read the record, although the store works; `None` if it may. Only requests for this
-    /// record fail.
+    /// Why this client cannot read the record although the store works, for example because of a missing right; `None`
+    /// if it can. Only requests for this record fail.
     pub fault: Option<Fault>,
 }
 
@@ -225,7 +225,7 @@ impl Record {
         }
     }
 
-    /// Creates a record that exists, but that this client may not read.
+    /// Creates a record that exists, but that this client cannot read because of `fault`.
     pub fn unreadable(fault: Fault) -> Self {
         Self {
             version: u64::MAX,

@@ -819,8 +819,8 @@ impl<S: Store> SessionTask<S> {
 }
 
 impl<S: Store> SessionTask<S> {
-    /// Starts another task that continues the work of this one, unless the store's handle was dropped and no release is
-    /// left to deliver. Returns whether another task was started.
+    /// Starts another task that continues the work of this one, and returns true. If the store's handle was dropped and
+    /// no release is left to deliver, starts none and returns false.
     fn hand_over(&mut self) -> bool {
         let pending = std::mem::replace(&mut self.pending_releases, PendingReleases::new());
         let (shared, number) = (self.shared.clone(), self.number);
@@ -833,7 +833,7 @@ impl<S: Store> SessionTask<S> {
     }
 }
 
-/// Answers the remaining requests with a fault, unless another task continues the work of this one.
+/// Answers the remaining requests with a fault. Does nothing if another task continues the work of this one.
 impl<S: Store> Drop for SessionTask<S> {
     fn drop(&mut self) {
         let gone = Fault::Disconnected("the connection to the master was shut down".into());

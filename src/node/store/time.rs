@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_server_time_does_not_overflow() {
+    fn largest_possible_server_time_does_not_overflow() {
         let mut time = StoreTime::new(5_000_000, at(0));
         time.learn(Some(u64::MAX), at(100), at(400));
         let (least, slack) = time

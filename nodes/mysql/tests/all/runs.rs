@@ -60,7 +60,7 @@ async fn uptime_of_a_server_is_kept_when_its_clock_is_corrected() {
     assert!(back <= began.elapsed() + second, "{back:?}");
     assert!(
         back >= 3 * second,
-        "the uptime must not begin again when the clock is set back: {back:?}"
+        "the uptime must not restart at zero when the clock is set back: {back:?}"
     );
     offset
         .set(24 * HOUR, Skew::Ahead)

@@ -1,4 +1,4 @@
-//! Tests of paths that several users share, and of records that a user may not read.
+//! Tests of paths that several users share, and of records that a user has no right to read.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ fn memory() -> Memory {
 }
 
 #[test]
-fn only_well_formed_stored_values_are_decoded() {
+fn malformed_stored_value_is_rejected() {
     let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
     let read = Request::Read { claim, token: 9 };
     let said = |text: &[u8]| decode(&read, &Value::Array(vec![Value::Bulk(text)]), &memory());
@@ -61,7 +61,7 @@ fn claims() -> [Request; 3] {
 }
 
 #[test]
-fn impossible_counter_is_rejected() {
+fn reply_with_an_impossible_fencing_counter_is_rejected() {
     let [_, fenced, fair] = claims();
     for request in [&fenced, &fair] {
         for malformed in [0, -1, (1 << 53) + 1, i64::MAX, i64::MIN] {

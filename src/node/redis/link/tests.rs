@@ -628,7 +628,7 @@ fn silent_connection_is_pinged_and_closed_if_the_ping_is_not_answered() {
 }
 
 #[test]
-fn wake_ups_between_replies_are_delivered() {
+fn wake_ups_between_replies_reach_the_subscriber() {
     let mut bench = Bench::new();
     let subscriber = Subscriber {
         process: "0123456789abcdef".into(),
@@ -736,7 +736,7 @@ fn value_is_not_written_if_the_server_restarted_after_it_was_read() {
 }
 
 #[test]
-fn server_under_two_names_has_one_vote() {
+fn second_address_of_the_same_server_is_refused() {
     let options = options(Roster::default());
     let mut first = Bench::at("redis://127.0.0.1", options.clone());
     let mut second = Bench::at("redis://[::1]", options);
@@ -811,7 +811,7 @@ fn dropped_link_answers_outstanding_and_queued_requests() {
 }
 
 #[test]
-fn handshake_tolerates_a_denied_subscription_but_no_other_error() {
+fn handshake_tolerates_only_permission_errors_of_the_subscription() {
     for (refusal, goes_on) in [
         ("-NOPERM No permissions to access a channel\r\n", true),
         ("-ERR something else\r\n", false),
@@ -1232,7 +1232,7 @@ fn combined_call_denied_by_the_acl_is_sent_again_as_single_requests() {
 }
 
 #[test]
-fn request_left_undecided_by_a_combined_call_is_sent_again_first_unless_withdrawn() {
+fn request_left_undecided_by_a_combined_call_is_sent_again_before_later_requests() {
     let mut bench = many_loaded();
     let claims: Vec<_> = (1..=8).map(claim).collect();
     for (number, claim) in claims.iter().enumerate() {
@@ -1261,7 +1261,7 @@ fn request_left_undecided_by_a_combined_call_is_sent_again_first_unless_withdraw
 }
 
 #[test]
-fn lost_batch_scripts_are_loaded_again_and_the_whole_call_is_sent_again() {
+fn combined_call_whose_script_the_master_has_lost_is_sent_again_after_a_reload() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 3, 2);
     bench.say(b"-NOSCRIPT No matching script.\r\n", 3);

@@ -263,7 +263,7 @@ fn prefix_with_wildcards_is_escaped_in_the_pattern_of_its_keys() {
 }
 
 #[test]
-fn features_that_are_off_need_no_rights() {
+fn rights_of_disabled_features_are_not_needed() {
     let classic = Scope {
         prefix: "".into(),
         fencing: false,
