@@ -33,7 +33,7 @@ pub struct NoteItem {
     pub announce: bool,
 }
 
-/// A request for one page of the list of lock keys.
+/// A request for one page of the list of lock keys, as with the command `SCAN`.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// The pattern that key names must match, in the master's syntax.
@@ -62,7 +62,7 @@ pub enum Request {
     Confirm {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
-        /// The agreed fencing number.
+        /// The fencing number on which the client has decided from the grants of a majority.
         token: u64,
     },
     /// Delete the lock if the claim holds it on this master, and wake the next waiter.
@@ -80,12 +80,12 @@ pub enum Request {
     },
     /// Read the state of a lock.
     Look {
-        /// The key of the lock to be read.
+        /// The lock key whose state is read.
         key: Arc<[u8]>,
     },
     /// Delete a lock, whichever client holds it. Operators use this as a last resort.
     Break {
-        /// The key of the lock to be deleted.
+        /// The lock key that is deleted.
         key: Arc<[u8]>,
     },
     /// Read the value that is stored under a held lock. Also set the lock's fencing counter to the claim's fencing

@@ -7,7 +7,7 @@ pub struct Scope {
     pub(crate) prefix: Box<str>,
     /// Whether locks use fencing tokens.
     pub(crate) fencing: bool,
-    /// Whether waiters are queued in a fixed order.
+    /// Whether waiters wait in a queue on the masters, in a fixed order.
     pub(crate) fair: bool,
     /// A random word in the names of the keys and channels that the inspection uses, so that no client uses the same
     /// names.

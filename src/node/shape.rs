@@ -167,9 +167,9 @@ impl Mode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Class {
-    /// All readers can share the key.
+    /// Holds of readers: all readers can share the key.
     Shared,
-    /// All holds with this owner id can share the key.
+    /// Holds of one owner: all holds with this owner id can share the key.
     Owner(Arc<str>),
 }
 
@@ -293,7 +293,7 @@ impl Permit {
         &self.name
     }
 
-    /// The number of the slot, from 0.
+    /// The number of this slot in the semaphore, beginning with 0.
     pub fn slot(&self) -> u8 {
         self.slot
     }

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Token([u8; 16]);
 
 impl Token {
-    /// Creates a token from these bytes.
+    /// Creates a token from these 16 bytes, which should be random.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }

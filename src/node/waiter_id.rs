@@ -19,7 +19,7 @@ pub(crate) const READER: &str = ":r";
 /// process with equal tickets are in the same order with and without descriptions.
 pub(crate) const BETWEEN: char = '/';
 
-/// The description of a waiter in its id.
+/// The description of a waiter in its id: host, process id, and start of the wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Described {
     pub(crate) host: Option<String>,

@@ -16,7 +16,7 @@ use quorate_mysql::{MySql, prepare};
 use quorate_testbed::measure::cpu_in_ticks;
 use quorate_testbed::{MariaDb, MariaDbOptions};
 
-/// The numbers of waiters that are measured.
+/// The benchmark is run once with each of these numbers of waiting clients.
 const WAITERS: [usize; 3] = [1, 8, 50];
 /// How long the benchmark waits until all waiters are queued. Nothing is counted before.
 const QUEUED: Duration = Duration::from_secs(4);
@@ -104,7 +104,7 @@ struct Counters {
     questions: u64,
     queries: u64,
     binlog: u64,
-    /// The CPU time that the server has used.
+    /// The CPU time that the server process has used since its start.
     cpu: Duration,
     at: Instant,
 }

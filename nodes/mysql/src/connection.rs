@@ -25,7 +25,7 @@ use quorate::node::Fault;
 use crate::fault::{fault, of_login};
 use crate::url::Address;
 
-/// The largest packet that is sent or accepted, in bytes.
+/// The largest packet that this client sends or accepts: 64 MiB, in bytes.
 const LARGEST_PACKET: usize = 64 << 20;
 
 /// A connection to one MySQL or MariaDB server.
@@ -40,7 +40,7 @@ pub(crate) struct Connection {
 pub(crate) struct Outcome {
     /// The number of rows that the statement changed.
     pub(crate) changed: u64,
-    /// The value of `LAST_INSERT_ID`, if the statement set it.
+    /// The value that the statement gave to `LAST_INSERT_ID`; `None` if it set none.
     pub(crate) number: Option<u64>,
     /// The rows that the statement returned.
     pub(crate) rows: Vec<Row>,
@@ -170,7 +170,7 @@ impl Drop for Opening {
     }
 }
 
-/// Drops a value on a thread that has no runtime.
+/// Drops a connection on a thread without a runtime, so that dropping it only closes its socket.
 fn close(what: Box<dyn Send>) {
     static CLOSER: OnceLock<Option<Sender<Box<dyn Send>>>> = OnceLock::new();
     let closer = CLOSER.get_or_init(|| {

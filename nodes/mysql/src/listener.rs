@@ -40,7 +40,7 @@ const BETWEEN_SWEEPS: Duration = Duration::from_secs(30);
 /// The pause between two polls is the time for which the waiter has waited, divided by this number: after a wait of 1
 /// s, the pause is 20 ms.
 const PART: u32 = 50;
-/// The shortest pause between two polls.
+/// The shortest pause between two polls, used at the beginning of a wait.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two polls if a waiter may be woken at any time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
@@ -54,7 +54,7 @@ const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
 /// client has closed the connection.
 const POLLED: Duration = Duration::from_millis(50);
 
-/// A connection that receives wake-ups.
+/// A connection to one server that receives the wake-ups of one process.
 pub struct MySqlListener {
     address: Arc<Address>,
     connection: Connection,
@@ -63,7 +63,7 @@ pub struct MySqlListener {
     last_received: u64,
     last_removed: u64,
     mariadb: bool,
-    /// When old wake-ups were last removed.
+    /// When this listener last removed old wake-ups; `None` before the first time.
     swept: Option<Instant>,
     /// Reports which wake-ups this process needs.
     pacer: Pacer,

@@ -34,7 +34,7 @@ pub enum NotPrepared {
     /// The server refused a request, or could not be reached.
     #[error("{name}: {fault}")]
     Server {
-        /// The name of the server.
+        /// The name of the server in reports: its URL without user and password.
         name: String,
         /// Why the server refused the request or could not be reached.
         fault: Fault,
@@ -61,7 +61,7 @@ pub struct Report {
     pub version: u64,
     /// Whether a part of the schema had to be created. `false` if the schema was complete.
     pub made: bool,
-    /// The faults of existing tables that were repaired.
+    /// The faults of existing tables that `prepare` has repaired, as text.
     pub repaired: Vec<String>,
     /// The `GRANT` statements for a user that acquires locks; `USER` is a placeholder.
     pub grants: Vec<String>,

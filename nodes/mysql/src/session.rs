@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use crate::connection::{Connection, Outcome};
 use crate::sql::{self, CLOCK, Packet};
 
-/// A connection that reads and changes records.
+/// A session with one server, over which records are read and changed.
 pub struct MySqlSession {
     connection: Connection,
     draw: StdRng,
@@ -361,7 +361,7 @@ fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault>
     Ok((clock, found))
 }
 
-/// The value of a column as bytes.
+/// The value of a column as bytes; `None` if the column is missing or NULL.
 pub(crate) fn bytes(row: &mut Row, column: usize) -> Option<Vec<u8>> {
     match row.take(column)? {
         Value::Bytes(bytes) => Some(bytes),
@@ -369,7 +369,8 @@ pub(crate) fn bytes(row: &mut Row, column: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// The value of a column as a number. A negative number becomes 0.
+/// The value of a column as a number. A negative number becomes 0; `None` if the column is missing, NULL or not a
+/// number.
 pub(crate) fn number(row: &Row, column: usize) -> Option<u64> {
     match row.as_ref(column)? {
         Value::UInt(number) => Some(*number),
@@ -379,7 +380,7 @@ pub(crate) fn number(row: &Row, column: usize) -> Option<u64> {
     }
 }
 
-/// The value of a column as text.
+/// The value of a column as text; `None` if the column is missing, NULL or not text.
 pub(crate) fn word(row: &mut Row, column: usize) -> Option<String> {
     bytes(row, column).and_then(|bytes| String::from_utf8(bytes).ok())
 }

@@ -29,7 +29,7 @@ const NAMES: [&str; 14] = [
 /// The status variable with the number of open connections. It is read together with the settings.
 pub(crate) const CONNECTED: &str = "Threads_connected";
 
-/// Reads the variables and stores them in the inspection.
+/// Reads the version and the variables of the server, and stores them in the inspection.
 pub(crate) async fn read(connection: &mut Connection, found: &mut Inspection) -> Result<(), Fault> {
     let packet = format!(
         "SELECT VERSION();SHOW GLOBAL VARIABLES WHERE Variable_name IN ('{}');\

@@ -11,9 +11,9 @@ use quorate::node::store::{Change, Commit, WaitLock, Wake};
 /// evaluation, but it follows the time zone and a server option, and a statement-based binary log refuses it.
 pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
 
-/// The longest name of a record, in bytes.
+/// The longest name of a record, in bytes: the size of the column `name`.
 pub(crate) const LONGEST_NAME: usize = 2100;
-/// The longest word of a wake-up, in bytes.
+/// The longest message (word) of a wake-up, in bytes: the size of its column.
 pub(crate) const LONGEST_WORD: usize = 2200;
 
 /// The number of statements in [`settings`].
@@ -44,7 +44,7 @@ impl Packet {
         &self.text
     }
 
-    /// Adds a statement to the packet and returns its number.
+    /// Adds a statement to the packet, and returns its number in the packet, which is also the index of its result.
     pub(crate) fn add(&mut self, write: impl FnOnce(&mut String)) -> usize {
         if self.statements > 0 {
             self.text.push(';');

@@ -24,7 +24,7 @@ pub struct MySql {
     name: NodeName,
     address: Arc<Address>,
     seen: Arc<FirstSight>,
-    /// Whether the server has refused to remove records.
+    /// Whether the server has refused to remove records. Then no session of this process tries it again.
     removal_denied: Arc<AtomicBool>,
 }
 

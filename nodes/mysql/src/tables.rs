@@ -155,14 +155,14 @@ pub(crate) struct Misfit {
     pub(crate) what: What,
 }
 
-/// The fault of a table.
+/// The way in which a table does not match the schema.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// The table does not exist, or the user cannot see it.
     Missing,
     /// The table uses this engine, which is not the required one.
     Engine(String),
-    /// A column is wrong in the way that this text describes.
+    /// A column is missing or wrong; the text describes the fault.
     Column(String),
 }
 

@@ -27,7 +27,7 @@ fn bad(why: impl Into<String>) -> BadUrl {
     BadUrl(why.into())
 }
 
-/// The contents of a URL.
+/// The parts of the URL of a MySQL or MariaDB server.
 #[derive(Clone)]
 pub(crate) struct Address {
     pub(crate) user: String,

@@ -16,7 +16,7 @@ const PATH: &str = "/quorate";
 #[error("not a ZooKeeper URL: {0}; write zk://host:2181+host/path")]
 pub struct BadUrl(String);
 
-/// The contents of a URL.
+/// The parts of the URL of a ZooKeeper server or ensemble.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) hosts: Vec<String>,
@@ -174,7 +174,7 @@ pub(crate) fn with_port(host: &str) -> String {
     }
 }
 
-/// Checks a path by ZooKeeper's rules.
+/// Checks the path of a URL by ZooKeeper's rules, and returns it decoded. An empty path becomes `/quorate`.
 fn parse_path(text: &str) -> Result<String, BadUrl> {
     let text = text.trim_end_matches('/');
     if text.is_empty() {

@@ -25,7 +25,7 @@ pub(crate) fn of_request(error: &Error, path: &str, address: &Address) -> Fault 
     }
 }
 
-/// The fault of a server that has not been prepared.
+/// The fault of a server that was not prepared with `quorate prepare-server`.
 pub(crate) fn unprepared(address: &Address) -> Fault {
     let (path, url) = (&address.path, address.url());
     Fault::Unprepared(

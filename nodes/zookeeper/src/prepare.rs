@@ -15,7 +15,7 @@ use crate::layout::{Layout, SERVER, above, fresh};
 /// 500 ms this is 10 s.
 const PATIENCE: u32 = 20;
 
-/// The number of znodes whose children are listed at a time.
+/// The largest number of requests for the children of a znode that are outstanding at a time.
 const AT_ONCE: usize = 64;
 
 /// The result of [`prepare`].
@@ -26,7 +26,7 @@ pub struct Prepared {
     pub path: String,
     /// The random name of the ensemble.
     pub identity: String,
-    /// Whether a znode had to be created.
+    /// Whether at least one znode had to be created. False if all existed.
     pub made: bool,
     /// The number of existing znodes below the path that had another ACL than the path, and now have the ACL of the
     /// path.
@@ -137,7 +137,7 @@ async fn pass_on(client: &Client, address: &Address, acl: &[Acl]) -> Result<Pass
     let mut passed = Passed::default();
     let mut open = vec![address.path.clone()];
     while !open.is_empty() {
-        // Many requests are sent before the first result is awaited.
+        // Send up to [`AT_ONCE`] requests before the first result is awaited, because this is faster.
         let some = open.split_off(open.len().saturating_sub(AT_ONCE));
         let below = some.iter().map(|path| client.list_children(path));
         let below = join_all(below.collect::<Vec<_>>()).await;

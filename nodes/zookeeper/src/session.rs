@@ -44,7 +44,7 @@ pub struct ZooKeeperSession {
     client: Client,
     address: Arc<Address>,
     layout: Layout,
-    /// The ACL of new records, and when it was read.
+    /// The ACL that the znodes of new records get, and the time at which it was read.
     acl: (Vec<Acl>, Instant),
     /// The names of all records, sorted, as they were when the first page was read. Later pages continue in this list.
     names: Vec<String>,
@@ -61,7 +61,7 @@ fn strange() -> Record {
     Record::new(u64::MAX, vec![u8::MAX])
 }
 
-/// The outcome of one transaction.
+/// The outcome of one transaction on the ensemble.
 enum Outcome {
     Done(Vec<u64>),
     Stale,
@@ -70,7 +70,7 @@ enum Outcome {
     ReaderGone(usize),
 }
 
-/// A transaction that was sent.
+/// A transaction that was sent and is not answered yet.
 struct Sent {
     /// The names of the records, their versions before the transaction, and the operations on each of them.
     names: Vec<Arc<[u8]>>,
@@ -536,7 +536,7 @@ fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -
             Some(MultiWriteResult::SetData { stat }) => {
                 version(life(*before).unwrap_or_default(), stat.version)
             }
-            // This record was only compared, so its version stays.
+            // The transaction only compared the version of this record, so the version stays.
             _ => *before,
         });
     last.collect()

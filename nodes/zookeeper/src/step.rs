@@ -10,7 +10,7 @@ pub(crate) type Life = u32;
 /// One operation on the znodes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Create the empty parent znode, which must not exist.
+    /// Create the empty parent znode of the record. Fails if the parent znode exists.
     Room,
     /// Create the znode of this life with the new state.
     Create(Life),

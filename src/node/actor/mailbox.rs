@@ -183,7 +183,7 @@ impl Mailbox {
         inbox.busy |= !into.is_empty();
     }
 
-    /// Whether any request is queued.
+    /// Whether at least one request, including renewals, waits in the queue.
     #[cfg(any(test, feature = "node"))]
     pub(in crate::node) fn has_any(&self) -> bool {
         !self.inbox().is_empty()

@@ -22,7 +22,7 @@ const LONGEST_RESPITE: Duration = Duration::from_secs(2);
 /// The pending releases of one master.
 pub(in crate::node) struct PendingReleases {
     queue: VecDeque<Release>,
-    /// The length of the pause after the next refused release.
+    /// The length of the pause that begins when the master next refuses a release.
     respite: Duration,
     /// The end of the current pause, in which no pending release is sent; `None` if there is no pause.
     respite_ends: Option<Instant>,

@@ -36,7 +36,7 @@ impl Window {
         }
     }
 
-    /// The number of requests that may be outstanding now.
+    /// The largest number of requests that may be outstanding on the connection now.
     pub(in crate::node) fn width(&self) -> usize {
         self.width
     }

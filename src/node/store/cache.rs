@@ -13,7 +13,7 @@ use crate::node::memory::items::Item;
 /// cost: this client considers the record's items expired only after it has waited again for their whole duration.
 const MOST: usize = 16_384;
 
-/// The records of the store that one session knows.
+/// The records of the store that one session has read or written, with their content.
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,

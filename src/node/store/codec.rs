@@ -18,7 +18,7 @@ const FORMAT: u8 = 1;
 /// later times are not read.
 pub(super) const LATEST: u64 = 1 << 61;
 
-/// An item of a record.
+/// An item of a record, together with its expiry as the record stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredItem {
     pub(super) item: Item,
@@ -225,7 +225,7 @@ impl StoredItem {
         Self { item, when, sure }
     }
 
-    /// Encodes the items of a record.
+    /// Encodes the items of a record as the bytes that the store keeps.
     pub(super) fn write(all: &[Self]) -> Vec<u8> {
         let mut state = vec![FORMAT];
         for stored in all {

@@ -24,7 +24,7 @@ use crate::node::{Fault, NodeName, ServerRun};
 /// - While the server runs, it does not forget a change that it has acknowledged. After a restart it may forget changes
 ///   only as [`Greeting::uptime`] allows.
 pub trait Store: Send + Sync + 'static {
-    /// A connection for reads and changes.
+    /// A connection to the store over which records are read and changed.
     type Session: Session;
     /// A connection that receives the wake-ups of one process.
     type Listener: Listener;
@@ -79,7 +79,7 @@ impl Traits {
         }
     }
 
-    /// Sets the number of sessions that share the work.
+    /// Sets the number of sessions over which a process distributes its requests.
     #[must_use]
     pub fn lanes(self, lanes: usize) -> Self {
         Self { lanes, ..self }
@@ -91,7 +91,7 @@ impl Traits {
         Self { batch, ..self }
     }
 
-    /// Declares that the listener polls.
+    /// Declares that the store's listener polls instead of being notified. Commits then contain wait locks.
     #[must_use]
     pub fn looks(self) -> Self {
         Self {

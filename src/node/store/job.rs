@@ -75,7 +75,7 @@ impl Asked {
 
 /// The result of deciding a job.
 pub(super) enum Outcome {
-    /// The records do not change, so nothing is committed.
+    /// The requests change no record, so nothing is committed and they are answered immediately.
     Same,
     /// This commit must be sent. If it takes effect, the records contain these items, one list for each record.
     Change(Commit, Vec<Vec<StoredItem>>),
@@ -93,7 +93,7 @@ pub(super) struct Setting<'a> {
     /// The process of this node's subscriber, to which the node delivers wake-ups directly; `None` without a
     /// subscriber.
     pub(super) process: Option<&'a Arc<str>>,
-    /// Whether commits contain wait locks.
+    /// Whether commits contain wait locks, because the store's listener polls.
     pub(super) wait_locks: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::node::memory::Master;
 use crate::protocol::instant::Instant;
 
-/// Direct access to the records of a store.
+/// Reads and changes the records of a store directly, without a master. For tests.
 pub struct RecordAccess<S> {
     store: S,
     known: Mutex<(RecordCache, StoreTime)>,

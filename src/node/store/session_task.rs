@@ -96,7 +96,7 @@ struct SessionTask<S: Store> {
     /// The records of the changes that were sent in this session and are not answered yet.
     risky: Vec<Name>,
     batch: Vec<Queued>,
-    /// The wait locks to release with the next commit.
+    /// The wait locks that the session releases together with its next commit.
     wait_locks: Vec<WaitLock>,
     /// For each observed election, the time at which this process must renew its request for announcements of new
     /// leaders.
@@ -111,7 +111,7 @@ struct Online<C> {
     lasts: bool,
     quarantined_until: Instant,
     since: Instant,
-    /// When the store last answered.
+    /// The time at which the store's last answer arrived.
     last_answer: Instant,
 }
 

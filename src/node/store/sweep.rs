@@ -14,7 +14,7 @@ use crate::protocol::instant::Instant;
 /// The pause between two removals of records by a session: 30 s.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// The largest number of records that are removed at a time.
+/// The largest number of records that one sweep removes.
 const MOST: usize = 16;
 
 /// The number of records that are checked at a time, most of which this client has not used.

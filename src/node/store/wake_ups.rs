@@ -188,7 +188,7 @@ fn deliver_all<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[V
     }
 }
 
-/// Passes one message on to the subscriber.
+/// Passes one message to the subscriber: a wake-up, or the announcement of a new leader.
 pub(super) fn deliver(subscriber: &Subscriber, word: &[u8]) {
     match word.split_first() {
         Some((&FREE, key)) => subscriber.sink.woken(subscriber.node, key),

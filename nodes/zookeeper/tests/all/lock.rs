@@ -107,7 +107,7 @@ test!(lock_over_one_zookeeper_excludes_a_second_client, server => {
 
 test!(ten_clients_of_one_zookeeper_never_hold_the_lock_together, server => {
     let took = forty((0..10).map(|_| client(&server)).collect()).await;
-    // Without wake-ups these 40 holds would take half a minute.
+    // Without wake-ups, waiters would poll by timer, and these 40 holds would take half a minute.
     assert!(took < Duration::from_secs(15), "{took:?}");
 });
 

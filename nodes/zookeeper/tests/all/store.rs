@@ -97,7 +97,7 @@ test!(record_whose_version_is_only_checked_decides_the_commit_and_is_unchanged, 
     assert_eq!(load(&mut session, "a").await, (first, b"1".to_vec()));
     assert_eq!(load(&mut session, "b").await, (versions[2], b"1".to_vec()));
     assert_eq!(load(&mut session, "none").await, (0, vec![]));
-    // A commit that only compares a version also works alone.
+    // A commit that only checks the version of one record must work even if it contains no other change.
     assert_eq!(one(&mut session, look("a", first)).await, Committed::Done(vec![first]));
     assert_eq!(one(&mut session, look("a", first + 1)).await, Committed::Stale);
     assert_eq!(one(&mut session, look("none", 0)).await, Committed::Done(vec![0]));

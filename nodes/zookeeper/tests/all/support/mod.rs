@@ -7,7 +7,7 @@ use quorate::node::store::{Change, Commit, Committed, Listener, Session, Store, 
 use quorate_testbed::{ZooKeeper as Process, ZooKeeperOptions};
 use quorate_zookeeper::{ZooKeeper, ZooKeeperListener, ZooKeeperSession, prepare};
 
-/// The time limit for an event that must happen.
+/// How long a test waits for an event that must happen before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The time for which a test checks that an event does not happen.
 const CALM: Duration = Duration::from_millis(150);
