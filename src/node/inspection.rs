@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn info_reply_fills_the_inspection() {
+    fn facts_in_the_info_reply_are_stored_in_the_inspection() {
         let mut one = Inspection::new(NodeName::new("m"));
         one.read(
             "# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.1.8\r\nrun_id:abc\r\n\

@@ -17,7 +17,7 @@ impl NodeName {
         self.0.clone()
     }
 
-    /// The name as text.
+    /// The name as text, for example `redis.example:6379`.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn note_is_read_as_it_was_written() {
+    fn written_note_is_read_back_unchanged() {
         let me = Identity::new("web-3", 4711, "backup");
         let note = Note::read(&written(&me.says("by hand\u{1f512}")), HOLDER)
             .expect("the note must be read");

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiter_id_is_read_as_it_was_written() {
+    fn written_waiter_id_is_read_back_unchanged() {
         let me = Identity::new("web-3", 4711, "backup").of_connection();
         let id = describe("0123456789abcdef:7", &me, 1_763_000_000_500);
         assert_eq!(id, "0123456789abcdef:7/web-3:4711:1763000000500");

@@ -143,7 +143,8 @@ impl Drop for Connection {
 
 type Connecting = Pin<Box<dyn Future<Output = mysql_async::Result<Conn>> + Send>>;
 
-/// A connection attempt. If the attempt is dropped, its socket is closed on a thread without a runtime.
+/// A connection attempt; `None` after it has ended. If the attempt is dropped, its socket is closed on a thread without
+/// a runtime.
 struct Opening(Option<Connecting>);
 
 impl Future for Opening {

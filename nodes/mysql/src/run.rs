@@ -113,7 +113,8 @@ impl Run {
     }
 }
 
-/// The server run that this process last saw at one address, and the time at which it first saw that run.
+/// The server run that this process last saw at one address, and the time at which it first saw that run. `None` before
+/// the first connection.
 #[derive(Debug, Default)]
 pub(crate) struct FirstSight(Mutex<Option<(String, Instant)>>);
 

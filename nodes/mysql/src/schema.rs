@@ -233,9 +233,9 @@ fn first_number(said: &[Outcome]) -> Option<u64> {
     said.first()?.rows.first().and_then(|row| number(row, 0))
 }
 
-/// Returns the server name that another database of the same server stores, if this user may read it. Both databases
-/// must store the same name, because together they are one master. The query uses a connection of its own, because an
-/// error makes a connection unusable.
+/// Returns the server name that another database of the same server stores. `None` if there is no such database, or if
+/// this user has no right to read it. Both databases must store the same name, because together they are one master.
+/// The query uses a connection of its own, because an error makes a connection unusable.
 async fn elsewhere(address: &Address) -> Option<String> {
     let mut connection = Connection::open(address, true).await.ok()?;
     let others = "SELECT table_schema FROM information_schema.tables \
@@ -409,7 +409,8 @@ pub(crate) async fn greet(
     })
 }
 
-/// Prepares a session and checks that this crate supports the schema. Returns the server's name.
+/// Prepares a session, and checks that this crate supports the schema. Returns the server's name; `None` if it is not
+/// text.
 async fn fit(connection: &mut Connection, timeout: Duration) -> Result<Option<String>, Fault> {
     let packet = format!(
         "{};SELECT version,COALESCE(/*!80000 @@server_uuid,*/server) FROM quorate_schema \

@@ -208,7 +208,8 @@ impl MySqlSession {
     }
 }
 
-/// The outcome of a commit, and the server's clock if the result contains it.
+/// Returns the outcome of a commit, and the server's clock; `None` instead of the clock if the result does not contain
+/// it.
 fn became(proof: Proof, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fault> {
     let at = |at: usize| said.get(at).ok_or_else(unreadable);
     let (done, clock, versions) = match proof {
@@ -345,7 +346,8 @@ impl Session for MySqlSession {
     }
 }
 
-/// Parses a result into the server's clock and the records.
+/// Parses the result of a read into the server's clock and the records that exist. The clock is never `None`: a result
+/// without it is an error.
 fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
     let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
     let clock = rows.first().and_then(|row| number(row, 0));

@@ -38,12 +38,13 @@ pub(crate) struct Address {
     pub(crate) timeout: Duration,
     pub(crate) lanes: usize,
     pub(crate) tls: bool,
-    /// The file with the certificate authorities that are trusted for the server's certificate.
+    /// The file with the certificate authorities that are trusted for the server's certificate; `None` to trust those
+    /// of the system.
     pub(crate) ca: Option<PathBuf>,
     /// The files with the certificate of this client, and with its private key. Both are given, or none.
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
-    /// The Unix socket of the server. If it is given, the host and the port are not used.
+    /// The path of the server's Unix socket; the host and the port are then not used. `None` to connect over TCP.
     pub(crate) socket: Option<String>,
 }
 
@@ -150,7 +151,8 @@ impl Address {
         Ok(())
     }
 
-    /// The advice for a login that the server refused, if a missing option of the URL may be the reason.
+    /// The advice for a login that the server refused, if a missing option of the URL is a possible reason; otherwise
+    /// `None`.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match (self.tls, &self.cert, &self.socket) {
             (false, _, None) => Some("if the server or this user requires TLS, use mysqls://"),

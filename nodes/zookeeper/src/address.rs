@@ -196,7 +196,7 @@ fn parse_path(text: &str) -> Result<String, BadUrl> {
     Ok(text)
 }
 
-/// Decodes percent-encoding: `%41` is `A`.
+/// Decodes percent-encoding: `%41` becomes `A`. `None` if the text is malformed.
 fn plain(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -62,7 +62,8 @@ fn write(writer: &mut MultiWriter<'_>, acl: &[Acl], path: &str) -> Result<(), Er
     writer.add_delete(path, None)
 }
 
-/// The date of a transaction, in microseconds since 1970, taken from the results of its operations.
+/// The date of a transaction, in microseconds since 1970, taken from the results of its operations. `None` if no result
+/// contains a date.
 pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
     results.iter().find_map(|result| match result {
         MultiWriteResult::SetData { stat } | MultiWriteResult::Create { stat, .. } => date_of(stat),
@@ -70,7 +71,7 @@ pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
     })
 }
 
-/// The date of the last change of a znode, in microseconds since 1970.
+/// The date of the last change of a znode, in microseconds since 1970; `None` if the znode has no date.
 pub(crate) fn date_of(stat: &Stat) -> Option<u64> {
     let millis = u64::try_from(stat.mtime).ok();
     millis.filter(|millis| *millis > 0)?.checked_mul(1_000)

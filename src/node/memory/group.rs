@@ -102,8 +102,8 @@ impl Master {
         Ok(Answer::Granted { counter })
     }
 
-    /// Takes every key of the claim, and returns the fencing number. The caller has checked that all keys can be
-    /// granted.
+    /// Takes every key of the claim, and returns the fencing number of the grant. The caller must have checked that all
+    /// keys can be granted.
     fn grant_all(
         &mut self,
         now: u64,
@@ -191,8 +191,8 @@ impl Master {
         found
     }
 
-    /// Whether the attempt with the random value `value` holds the key of `part`. `held` is the current value of that
-    /// lock key.
+    /// Whether the attempt with the random value `value` holds the key of `part`, exclusively or as one of several
+    /// holds. `held` is the current value of that lock key.
     fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
         let is_member = || part.class().is_none() || self.is_member(now, &part.key, value);
         held == Some(&part.mode.holder(&value)[..]) && is_member()
@@ -254,8 +254,8 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // Remove an earlier entry of this hold, so that a repeated claim sets the hold's expiry even to an earlier
-            // time. Only a renewal must never shorten a hold.
+            // If the claim is repeated, replace the earlier entry of its hold, even if the new expiry is earlier. Only
+            // a renewal must never shorten a hold.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);

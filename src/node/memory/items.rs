@@ -31,7 +31,7 @@ pub(in crate::node) struct Id {
 pub(in crate::node) enum Kind {
     /// A key that holds a string.
     Text,
-    /// A key that holds another type.
+    /// A key that holds a value of another type than string.
     Foreign,
     /// A queue of waiters. The item's value is the largest ticket in the queue.
     Line,

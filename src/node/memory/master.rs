@@ -52,7 +52,7 @@ pub(in crate::node) enum Dates {
     Unknown,
 }
 
-/// The id of the server run that the master reports.
+/// The id of the server run that the master reports in its answers.
 #[derive(Clone, Debug)]
 struct Run(ServerRun);
 

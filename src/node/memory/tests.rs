@@ -102,7 +102,7 @@ fn queue_is_counted_as_one_key_until_its_last_heartbeat_time_has_passed() {
 }
 
 #[test]
-fn extension_of_a_plain_lock_together_with_a_group_does_not_check_its_note() {
+fn plain_lock_extended_together_with_a_group_is_kept_even_if_its_note_is_missing() {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Class(Class::Shared),

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_address_is_explained_without_the_password() {
+    fn error_about_a_bad_address_gives_the_reason_without_the_password() {
         for url in [
             "",
             "10.0.0.1:6379",

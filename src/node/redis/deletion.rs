@@ -2,10 +2,10 @@
 //! client's value. For this the client calls either this library's script or a built-in command of the server, which
 //! takes about half the time.
 //!
-//! The server's version shows whether it has the command. A trial shows whether this user may use the command, and
-//! whether a proxy passes it on. The first release that the command could execute is sent as a script call. Directly
-//! after it, the same release is sent as a command. This is the trial; it finds the key already deleted. So no release
-//! depends on a command that has not yet worked on this connection.
+//! The server's version shows whether it has the command. A trial shows whether this user has the right to the command,
+//! and whether a proxy passes it on. The first release that the command could execute is sent as a script call.
+//! Directly after it, the same release is sent as a command. This is the trial; it finds the key already deleted. So no
+//! release depends on a command that has not yet worked on this connection.
 
 use super::resp::{Command, Value};
 use super::script::Script;

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silent_address_does_not_delay_the_next_one() {
+    async fn next_address_is_tried_if_an_address_does_not_answer_within_100_ms() {
         let (hole, _held) = black_hole();
         let there = TcpListener::bind("127.0.0.1:0").expect("the listener must be bound");
         let there = there

@@ -38,7 +38,8 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
             found.quarantined = (!left.is_zero()).then_some(left);
             Some(connection)
         }
-        // The server answers, but denies a part of the handshake. Inspect everything else.
+        // The server answers, but this user lacks a right for the handshake. Inspect everything else over a connection
+        // without the full handshake.
         Err(fault @ Fault::Denied(_)) => {
             found.fault = Some(fault);
             Conversation::introduce(shared).await.ok()

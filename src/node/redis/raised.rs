@@ -79,7 +79,7 @@ fn place(rest: &str) -> Option<(usize, &str)> {
     Some((digits.parse().ok()?, rest))
 }
 
-/// The name of the denied command; `None` if the text of the error does not contain it.
+/// The name of the command that the user has no right to; `None` if the text of the error does not contain it.
 fn command(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("to run the '")?;
     Some(rest.split_once('\'')?.0)

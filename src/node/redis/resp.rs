@@ -66,12 +66,12 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// One reply, or one push.
+/// One reply of the server, or one push (a message that the server sends without a request).
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value<'a> {
     Nil,
     Int(i64),
-    /// A text of one line, sent without its length.
+    /// A simple string: a text of one line, which RESP sends without its length.
     Simple(&'a [u8]),
     Bulk(&'a [u8]),
     Error(&'a [u8]),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_arrays_of_bulk_strings() {
+    fn commands_are_encoded_as_arrays_of_bulk_strings() {
         let mut out = Vec::new();
         Command::of(&mut out, 4)
             .arg("SET")

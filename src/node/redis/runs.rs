@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_one_lock_keep_their_order() {
+    fn requests_for_the_same_lock_are_sent_in_the_order_of_queueing() {
         for (words, wanted) in [
             ("a1 r1", "a1 r1"),
             ("a1 a2 a3 r1 r4", "[a1 a2 a3] [r1 r4]"),

@@ -20,7 +20,7 @@ impl Sent {
 
 pub(super) enum What {
     Request(Queued),
-    /// The command that loads this script.
+    /// The command `SCRIPT LOAD` for this script.
     Script(Script),
     Ping,
     /// The command that restores the generation marker on a master that has none.

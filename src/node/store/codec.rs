@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_state_with_an_impossible_time_is_not_read() {
+    fn record_with_an_impossibly_late_time_is_not_read() {
         for (form, ours) in [(1, 1 << 60), (2, 1 << 60), (1, u64::MAX), (2, u64::MAX)] {
             let mut state = vec![FORMAT, Kind::Text as u8];
             state.extend([0; 12]);

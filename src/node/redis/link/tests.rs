@@ -882,7 +882,7 @@ fn wake_at_returns_the_time_of_the_next_deadline_of_the_link() {
 }
 
 #[test]
-fn link_whose_handle_was_dropped_wakes_up_in_time_to_end() {
+fn wake_at_is_at_most_one_second_after_the_handle_of_the_link_was_dropped() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
     bench.ask(1, release(1));
