@@ -20,8 +20,8 @@ use crate::url::{Address, BadUrl};
 pub(crate) const VERSION: u64 = 1;
 /// The time limit of [`prepare`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After this time, every idle session has noticed that the table of records is missing, because idle sessions query
-/// their server every two seconds.
+/// After the table of records was dropped, every idle session has noticed this within this time (3 s), because idle
+/// sessions query their server every two seconds.
 pub(crate) const NOTICED: Duration = Duration::from_secs(3);
 
 /// The reason why a server could not be prepared.

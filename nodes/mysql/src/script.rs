@@ -78,9 +78,9 @@ fn is_missing() -> String {
     )
 }
 
-/// The statement that writes a new run of the server if the table of records does not exist. The run counts from now:
-/// the server can grant nothing until the table exists, so all earlier grants are older. MySQL has no clock for this
-/// (see [`crate::run`]), so only MariaDB adds the time.
+/// The statement that writes a new run of the server if the table of records does not exist. The run begins now: all
+/// earlier grants were lost with the old table, and the server can grant nothing until the new table exists. MySQL has
+/// no clock for this (see [`crate::run`]), so only MariaDB adds the time.
 fn new_run() -> String {
     format!(
         "REPLACE INTO quorate_run (one,run) SELECT 1,CONCAT(REPLACE(u,'-','')/*M!,'@',\

@@ -64,8 +64,9 @@ fn kind(version: &str, found: &mut Inspection) {
     found.version = Some(plain(number));
 }
 
-/// Reports whether the server is a replica. A replica that does not replicate this database does not count. The query
-/// uses a connection of its own: if the user lacks the right for the query, the error makes the connection unusable.
+/// Records whether the server is a replica. A replica whose setting `Replicate_Ignore_DB` names this database is not
+/// reported, because it does not replicate the locks. The query uses a connection of its own: if the user lacks the
+/// right for the query, the error makes the connection unusable.
 pub(crate) async fn source(address: &Address, found: &mut Inspection) {
     let (question, right) = if found.server.as_deref() == Some("mariadb") {
         ("SHOW ALL SLAVES STATUS", "SLAVE MONITOR")

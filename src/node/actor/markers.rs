@@ -89,9 +89,9 @@ impl Markers {
         self.seen().missed(self.masters)
     }
 
-    /// Whether earlier votes of the master `name` no longer count, because this master showed no marker although
-    /// another master has one. So the master `name` may have forgotten a lock that is still valid. The votes are
-    /// withdrawn afterwards, because they may have been counted before this client saw the marker of the other master.
+    /// Whether earlier votes of the master `name` must be withdrawn: this master showed no marker although another
+    /// master has one, so it may have forgotten a lock that is valid. Its votes may have been counted before this
+    /// client saw the marker of the other master.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;

@@ -77,8 +77,8 @@ impl Shared {
         }
     }
 
-    /// The longest time for which the master's votes may not count because it has lost its generation marker: the
-    /// longest TTL. `None` if they count.
+    /// The longest time for which the master's votes do not count because it has lost its generation marker: the
+    /// longest TTL. `None` if its votes count.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;

@@ -95,8 +95,8 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // If this client may count the master's votes again, all other clients may count them as well. The marker
-            // then needs no expiry.
+            // The restored marker needs an expiry only until `max_ttl` has passed. After that time, every client can
+            // count the master's votes.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);

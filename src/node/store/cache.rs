@@ -158,7 +158,8 @@ impl RecordCache {
         true
     }
 
-    /// Stores a record that was read at `now` without a request for it. The record does not count as used.
+    /// Stores a record that was read at `now` without a request for it. The record stays unused, so it can be found
+    /// obsolete.
     pub(super) fn read_unrequested(&mut self, name: &Name, record: &Record, now: u64) {
         let seen = self.records.get(name).map_or(0, |cached| cached.seen);
         if self.read(name, record, now)

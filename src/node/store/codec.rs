@@ -37,7 +37,7 @@ pub(super) struct Promised {
     pub(super) since: Since,
 }
 
-/// The moment from which a promised lease counts.
+/// The moment at which a promised lease begins, from which its duration is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Since {
     /// The lease counts from the first grant of the lock. A repeated grant does not make it longer.

@@ -132,7 +132,7 @@ async fn server_counts_as_restarted_when_its_records_are_recreated() {
         greeting.run, first.run,
         "a server whose records were recreated must report another run"
     );
-    // After a restart of the server, its run counts from the restart.
+    // After a restart of the server, the reported uptime must count from the restart.
     let began = Instant::now();
     server.restart().expect("back");
     let second = Duration::from_secs(1);
