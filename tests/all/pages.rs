@@ -431,7 +431,8 @@ mod readme {
         // The lock is held while the body runs. If it is lost, the body is dropped and `scope` returns an error.
         let total = redlock.scope("month-end", async |guard| sum_up(guard.fencing_token()).await).await?;
 
-        // Options for a single lock. Here the guard reports the lock as lost after at most an hour (`max_hold`).
+        // Options for a single lock. `max_hold`: the lock is held for an hour at most. After that, the guard reports
+        // it as lost.
         let guard = redlock.lock("leader").ttl(Duration::from_secs(5)).wait(Wait::Forever)
             .max_hold(Duration::from_secs(3600)).acquire().await?;
         Ok(())
