@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// The test programs that judge mutants, the cheapest first, each with the part of its tests that runs.
+/// The test programs that judge mutants, the cheapest first. Each entry names a program and the part of its tests that
+/// runs. A program with several entries judges several times, each time with another part.
 const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["protocol::"])),
     ("lib", Part::Only(&["rounds::"])),
@@ -16,8 +17,8 @@ const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["node::redis::link::"])),
     ("lib", Part::Only(&["node::redis::"])),
     ("lib", Part::All),
-    // Of the contract tests, only those that need no server run: the tests of the in-memory master and of the in-memory
-    // store.
+    // Of the contract tests, only the tests of the in-memory master and of the in-memory store run, because they start
+    // no server.
     ("contract", Part::Only(&["memory::"])),
     ("contract", Part::Only(&["table::"])),
     ("contract", Part::Only(&["table_without_a_clock::"])),
@@ -87,7 +88,7 @@ pub(crate) enum Part {
     Only(&'static [&'static str]),
 }
 
-/// The number of entries of `TESTS`, from the first one on, that a `--quick` run uses.
+/// A `--quick` run uses only the first entries of `TESTS`, which are the cheapest. This is their number.
 const QUICK: usize = 37;
 
 /// Which judges (test programs and sweeps of the simulation) are used.
@@ -135,7 +136,7 @@ mod tests {
     use crate::targets;
 
     /// Test files that are not used as judges, because they do not test the code that decides about locks. They test
-    /// pages, the package, its settings, and calls that other tests cover as well.
+    /// the documentation, the package, the package settings, and calls that other tests cover as well.
     const NO_JUDGES: [&str; 12] = [
         "blocking",
         "crates",

@@ -14,7 +14,8 @@ use crate::{lua, rust, targets};
 pub(crate) struct Code {
     /// The text of each file.
     pub(crate) texts: BTreeMap<String, String>,
-    /// The `const fn` functions of each file.
+    /// The `const fn` functions of each file. In the mutated copy they lose their `const`, so that their mutants can be
+    /// switched on at run time.
     pub(crate) constant: BTreeMap<String, Vec<Constant>>,
     /// The mutants, numbered by file and position.
     pub(crate) mutants: Vec<Mutant>,

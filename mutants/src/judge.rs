@@ -34,11 +34,11 @@ const PLAYED: [(&str, u64, u64); 6] = [
     ("--changes", 200, 1_300),
 ];
 
-/// The number of entries of `PLAYED`, from the first one on, that a `--quick` run uses.
+/// A `--quick` run uses only the first entries of `PLAYED`, the short sweeps. This is their number.
 const QUICKLY_PLAYED: usize = 3;
 
-/// The smallest time limit for one run of a judge. The limit of a judge is this time plus four times its usual
-/// duration.
+/// The part of a judge's time limit that is the same for every judge. The limit for one run of a judge is this time
+/// plus four times the judge's usual duration.
 const LEAST: Duration = Duration::from_secs(5);
 
 /// One judge: a test program or a sweep of the simulation, with its arguments.
@@ -211,7 +211,7 @@ impl Judge {
         }
     }
 
-    /// Whether the judge executes the code of this mutant.
+    /// Whether this judge executes the code of the mutant with the number `mutant`.
     pub(crate) fn reaches(&self, mutant: usize) -> bool {
         self.reaches.contains(&mutant)
     }
@@ -225,7 +225,7 @@ impl Judge {
             Ran::Failed(test) if self.kind == Kind::Tests => {
                 let alone = [test.clone(), "--exact".into()];
                 let ran = self.run(copy, mutant, &alone, None, self.limit)?;
-                // The failure counts only if the same test passes without the mutant.
+                // The failure is a verdict on the mutant only if the same test passes without the mutant.
                 let counts = ran != Ran::Passed
                     && self.run(copy, 0, &alone, None, self.limit)? == Ran::Passed;
                 Ok(counts.then(|| match ran {
@@ -244,7 +244,8 @@ impl Judge {
     }
 
     /// Runs the judge once in a process group of its own, and kills the group at the first failure or at the time
-    /// limit. The test servers are then killed too, because the testbed ties them to their parent process.
+    /// limit. The test servers that the judge started are then killed too, because the testbed ties them to their
+    /// parent process.
     fn run(
         &self,
         copy: &Path,
@@ -297,7 +298,8 @@ impl Judge {
             let _ = killpg(group, Signal::SIGKILL);
         }
         let status = child.wait()?;
-        // A child process that survives would keep the output pipe open, and the reader of the pipe would wait for it.
+        // Kill the whole group before the join: a child process that survives would keep the output pipe open, and the
+        // reader thread would wait for it.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = reader.join();
         Ok(ran.unwrap_or_else(|| {
@@ -325,8 +327,8 @@ impl Judge {
     }
 }
 
-/// Calibrates the judges, up to `threads` at a time. Returns the tests that fail without a mutant; all later runs skip
-/// these tests. With `keep`, a judge that has been calibrated before is not calibrated again.
+/// Calibrates the judges, up to `threads` at a time. Returns the tests that fail without a mutant; later runs skip
+/// these tests. If `keep` is true, a judge that an earlier run of the command has calibrated is not calibrated again.
 pub(crate) fn calibrate(
     judges: &mut [Judge],
     copy: &Path,
@@ -362,8 +364,9 @@ pub(crate) fn calibrate(
     Ok(all?.concat())
 }
 
-/// For each file and judge: the number of killed mutants, and the seconds that the judge has run. The judge with the
-/// most kills per second runs first. This order changes how soon a mutant is judged, but not whether it survives.
+/// For each mutated file and each judge: the number of mutants that the judge has killed, and the seconds that it has
+/// run. The judge with the most kills per second runs first. This order decides how soon a mutant is killed, but not
+/// whether it survives.
 #[derive(Default)]
 pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
 
@@ -374,8 +377,8 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // The simulation and the unit tests notice a hanging mutant before the time limit. They start with more assumed
-        // kills, so that they run early.
+        // The simulation and the unit tests notice a hanging mutant before their time limit ends. Their count of kills
+        // begins at a higher number, so that they run early.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,

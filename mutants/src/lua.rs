@@ -42,7 +42,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             continue;
         }
         let mut add = |other: String, change: String| {
-            // Replacing a number and replacing a word may give the same line. Such a line is only one mutant.
+            // Replacing a number and replacing a word may produce the same line. Add only one mutant for such a line.
             let form = Form::Line(other);
             let twice = |known: &Mutant| known.range == range && known.form == form;
             if found.iter().any(twice) {
@@ -83,7 +83,8 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
     found
 }
 
-/// Returns the numbers in a line of code with their positions. Omits numbers in strings and subscripts.
+/// Returns the number literals in a line of code, each with its position in bytes. Omits numbers in strings and
+/// subscripts.
 fn numbers(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut quoted = false;

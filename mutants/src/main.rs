@@ -243,7 +243,7 @@ fn judge_all(
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                // If only some judges were chosen, another judge may still kill a surviving mutant, so this verdict is
+                // If only some judges were chosen, a judge that was not chosen may kill this mutant. So its survival is
                 // not recorded.
                 let lives = matches!(fate, Fate::Alive | Fate::Unreached);
                 if !lives || options.choice.only.is_empty() {
@@ -273,7 +273,8 @@ fn judge_all(
     results.into_iter().collect()
 }
 
-/// Returns a sort key for a random order: it depends on the seed, and hardly on the mutant's position in the code.
+/// Returns a sort key that puts mutants into a random order. The order depends on the seed, and is not related to the
+/// order of the mutants in the code.
 fn shuffled(id: u64, seed: u64) -> u64 {
     let mut x = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(0xD1B5_4A32_D192_ED03);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
-/// How a mutant changes the code. The form also decides which texts are woven in before and after the original code.
+/// How a mutant changes the code. Each form has its own pair of texts, which are woven in before and after the original
+/// code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The expression is replaced by this expression.
@@ -49,7 +50,7 @@ impl Form {
 /// A mutant: one small fault in one place of the code.
 #[derive(Clone, Debug)]
 pub(crate) struct Mutant {
-    /// The mutant's number, from 1. It changes when the code changes.
+    /// The mutant's number, from 1. A change of the code may renumber the mutants.
     pub(crate) id: usize,
     /// The path of the mutated file, relative to the root of the repository.
     pub(crate) file: String,
@@ -59,7 +60,7 @@ pub(crate) struct Mutant {
     pub(crate) line: usize,
     /// A description of the change. It stays the same when the code moves to another line.
     pub(crate) change: String,
-    /// The position of this mutant among the mutants with the same file name, function and change, counted from 1.
+    /// The mutant's position among the mutants that have the same file, function and change, counted from 1.
     pub(crate) nth: usize,
     /// The range of the original text in the file, in bytes. Empty if the mutant only adds text.
     pub(crate) range: Range<usize>,

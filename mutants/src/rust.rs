@@ -84,7 +84,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
             || (path.is_ident("cfg")
                 && attribute.meta.require_list().is_ok_and(|list| {
                     let words = list.tokens.to_string();
-                    // Code that no judge compiles cannot be judged, so it is not mutated either.
+                    // Do not mutate code that no judge compiles: loom models, and the TLS code.
                     let unbuilt = words.contains("loom") || words.contains("\"tls-rustls\"");
                     words == "test" || words.contains("all (test") || unbuilt
                 }))
@@ -154,7 +154,7 @@ fn has_let(expr: &Expr) -> bool {
     }
 }
 
-/// Whether parts of a condition are mutated on their own. If so, the condition as a whole is not mutated.
+/// Whether the condition has parts that are mutated on their own. Then the condition as a whole is not mutated.
 fn has_parts(expr: &Expr) -> bool {
     match expr {
         Expr::Binary(_) | Expr::Let(_) | Expr::Lit(_) | Expr::Macro(_) => true,
@@ -170,8 +170,8 @@ fn says_yes_or_no(call: &ExprMethodCall) -> bool {
     name.starts_with("is_") || name.starts_with("contains") || name == "any" || name == "all"
 }
 
-/// Whether this is `T::try_from(x).unwrap_or(y)`. The fallback `y` is not mutated, because no possible time or size
-/// needs it.
+/// Whether this is `T::try_from(x).unwrap_or(y)`. The fallback `y` is not mutated, because every time or size that can
+/// occur fits into `T`.
 fn converts(call: &ExprMethodCall) -> bool {
     let tries = called(&call.receiver).is_some_and(|(_, last)| last == "try_from");
     tries && call.method == "unwrap_or"

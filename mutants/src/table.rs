@@ -29,7 +29,8 @@ const ALIVE: &str = "ALIVE";
 const UNREACHED: &str = "ALIVE, reached by no judge";
 
 impl Table {
-    /// Reads the table that earlier runs of the command have written. The table is empty if the file does not exist.
+    /// Reads the table that earlier runs of the command have written to `path`. Returns an empty table if the file does
+    /// not exist.
     pub(crate) fn read(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let rows = text.lines().filter_map(|line| {
@@ -71,14 +72,14 @@ impl Table {
         Ok(fs::write(&self.path, text)?)
     }
 
-    /// Removes the verdicts on mutants that are no longer in the code.
+    /// Removes the verdicts on mutants that are not in `mutants`, because their code has changed.
     pub(crate) fn retain(&mut self, mutants: &[Mutant]) {
         let names: BTreeSet<String> = mutants.iter().map(Mutant::name).collect();
         self.rows.retain(|name, _| names.contains(name));
     }
 
-    /// Returns a summary of the verdicts, with a line for each file and each judge. It covers the mutants in `only`; if
-    /// `only` is `None`, it covers all mutants that were ever judged.
+    /// Returns a summary of the verdicts, with one line for each file and one for each judge. It covers the mutants in
+    /// `only`; if `only` is `None`, it covers all mutants in the table.
     pub(crate) fn summary(&self, explained: &[Survivor], only: Option<&[&Mutant]>) -> String {
         let explained: BTreeSet<&str> = explained.iter().map(|one| &*one.name).collect();
         let only: Option<BTreeSet<String>> =
@@ -155,7 +156,7 @@ impl Counts {
     }
 }
 
-/// Returns the text that the table contains for a verdict.
+/// Returns the text by which the table records a verdict.
 fn said(fate: &Fate) -> String {
     match fate {
         Fate::Killed(by) => format!("killed by {by}"),

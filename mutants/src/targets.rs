@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The files with the code that decides about locks, as git patterns. A pattern that matches no file is an error.
-/// Otherwise a file that was moved would silently no longer be mutated.
+/// The files with the code that decides about locks, as git patterns. A pattern that matches no file is an error;
+/// otherwise the mutants of a file that was moved would disappear silently.
 const DECIDING: &[&str] = &[
     "src/protocol/*.rs",
     "src/limit.rs",
@@ -56,8 +56,8 @@ const DECIDING: &[&str] = &[
     "src/scripts/**/*.lua",
 ];
 
-/// Files that match [`DECIDING`], but that only tests and simulations use. They are not mutated, because a fault there
-/// would be a fault of a check and not of the library.
+/// Files that match [`DECIDING`], but are used only by tests and simulations. They are not mutated, because a fault in
+/// such a file would be a fault of a check and not of the library.
 const FOR_TESTS: &[&str] = &[
     "src/node/store/record_access.rs",
     "src/node/store/flaw.rs",

@@ -16,8 +16,8 @@ use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
 
-/// The code that switches a mutant on. It is appended to the copy of the library. `{count}` is one more than the number
-/// of mutants.
+/// The code that switches a mutant on. It is appended to the copy of the library. `{count}` is replaced by the number
+/// of mutants plus one.
 const SWITCH: &str = r#"
 
 /// Whether the mutant `id` is switched on.
@@ -62,9 +62,9 @@ mod mutants {
     static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
     static REACHED: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
 
-    /// Called for the mutant `id` until the environment was read, and always in a traced run. Reads the environment at
-    /// the first call. In a traced run, records that the mutant was reached, and returns `TRACE`. Otherwise returns the
-    /// number of the mutant that is switched on.
+    /// Called for the mutant `id` until the environment has been read, and in a traced run at every execution of the
+    /// mutant's code. The first call reads the environment. In a traced run, records that the mutant was reached, and
+    /// returns `TRACE`. Otherwise returns the number of the mutant that is switched on.
     #[cold]
     pub(super) fn reached(id: u32, mut on: u32) -> u32 {
         let notes = NOTES.get_or_init(|| std::env::var_os("QUORATE_MUTANTS_REACHED"));
@@ -150,8 +150,8 @@ impl Tree {
         self.code.mutants.len() - self.mutants().count()
     }
 
-    /// Returns the copy of the repository and the programs of its last build. `code` must be exactly the code that was
-    /// built.
+    /// Returns the existing copy of the repository and the programs of its last build, without building again. `code`
+    /// must be exactly the code that was built.
     pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
         let work = root.join("target/mutants");
         let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
@@ -269,7 +269,8 @@ impl Tree {
         Ok(Built { tests, simulation })
     }
 
-    /// Writes the source files with the mutants woven in. Returns the positions of the mutants in each file.
+    /// Writes the library's source files to the copy, with the mutants woven in. Returns the positions of the mutants
+    /// in each written file.
     fn weave(&self) -> Result<BTreeMap<String, Vec<Placed>>> {
         let mut placed = BTreeMap::new();
         let mut wraps: BTreeMap<&str, Vec<Wrap>> = BTreeMap::new();
@@ -441,7 +442,8 @@ fn complaint(said: &Value) -> Complaint {
     }
 }
 
-/// Whether a file is source code of the library. Such a file is written only when the mutants are woven in.
+/// Whether a file is source code of the library. `copy` does not write such a file; `weave` writes it with the mutants
+/// woven in.
 fn is_source(file: &str) -> bool {
     let kind = Path::new(file).extension();
     file.starts_with("src/") && kind.is_some_and(|kind| kind == "rs" || kind == "lua")

@@ -7,7 +7,7 @@ use std::hash::Hash;
 /// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief<I> {
-    /// The client that believes that it holds the lock, or one hold of this client.
+    /// The client that believes that it holds the lock. If a client may have several holds, `who` identifies one hold.
     pub who: I,
     /// When the client obtained the lock.
     pub from: u64,
@@ -19,7 +19,7 @@ pub struct Belief<I> {
 /// Two beliefs on the same resource that overlap in time, which breaks the promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap<I> {
-    /// The client or hold that already believed that it held the resource when the overlap began.
+    /// The client or hold whose belief had begun before the overlap. It is the older one of the two.
     pub other: I,
     /// When the overlap begins.
     pub from: u64,
@@ -44,7 +44,8 @@ impl<R, I> Default for Exclusion<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
-    /// Records that a belief begins. Returns its overlaps with the beliefs of other clients or holds.
+    /// Records that a belief in holding `resource` begins. Returns its overlaps with the beliefs of other clients or
+    /// holds.
     pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
         self.judged += 1;
         let open = self.open.entry(resource).or_default();
@@ -54,8 +55,9 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps
     }
 
-    /// Records at `now` that the belief of `who` will end at `until`, not at the time recorded before. Returns its
-    /// overlaps with the beliefs of other clients or holds from `now` on.
+    /// Records at the time `now` that the belief of `who` ends at `until` instead of the previously recorded time, e.g.
+    /// after an extension. Returns the overlaps of this belief with the beliefs of other clients or holds from `now`
+    /// on.
     pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
         let Some(open) = self.open.get_mut(resource) else {
             return Vec::new();
@@ -68,14 +70,14 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps(open, &from_now)
     }
 
-    /// Records that the belief of `who` has ended.
+    /// Records that `who` has stopped believing that it holds `resource`, e.g. because it sent the release.
     pub fn ends(&mut self, resource: &R, who: I) {
         if let Some(open) = self.open.get_mut(resource) {
             open.retain(|one| one.who != who);
         }
     }
 
-    /// The number of beliefs that the checker has judged.
+    /// The number of beliefs that the checker has compared with other beliefs.
     pub fn judged(&self) -> u64 {
         self.judged
     }

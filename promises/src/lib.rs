@@ -1,8 +1,9 @@
 //! Checkers for the promises of a lock. They receive facts, e.g. "client 3 obtained the lock".
 //!
-//! The simulation reports facts while they happen. A chaos run reports facts from its history afterwards. The same code
-//! judges a promise for both. If a fault has violated an assumption behind a promise, the caller decides whether that
-//! excuses a breach. The checkers know neither the library nor the source of the facts.
+//! The simulation reports each fact when it happens. A chaos run reports the facts from its history after the run. So
+//! the same code judges a promise in the simulation and in chaos runs. If a fault has violated an assumption behind a
+//! promise, the caller decides whether that excuses a breach. The checkers know neither the library nor the source of
+//! the facts.
 //!
 //! Times are numbers on one time base, in any unit. Facts must be reported in the order in which they happened.
 

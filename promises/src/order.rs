@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-/// The clients that are certainly queued for one resource, each with the time from which it was certainly queued.
+/// The clients that are certainly queued for one resource, each with the time from which this is certain. The caller
+/// decides when it is certain, e.g. once a majority of the masters has queued the client.
 #[derive(Debug)]
 pub struct Line<I> {
     waiting: BTreeSet<(u64, I)>,
@@ -41,8 +42,8 @@ impl<I: Ord + Clone> Line<I> {
     }
 
     /// Returns a client that was overtaken by the client that has just obtained the lock; `None` if no client was
-    /// overtaken. `began` is the time at which the first attempt of the client with the lock began. Call
-    /// [`leaves`](Self::leaves) for the client with the lock first.
+    /// overtaken. `began` is the time at which the first attempt of the new holder began. Before this call, call
+    /// [`leaves`](Self::leaves) for the new holder.
     pub fn passed(&self, began: u64) -> Option<&I> {
         let (since, first) = self.first()?;
         (since < began).then_some(first)

@@ -18,12 +18,13 @@ pub struct Obtained<I> {
     pub token: u64,
 }
 
-/// A breach of the rule for fencing tokens by a new hold, with the earlier hold that is involved.
+/// A breach of the rule for fencing tokens. The new hold has caused the breach; each variant contains the earlier hold
+/// with which the new hold conflicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach<I> {
-    /// This earlier hold has the same token.
+    /// The earlier hold has the same token as the new hold.
     Twice(Obtained<I>),
-    /// This other hold already had a larger token when the attempt of the new hold began.
+    /// The other hold had already got a larger token when the attempt of the new hold began.
     Smaller(Obtained<I>),
 }
 
@@ -37,7 +38,7 @@ pub struct Tokens<R, I> {
 #[derive(Debug)]
 struct Given<I> {
     all: HashMap<u64, Obtained<I>>,
-    /// The holds whose token was larger than all tokens given before them, in order of time.
+    /// The holds whose token was larger than all tokens before, in the order in which they were obtained.
     records: Vec<Obtained<I>>,
 }
 
@@ -51,15 +52,15 @@ impl<R, I> Default for Tokens<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
-    /// Records that a client obtained a lock with a token. Returns a breach of the rule, if there is one. Must be
-    /// called in order of `new.at`.
+    /// Records that a client obtained a lock with a token, and that no other hold may share this lock. Returns a breach
+    /// of the rule, if there is one. Calls must be in the order of `new.at`.
     pub fn obtained(&mut self, resource: R, new: Obtained<I>) -> Option<Breach<I>> {
         self.obtained_beside(resource, new, |_| false)
     }
 
-    /// Records a hold that may share the lock with other holds, namely those for which `beside` returns true. Such
-    /// holds may have the same token. Returns a breach of the rule, if there is one. Must be called in order of
-    /// `new.at`.
+    /// Records that a client obtained a lock that other holds may share. `beside` returns true for the holds that may
+    /// share it; they may have the same token. Returns a breach of the rule, if there is one. Calls must be in the
+    /// order of `new.at`.
     pub fn obtained_beside(
         &mut self,
         resource: R,
