@@ -1,9 +1,12 @@
-//! The plan of a run for replacing masters: the sets of masters that follow each other, the steps at which clients
-//! begin and end, and how far the operators get.
+//! The plan of a run in which masters are replaced: the sets of masters that follow each other, the step at which each
+//! client begins and ends, and the goal at which the operators stop.
 //!
-//! Steps and generation markers are those of the library (`protocol::mark`). A client at step `s` uses the set of
-//! masters number `s / 2`. If `s` is odd, the client also uses the next set. A master with the generation marker `m`
-//! admits this client if `2s - 2 <= m <= 2s`.
+//! A client's step says which sets of masters it uses. At an even step `s` it uses only the set with the number `s /
+//! 2`; at an odd step it uses this set and the next one. Example: clients go from set 0 (step 0) over sets 0 and 1
+//! (step 1) to set 1 (step 2).
+//!
+//! Each master has a generation marker with a number. A master with the number `m` admits a client at step `s` if `2s -
+//! 2 <= m <= 2s`. Steps and markers are those of the library (`protocol::mark`).
 
 use quorate::RedlockBuilder;
 
@@ -13,15 +16,16 @@ pub struct ChangePlan {
     /// The sets of masters (bit n is master n), in order. Each change replaces one set by the next set in the list.
     pub sets: Vec<u16>,
     /// The number in the masters' generation markers at the beginning of the run; `None` if the masters have no
-    /// markers. Only the masters of the change number `begins / 4` have generation markers.
+    /// markers. The markers are on the old and the new masters of the change with the number `begins / 4`. All other
+    /// masters have none.
     pub begins: Option<u64>,
-    /// The number in the generation markers at which the operators have reached their goal.
+    /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,
     /// The number of operators. They are the clients with the lowest numbers, and take no locks.
     pub operators: u8,
     /// The longest pause of an operator between two steps of a change, in nanoseconds.
     pub pause: u64,
-    /// For each client: the first and the last step that it has in the replacement of masters.
+    /// For each client, its first and its last step in the replacement of masters.
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters of the masters are ahead of their clocks at the beginning, in microseconds; `None`
     /// for no counters. New masters have counters only if `begins` is the number of the step "open" (2 modulo 4).
@@ -71,7 +75,8 @@ impl Named {
         }
     }
 
-    /// The configuration with the masters of `set` and no generation, as if masters had never been replaced.
+    /// The configuration of a client that uses only the masters of `set`, and knows no generation, as if masters had
+    /// never been replaced.
     pub(crate) fn unmarked(set: u16) -> Self {
         Self {
             old: listed(set).collect(),
@@ -98,7 +103,7 @@ impl Named {
         }
     }
 
-    /// Adds the masters and their generation to the settings.
+    /// Sets these masters and their generation in the settings of a client.
     pub(crate) fn in_settings(&self, settings: RedlockBuilder) -> RedlockBuilder {
         let urls = |all: &[usize]| -> Vec<String> {
             let url = |master: &usize| format!("redis://{}", NAMES[*master]);

@@ -11,8 +11,8 @@ pub(crate) struct Backing {
     /// The masters that are stores (databases or ZooKeeper; bit n is master n). Each of them always counts as a vote,
     /// because the checkers do not read the records of stores.
     stores: u16,
-    /// For each lock value: the resources, each with a fencing counter that was seen together with the value, and the
-    /// masters on which both were seen (bit n is master n).
+    /// For each lock value: the resources, each with a fencing counter. The third member is the set of masters on which
+    /// the lock value was in the lock key while the fencing counter had this number (bit n is master n).
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }

@@ -19,11 +19,12 @@ const CONNECT_STEPS: u64 = 3;
 /// attempt is completed even if the caller's wait ends earlier.
 const ROUNDS: u64 = 6;
 
-/// The number of rounds (requests to all masters) that a call about a value makes once it has the lock: a read, a write
-/// and a release.
+/// The number of rounds (requests to all masters) that a call about a value makes after it has acquired the lock: a
+/// read, a write and a release.
 const VALUE_ROUNDS: u64 = 3;
 
-/// The extra time, in nanoseconds, for timers, wake-ups and an attempt that begins just before the timeout.
+/// The extra time that a call may take, in nanoseconds. It is needed for timers, for wake-ups, and for an attempt that
+/// begins just before the timeout.
 const SLACK: u64 = 10 * MS;
 
 pub(crate) struct Calls {
@@ -47,7 +48,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// `late` as a share of `bound`, in thousandths.
+    /// The share of the bound that the call has used, in thousandths: `late` divided by `bound`.
     pub fn used(&self) -> u64 {
         self.late * 1_000 / self.bound
     }
@@ -110,10 +111,12 @@ impl Check for Calls {
             return Ok(());
         }
         self.judged += 1;
-        // The client measures its timeout on its own clock, which may be up to 1 % slow.
+        // The client measures its timeout on its own clock, which may run up to 1 % slow. So the timeout may last 1 %
+        // longer in true time.
         let by_itself = wait + wait / 100;
-        // A call that waits for the first connections may end later. If the process was paused while it connected, it
-        // continues to connect after the pause. All other calls get no extra time for connecting.
+        // A call that waits for the first connections may end later than other calls. If the process was paused while
+        // it connected, connecting continues after the pause. Calls that find the connections made get no extra time
+        // for connecting.
         let resumed = at.awake_since[*client];
         let connected = first_request.map_or(0, |first| {
             first.max(resumed) + (CONNECT_STEPS - 1) * CONNECT

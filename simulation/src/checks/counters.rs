@@ -1,6 +1,7 @@
 //! Checks that on every master the fencing counter rises with every grant, and never falls between restarts. A master
 //! keeps the counter for at least a day after the grant, by the master's clock. The counter may be missing only if that
-//! clock has once reached the expiry of the counter's key, even if the clock has been set back since then.
+//! clock has shown a time at or after the expiry of the counter's key. If the clock was set back afterwards, the
+//! counter may still be missing.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -13,7 +14,7 @@ const DAY_US: u64 = 86_400_000_000;
 
 pub(crate) struct Counters {
     fencing: bool,
-    /// The last known fencing counters, by master and resource.
+    /// The last known fencing counter of each resource on each master, by master and resource.
     last: Vec<[Last; PLACES]>,
     judged: u64,
 }
@@ -25,8 +26,8 @@ struct Last {
     counter: u64,
     /// When the key of the counter expires, in microseconds on the master's clock.
     expires: u64,
-    /// The largest time that the master's clock has shown since that message, in microseconds. It is updated before the
-    /// clock jumps.
+    /// The largest time that the master's clock has shown since that message, in microseconds. If the clock is about to
+    /// jump, its reading before the jump is included.
     shown_us: u64,
 }
 

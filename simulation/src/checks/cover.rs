@@ -1,5 +1,6 @@
-//! Checks that a majority of the masters keeps the lock key of a holder. When a lock is obtained or extended, the lock
-//! key on a majority must live, in true time, at least until the end of the holder's validity.
+//! Checks that a majority of the masters protects the lock of a holder. When a lock is obtained or extended, each
+//! master of this majority must keep the lock key, in true time, at least until the end of the holder's validity. A
+//! master that gives no votes until then, because the restart guard is on, counts as well.
 //!
 //! The rule `exclusion` would notice a validity that is too long only if another client asks for the lock within the
 //! few milliseconds by which the validity is too long.
@@ -25,7 +26,7 @@ pub(crate) struct Cover {
 #[derive(Clone)]
 struct Kept {
     keys: [Key; PLACES],
-    /// The holds that share a lock, e.g. those of readers, each with its resource.
+    /// The holds that share a lock (holds of readers, or of one owner), each with its resource.
     members: Vec<(usize, Member)>,
     /// The true time until which the master does not vote after a restart, because the restart guard is on.
     silent_until: u64,
@@ -117,8 +118,8 @@ impl Check for Cover {
                 let kept = &mut self.masters[*master].members;
                 if !members.is_empty() || !kept.is_empty() {
                     kept.retain(|(of, _)| of != resource);
-                    // A shared hold counts only while the lock key contains the marker of the hold's class (readers, or
-                    // one owner).
+                    // A shared hold counts as kept only while the lock key contains a class marker (it names the
+                    // readers, or the owner, that hold the lock).
                     let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
                     let all = members.iter().filter(|_| marked);
                     kept.extend(all.map(|member| (*resource, *member)));

@@ -65,7 +65,8 @@ impl Check for Exclusion {
                 let from = at.now;
                 self.believers.begins(resource, Belief { who, from, until })
             };
-            // Holds of the same class (readers, or one owner) may share the resource, so their overlap is allowed.
+            // Holds of the same class (readers, or one owner) may share the resource. Report only an overlap of holds
+            // that must not share it.
             let apart = |overlap: &&Overlap<Who>| !overlap.other.scope.beside(who.scope);
             if let Some(overlap) = overlaps.iter().find(apart) {
                 return Err(format!(

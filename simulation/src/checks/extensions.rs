@@ -38,8 +38,8 @@ impl Check for Extensions {
             Fact::Extended { believer, old } => {
                 self.judged += 1;
                 let now = believer.clock.read(at.now);
-                // The client reads its clock, and then extends its hold. It may read the clock a few more times before
-                // this checker reads the clock.
+                // The client reads its clock before it extends its hold. It may read the clock a few more times before
+                // this checker is called, so `now` may be slightly later than the extension.
                 if now >= *old + 4 * LONGEST_READING {
                     return Err(format!(
                         "client {} extended r{} {} us after the end of its validity",

@@ -45,8 +45,8 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     })
 }
 
-/// Checks that a master confirms the fencing token of a hold only while the master keeps this hold: the lock value and,
-/// for a shared hold, also the marker of its class.
+/// Checks the masters' confirmations of fencing tokens. A master may confirm the token of a hold only if the master
+/// keeps this hold. It must keep the hold's lock value and, for a shared hold, also the marker of the hold's class.
 fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -77,9 +77,12 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     ))
 }
 
-/// Checks extensions of a shared hold after another client has held the lock in the meantime: no master extends the
-/// hold of an owner, and no master restores the hold of a reader without raising the fencing counter. Also checks that
-/// no owner is refused a lock that it already holds.
+/// Checks three rules for shared holds:
+///
+/// - After another client has held the lock, no master extends the earlier hold of an owner.
+/// - After another client has held the lock, no master restores the hold of a reader without raising the fencing
+///   counter.
+/// - No master refuses an owner a lock that the owner already holds.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -175,8 +178,8 @@ impl Check for Groups {
             }
         }
         if let Some(member) = members.iter().find(lives) {
-            // The random lock value of an attempt fills all 32 bytes. The marker of readers or of an owner is shorter
-            // and padded with zeros.
+            // In an exclusive lock, the random lock value of the attempt fills all 32 bytes. In a shared lock, the
+            // marker of readers or of an owner is shorter, and its last byte is zero padding.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
                     "{} holds r{resource} on master {master}, but the lock key does not show whether readers or an \

@@ -1,6 +1,6 @@
-//! Checks the restart guard: no client counts the vote of a master within `max_ttl` after the master's restart. A
-//! client that has connected to the master since the restart knows of the restart, and does not even ask the master for
-//! a vote.
+//! Checks the restart guard: a master that was restarted gives no client a vote until `max_ttl` has passed since the
+//! restart. The client enforces this rule: if it has connected to the master since the restart, it sends no request for
+//! a vote until then.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};
@@ -16,7 +16,8 @@ pub(crate) struct Guard {
 
 impl Guard {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        // The clock on which `max_ttl` is measured may run up to 1 % fast.
+        // The clock on which `max_ttl` is measured may run up to 1 % fast, so the guard may end 1 % earlier in true
+        // time.
         let max_ttl = scenario.settings.max_ttl / 100 * 99;
         Self {
             max_ttl,
@@ -31,7 +32,8 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            // After days without use, every master has been running for days by its own clock, so it may vote.
+            // While nobody used the masters for days, every master's uptime grew by days, so the restart guard has
+            // ended everywhere.
             Fact::Happened {
                 what: Happening::Unused,
                 ..

@@ -1,11 +1,12 @@
-//! Checks that every live waiter gets its lock in time after the faults have ended: within [`Scenario::bound`].
+//! Checks that after the faults have ended, every live waiter gets its lock within [`Scenario::bound`].
 
 use super::Violation;
 use crate::clock::BEGIN;
 use crate::scenario::Scenario;
 
 pub(crate) struct Healing {
-    /// The true time, in nanoseconds, by which every client must have its last lock.
+    /// The true time, in nanoseconds, by which every client must have obtained the last lock for which it asks in this
+    /// run.
     pub(crate) deadline: u64,
 }
 
@@ -18,8 +19,9 @@ impl Healing {
         }
     }
 
-    /// Returns a violation if `waiting`, the clients that still have no last lock at the deadline, is not empty.
-    /// `bound` is the time from the end of the faults to the deadline, in nanoseconds.
+    /// Called at the deadline. `waiting` are the clients that have not obtained their last lock. Returns a violation if
+    /// there are such clients, otherwise `None`. `bound` is the time from the end of the faults to the deadline, in
+    /// nanoseconds.
     pub(crate) fn overdue(&self, waiting: &[usize], bound: u64) -> Option<Violation> {
         (!waiting.is_empty()).then(|| Violation {
             rule: Self::RULE,

@@ -11,17 +11,17 @@ use crate::kind::Kind;
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
-/// The longest time that a lock may be idle, in one-way network delays. It covers a release, a wake-up, an attempt that
-/// other clients disturb, the withdrawal of this attempt, another attempt and a confirmation. The longest time in 8,000
-/// cases was ten delays.
+/// The longest time that a lock may be idle, as a number of one-way network delays. It covers a release, a wake-up, an
+/// attempt that other clients disturb, the withdrawal of this attempt, another attempt and a confirmation. In 8,000
+/// cases, the longest time was ten delays.
 const WAYS: u64 = 12;
 
-/// The pauses that waiters make on purpose, in nanoseconds: after a wake-up, until wake-ups from other masters have
-/// arrived, and between two wake-ups.
+/// The longest sum of the pauses that waiters make on purpose, in nanoseconds: after a wake-up they wait for wake-ups
+/// from other masters, and they pause between two wake-ups.
 const SLACK: u64 = 15 * MS;
 
-/// The factor by which the time limit is longer if masters are stores; one if all masters are Redis. Stores need
-/// several requests for each step, and waiters poll a store without wake-ups every 200 ms.
+/// The factor by which the time limit is multiplied: 20 if masters are stores, 1 if all masters are Redis. A store
+/// needs several requests for each step. Waiters poll a store that sends no wake-ups only every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }

@@ -9,17 +9,17 @@ use crate::facts::{Call, Fact};
 use crate::locker::{SEMAPHORES, semaphore_of};
 use crate::scenario::Scenario;
 
-/// The longest time that a permit may be idle, in one-way network delays. It covers a release, a wake-up, attempts on
-/// three slots one after the other, the withdrawal of attempts that other clients disturbed, a confirmation, and the
-/// departure of earlier waiters.
+/// The longest time that a permit may be idle, as a number of one-way network delays. It covers a release, a wake-up,
+/// attempts on three slots one after the other, the withdrawal of attempts that other clients disturbed, a
+/// confirmation, and the time until earlier waiters have left the queue.
 const WAYS: u64 = 20;
 
-/// The pauses that waiters make on purpose, in nanoseconds: after a wake-up, until wake-ups from other masters have
-/// arrived, and between two wake-ups.
+/// The longest sum of the pauses that waiters make on purpose, in nanoseconds: after a wake-up they wait for wake-ups
+/// from other masters, and they pause between two wake-ups.
 const SLACK: u64 = 25 * MS;
 
-/// The factor by which the time limit is longer if masters are stores; one if all masters are Redis. Stores need
-/// several requests for each step, and waiters poll a store without wake-ups every 200 ms.
+/// The factor by which the time limit is multiplied if masters are stores; 1 if all masters are Redis. A store needs
+/// several requests for each step. Waiters poll a store that sends no wake-ups only every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }

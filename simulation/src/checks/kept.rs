@@ -28,8 +28,7 @@ impl Check for Kept {
         if !at.promises.calm || !believer.renewed {
             return Ok(());
         }
-        // Only a lock that was held for longer than its TTL counts as a judged case, because a shorter hold needs no
-        // renewal.
+        // Count a hold as a judged case only if it was longer than the TTL, because a shorter hold needs no renewal.
         self.judged += u64::from(at.now > believer.obtained + self.ttl);
         if *why == Why::Lost {
             return Err(format!(

@@ -16,11 +16,11 @@ type Value = [u8; 32];
 pub(crate) struct LeakedKeys {
     on: bool,
     /// The longest time from the moment at which a client is done with a lock until every master has executed the
-    /// release, in nanoseconds. The client sends the release after its earlier requests, and may first wait for a reply
-    /// to one of these requests. If the scenario has several kinds of locks, the client may have to load a script
-    /// before the release and before each earlier request.
+    /// release, in nanoseconds. The client sends the release after its earlier requests. It may have to wait for the
+    /// reply to one of them. If the scenario has several kinds of locks, the client may also have to load a script
+    /// before each of these requests.
     bound: u64,
-    /// The lock value of each task's present attempt.
+    /// The lock value of the attempt that each task makes at present, by task.
     tries: HashMap<usize, Value>,
     /// The lock values that clients are done with, each with the true time by which its keys must be deleted.
     done: VecDeque<(u64, Value)>,
@@ -45,7 +45,7 @@ impl LeakedKeys {
         }
     }
 
-    /// Returns an error if a key still exists at `now` that should have been deleted.
+    /// Returns an error if a key that should have been deleted before `now` still exists on some master.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
         while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
             self.done.pop_front();
@@ -83,8 +83,9 @@ impl Check for LeakedKeys {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // For a further hold of an owner, the client may send a second request with the same lock value. The
-                // previous attempt has ended only if the new request has another lock value.
+                // When an owner acquires a lock that it already holds, the client may send a second request with the
+                // same lock value. So the task's previous attempt has ended only if the new request has another lock
+                // value.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)
@@ -98,7 +99,7 @@ impl Check for LeakedKeys {
                 call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => self.tries.remove(task),
-            // Guards of one owner's hold may be clones. Only the last clone releases the hold.
+            // Several guards may be clones of one owner's hold. Only the drop of the last clone releases the hold.
             Fact::Retired { believer, .. } => {
                 let same = |one: &Believer| one.value == believer.value;
                 let shared = at.believers.iter().any(same);

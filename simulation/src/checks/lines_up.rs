@@ -1,4 +1,4 @@
-//! Knows the sets of masters of which each waiter needs a majority: one set, or two sets while masters are replaced.
+//! Finds out of which sets of masters a waiter needs a majority: of one set, or of two sets while masters are replaced.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use crate::change_plan::Sets;
 use crate::scenario::Scenario;
 use quorate::node::Ticket;
 
-/// The sets of masters of which each waiter needs a majority, by the waiter's name. Clients may have different masters.
+/// For each waiter (by its name in the queue), the sets of masters of which it needs a majority. Clients with different
+/// configurations have different sets.
 pub(super) struct LinesUp {
     /// The sets of masters of each client at its first step in the replacement of masters. Later steps are not needed,
     /// because the order of waiters is not promised if clients change their step.

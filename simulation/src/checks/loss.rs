@@ -46,7 +46,8 @@ impl Check for Loss {
                 continue;
             }
             let shows = believer.clock.read(at.now);
-            // If the holder's process was paused, the allowed delay begins again when the process resumes.
+            // If the holder's process was paused, the holder gets the full allowed delay again from the moment at which
+            // the process resumes.
             let kept = believer
                 .clock
                 .read(awake_since)

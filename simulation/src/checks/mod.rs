@@ -82,7 +82,7 @@ pub(crate) const OF_STORES: &str = <gone::Gone as Check>::RULE;
 
 /// The time of an event and the state of the clients, which every checker may read.
 pub(crate) struct Moment<'a> {
-    /// The true time, in nanoseconds.
+    /// The true time of the event, in nanoseconds.
     pub(crate) now: u64,
     /// The number of the current event.
     pub(crate) event: u64,
@@ -109,6 +109,7 @@ pub(crate) trait Check {
     }
 
     /// The number of cases that the checker has judged. A case is a situation in which the rule could have been broken.
+    /// A rule without cases has tested nothing.
     fn judged(&self) -> u64;
 }
 
@@ -186,13 +187,15 @@ impl Checkers {
         self.calls.worst()
     }
 
-    /// Records the violation that tasks have been polled `polls` times at one moment of simulated time.
+    /// Records a violation of the rule "time goes on": tasks were polled `polls` times without any progress of
+    /// simulated time, so they are probably in an endless loop.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
         let what = format!("tasks were polled {polls} times at one moment of simulated time");
         self.note("time goes on", now, Err(what));
     }
 
-    /// If `said` is an error, records it as the violation of this rule. Only the first violation is kept.
+    /// If the result `said` is an error, records it as a violation of the rule `rule`. Keeps only the first violation
+    /// of a run.
     fn note(&mut self, rule: &'static str, now: u64, said: Result<(), String>) {
         if let (Err(what), None) = (said, &self.violation) {
             if self.harm && !HARM.contains(&rule) {

@@ -14,16 +14,17 @@ type Value = [u8; 32];
 
 pub(crate) struct Notes {
     on: bool,
-    /// The largest term (the leader's fencing token) that each task has received in its current observation.
+    /// The largest term (the leader's fencing token) that each observer has received, by the observer's task. It is
+    /// reset when the task begins another observation.
     terms: HashMap<usize, u64>,
     /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
-    /// A copy of `largest` from the last time at which nobody used the masters for days. Later terms must not be
-    /// smaller.
+    /// A copy of `largest`, made when nobody used the masters for days. Terms that observers receive afterwards must
+    /// not be smaller.
     floor: HashMap<usize, u64>,
-    /// The leader's note that observers received for each term, by resource and term.
+    /// The leader's note that observers have received, by resource and term.
     received: HashMap<(usize, u64), String>,
-    /// The note that the leader of each term leaves, by resource and term; `None` if the leader leaves no note.
+    /// The note that the leader itself leaves, by resource and term; `None` if the leader leaves no note.
     says: HashMap<(usize, u64), Option<String>>,
     /// The note that each holder leaves, by the lock value of the holder.
     values: ByValue<String>,
@@ -158,8 +159,8 @@ impl Notes {
         Ok(())
     }
 
-    /// Checks the holder's note that a waiter received with a refusal. If the master named the holder's lock value, the
-    /// note must belong to this holder. Otherwise some holder must have left this note.
+    /// Checks the holder's note that a waiter has received with a refusal. If the master also named the holder's lock
+    /// value, this holder must have left the note. If not, some holder of this resource must have left the note.
     fn refused(
         &mut self,
         resource: usize,
@@ -179,7 +180,7 @@ impl Notes {
         Ok(())
     }
 
-    /// Returns an error if a note still exists at `now` that should have been deleted.
+    /// Returns an error if a note that should have been deleted before `now` still exists on some master.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
         while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
             self.done.pop_front();

@@ -1,9 +1,10 @@
-//! Checks "first come, first served".
+//! Checks "first come, first served" with two rules:
 //!
-//! On each single master: no client gets the lock while another live waiter is ahead of it in this master's queue. On
-//! all masters together, in true time: once a waiter is queued on a majority, no task whose first attempt began later
-//! gets the lock before this waiter. The second rule is checked only in scenarios in which nothing keeps waiters from
-//! sending heartbeats.
+//! - On each single master: the master grants no client the lock while another live waiter is ahead in this master's
+//!   queue.
+//! - On all masters together, in true time: once a waiter is queued on a majority, no task whose first attempt began
+//!   later gets the lock before this waiter. This rule is checked only in scenarios in which nothing keeps waiters from
+//!   sending heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub(crate) struct Order {
 
 /// The attempts of one acquire call.
 struct Attempts {
-    /// The number of the event with which the first attempt began.
+    /// The number of the event at which the call's first attempt began.
     first: u64,
     waiter: Option<Arc<str>>,
     /// Whether the call replaces a lock that its task already holds, e.g. by a downgrade. Such a call does not wait for
@@ -81,8 +82,8 @@ impl Order {
         self.stands_on(event, (master, resource), place, reads);
     }
 
-    /// Records that a waiter is queued on this master. If the waiter is then queued on a majority for the first time,
-    /// adds it to the waiters that no later task may overtake.
+    /// Records that a waiter is queued on this master. If a majority has queued the waiter for the first time, adds it
+    /// to the waiters that no later task may overtake.
     fn stands_on(
         &mut self,
         event: u64,
@@ -126,7 +127,8 @@ impl Order {
                 self.leave(resource, waiter);
             }
         }
-        // An owner that already holds the lock may overtake every waiter, and so may a claim that replaces a lock.
+        // Two clients may overtake every waiter: an owner that already holds the lock, and a client that replaces its
+        // own lock (e.g. downgrades it).
         let passes = matches!(believer.scope.class, Some(Class::Owner(_))) || attempts.instead;
         if !at.promises.order || passes {
             return Ok(());
@@ -174,15 +176,16 @@ impl Order {
         let place = place(claim);
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         if instead(claim) {
-            // If a master grants the replacement of a lock, it also removes the waiter from its queue.
+            // If a master grants a claim that replaces the client's own lock, it also removes this client from its
+            // queue.
             if let Some(place) = place.filter(|_| granted) {
                 self.queues[*master][*resource].leave(&place.waiter);
             }
             return Ok(());
         }
         let value = claim.token().to_hex();
-        // If the claim already has the lock, a second grant only repeats the first grant. The repeated request does not
-        // count as a heartbeat.
+        // If the claim holds the lock already, this grant only repeats an earlier grant. The repeated request does not
+        // count as a heartbeat of the waiter.
         let again = granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),
@@ -193,8 +196,8 @@ impl Order {
         }
         let fresh = match class {
             None => before.holder != after.holder,
-            // A grant to a reader counts as new unless it repeats an earlier grant. For a lock that an owner already
-            // holds, the owner may overtake waiters, so only the grant of the owner's first hold counts.
+            // A grant to a reader is new unless it repeats an earlier grant. A grant to an owner is new only if it is
+            // the owner's first hold on this lock, because an owner may overtake waiters with further holds.
             Some(NodeClass::Shared) => !again,
             Some(class) => !again && !shows(before.holder, class),
         };
@@ -215,7 +218,7 @@ impl Order {
     ) -> Result<(), String> {
         let rank = place.map(|place| (place.number, named(place, reads)));
         let mut before = self.queues[master][resource].before(rank.as_ref(), now_ms);
-        // A reader does not wait for other readers, so other readers that are ahead of it are ignored.
+        // A reader need not wait for other readers, so readers that are ahead of it in the queue are ignored.
         match before.find(|id| !(reads && id.ends_with(READER))) {
             None => Ok(()),
             Some(first) => Err(format!(
@@ -225,7 +228,7 @@ impl Order {
     }
 }
 
-/// A waiter for a reader's lock has a name with this suffix in the queue.
+/// The suffix of the name under which a waiter for a reader's lock is queued.
 const READER: &str = ":r";
 
 /// Returns the name under which a waiter is queued.
@@ -284,7 +287,7 @@ impl Check for Order {
                     }
                 }
             }
-            // An extension that restores a lost shared hold counts like a grant of this hold.
+            // If an extension restores a shared hold that the master had lost, treat it as a grant of this hold.
             Fact::Applied {
                 master,
                 resource,

@@ -61,8 +61,8 @@ impl PermitLine {
         self.stands_on(event, (master, line), place);
     }
 
-    /// Records that a waiter is queued on this master. If the waiter is then queued on a majority for the first time,
-    /// adds it to the waiters that no later task may overtake.
+    /// Records that a waiter is queued on this master. If a majority has queued the waiter for the first time, adds it
+    /// to the waiters that no later task may overtake.
     fn stands_on(&mut self, event: u64, (master, line): (usize, usize), place: &Ticket) {
         let masters = self.stands.entry((line, place.waiter.clone())).or_default();
         let before = *masters;
@@ -95,8 +95,8 @@ impl PermitLine {
         };
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         let place = place(claim);
-        // A grant of a slot that the client already holds only repeats the first grant. The repeated request does not
-        // count as a heartbeat.
+        // If the client already holds this slot, the grant only repeats an earlier grant. The repeated request does not
+        // count as a heartbeat of the waiter.
         let again = granted && before.holder == Some(claim.token().to_hex());
         if let Some(place) = place.filter(|_| !again) {
             self.stand(at.event, (*master, line), *now_ms, place);

@@ -1,5 +1,5 @@
-//! Checks that a holder whose lock was force-released is notified at once: when a majority of the masters has replied
-//! that the client does not hold the lock, and not only when the validity ends.
+//! Checks how soon a holder is notified that its lock was force-released: as soon as a majority of the masters has
+//! replied that the client does not hold the lock, and not only when the validity ends.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
@@ -10,9 +10,9 @@ use crate::scenario::Scenario;
 use quorate::node::Extended;
 
 pub(crate) struct Prompt {
-    /// The longest time from the reply with which a majority has denied the lock until the holder is notified, in
-    /// nanoseconds. It is long enough for this reply to reach the client, for later replies to the same request, and
-    /// for the notification.
+    /// The longest time from the reply that completes a majority of denials until the holder is notified, in
+    /// nanoseconds. It covers the way of this reply to the client, later replies to the same request, and the
+    /// notification. A denial is the reply that the client does not hold the lock.
     bound: u64,
     taken: ByValue<Taken>,
     judged: u64,
@@ -21,14 +21,15 @@ pub(crate) struct Prompt {
 #[derive(Default)]
 struct Taken {
     masters: u16,
-    /// The true time by which the holder must have been notified; `None` while no majority has denied its lock.
+    /// The true time by which the holder must have been notified of the loss; `None` as long as no majority has replied
+    /// that the client does not hold the lock.
     by: Option<u64>,
 }
 
 impl Prompt {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            // A request to all masters takes several requests to each store, so the bound is longer.
+            // With stores, a request to all masters consists of several requests to each store, so the bound is longer.
             bound: if scenario.stores() == 0 { 2 } else { 10 }
                 * (scenario.net.delay + scenario.net.jitter)
                 + MS,

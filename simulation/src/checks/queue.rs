@@ -17,8 +17,8 @@ struct Standing {
 impl Queue {
     /// Adds a waiter to the queue. If the waiter is queued already, records its heartbeat, which expires at `until_ms`.
     pub(super) fn stand(&mut self, rank: Rank, until_ms: u64, now_ms: u64) {
-        // Waiters whose heartbeats have expired are removed for good. Otherwise a clock that jumps back would revive
-        // them.
+        // Remove waiters whose heartbeats have expired. If they were kept, a clock that jumps back would make them live
+        // again.
         self.0
             .retain(|one| one.until_ms > now_ms || one.rank == rank);
         match self.0.iter_mut().find(|one| one.rank == rank) {

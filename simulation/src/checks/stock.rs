@@ -20,13 +20,13 @@ pub(crate) struct Stock {
     quotas: HashMap<usize, Quota>,
     /// The client that took each unit of a quota, by resource and unit. Units are numbered from zero.
     taken: HashMap<(usize, u64), usize>,
-    /// The client that did the work of each period, by resource and the bytes that record this period.
+    /// The client that did the work of each period, by resource and by the bytes of the record that names the period.
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// The values that were reported as lost after their creation, by resource: the number of the event with which the
-    /// first report returned, and the smallest step in the replacement of masters at which a client received a report.
-    /// For clients at this step or a later step, the value stays lost.
+    /// The values that were reported as lost after their creation, by resource. The first member is the number of the
+    /// event with which the first such report returned. The second member is the smallest step in the replacement of
+    /// masters at which a client received a report. For clients at this step or a later step, the value stays lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
@@ -55,7 +55,7 @@ struct Removals {
     since: HashMap<usize, u64>,
     /// The resources whose value was removed, and for which no client has begun to create a new value since.
     gone: HashSet<usize>,
-    /// The number of removals that have not returned yet, or that have returned without a certain result.
+    /// The number of removals that have not returned yet, or whose result is uncertain.
     open: HashMap<usize, usize>,
     /// The fencing token under which the last confirmed removal was written.
     written: HashMap<usize, u64>,
@@ -64,7 +64,7 @@ struct Removals {
 }
 
 impl Removals {
-    /// Whether the result of the call `ask` is possibly about a value that was removed, or that a client is removing.
+    /// Whether a removal may explain the result of the call `ask`: the value was removed, or a client is removing it.
     fn cover(&self, resource: usize, ask: Ask) -> bool {
         let since = self.since.get(&resource).copied().unwrap_or(0);
         since > ask.began || self.open.get(&resource).is_some_and(|open| *open > 0)
@@ -125,7 +125,7 @@ impl Stock {
         match verb {
             ValueStep::Create(units) => {
                 before = others.map_or(quota.units, |other| other.before);
-                // The creation of a value fails if the resource has a value already.
+                // A creation fails if the resource has a value already, so it does not change the number of units.
                 if !self.created.contains_key(&resource) {
                     quota.units = units.into();
                 }
@@ -134,7 +134,8 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // Once a removal has begun, it may be the reason why a call finds no value.
+                // From the beginning of a removal on, a call may find no value because of this removal. So forget the
+                // reports about the old value.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -163,8 +164,8 @@ impl Stock {
         }
     }
 
-    /// Records that a removal has returned: the old value is gone from every master. A removal may return after a
-    /// creation that was written later. The fencing tokens of both writes decide which of them came first.
+    /// Records that a removal has returned: the old value is gone from every master. The removal may return later than
+    /// a creation that was written after it. The fencing tokens of the two writes show which write came first.
     fn removed(&mut self, now: u64, resource: usize, removal: Ask) {
         self.judged += 1;
         let number = removal.number.unwrap_or(u64::MAX);

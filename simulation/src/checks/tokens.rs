@@ -14,7 +14,7 @@ pub(crate) struct Tokens {
     started: ByValue<u64>,
     /// The fencing tokens that clients received. Their times are event numbers.
     given: Given<usize, usize>,
-    /// The checks of fencing tokens for locks that may be shared; `None` if the scenario has only plain exclusive
+    /// The checker of fencing tokens for locks that may be shared; `None` if the scenario has only plain exclusive
     /// locks.
     mixed: Option<Numbers>,
 }
