@@ -27,8 +27,9 @@ pub struct ChangePlan {
     pub pause: u64,
     /// For each client, its first and its last step in the replacement of masters.
     pub steps: Vec<(u8, u8)>,
-    /// How far the fencing counters of the masters are ahead of their clocks at the beginning, in microseconds; `None`
-    /// for no counters. New masters have counters only if `begins` is the number of the step "open" (2 modulo 4).
+    /// How far the fencing counters of the masters are ahead of the masters' clocks at the beginning, in microseconds;
+    /// `None` if the masters have no counters. If the new masters are not open yet (`begins` is 0 or 1 modulo 4), only
+    /// the old masters have counters.
     pub ahead: Option<u64>,
     /// Whether masters that have been replaced are stopped for the rest of the run.
     pub retires: bool,

@@ -1,4 +1,5 @@
-//! The work of a client process: the steps of its plan, and one last lock after the faults have ended.
+//! The work of a client process: it takes the steps of its plan, and after the faults have ended it takes one last
+//! lock.
 
 mod observing;
 mod values;
@@ -76,8 +77,8 @@ impl Client {
     /// Takes the client's last lock. The faults have ended by then, so every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // The client must not take its last lock yet: the operators are still replacing masters, or this client
-            // will be reconfigured and restarted.
+            // Wait: the operators are still replacing masters, or the masters do not admit this client at its present
+            // step, so that it will be reconfigured and restarted.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {
@@ -85,8 +86,8 @@ impl Client {
         }
     }
 
-    /// Acquires and releases the client's last lock. Returns false if the acquire has failed and the client must repeat
-    /// it. A failure is expected only in scenarios in which masters are replaced.
+    /// Acquires and releases the client's last lock. Returns false if the acquire has failed and the client must try
+    /// again. In scenarios in which no masters are replaced, the client does not try again.
     async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
         let order = Order {
@@ -113,7 +114,8 @@ impl Client {
         self.process.shared.world().scenario.change.is_none()
     }
 
-    /// Returns the kind of the client's last lock: the kind of its last step, without notes, values and downgrades.
+    /// Returns the kind of the client's last lock. It is the kind of the client's last step. But if this step uses a
+    /// note, a leader, a value or a downgrade, or observes an election, it is a plain exclusive lock.
     fn last_kind(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
@@ -206,7 +208,7 @@ impl Client {
         call.over();
     }
 
-    /// Reports to the checkers the note that the holder with the lock value `value` leaves.
+    /// Reports to the checkers which note the holder leaves. `value` is the lock value of the holder.
     fn says(&self, step: &Step, value: Token) {
         if let Some(note) = step.kind.note() {
             let resource = step.resource.into();
@@ -267,9 +269,9 @@ impl Client {
         self.sleep(step.hold / 2).await;
     }
 
-    /// Holds the lock as a writer for half of the step's hold, and then downgrades it to a reader's lock. Before the
-    /// client sends the downgrade, it stops believing that it is a writer. Returns the hold of the reader with its id;
-    /// `None` if the lock was lost or the downgrade was dropped.
+    /// Holds the lock as a writer for half of the step's hold, and then downgrades it to a reader's lock. The client
+    /// stops believing that it is a writer just before it sends the downgrade. Returns the reader's hold with the
+    /// hold's id; `None` if the lock was lost or the future of the downgrade was dropped.
     async fn downgraded(
         &self,
         step: &Step,

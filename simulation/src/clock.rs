@@ -1,7 +1,7 @@
 //! Simulated clocks, which have an offset and a rate error, and can jump.
 
-/// The true time at the beginning of a run, in nanoseconds. It is not zero, so that a clock that is behind does not
-/// show a negative time.
+/// The true time at the beginning of a run, in nanoseconds. It is larger than zero, so that a clock that is behind the
+/// true time shows no negative time.
 pub(crate) const BEGIN: u64 = 1_000_000_000_000;
 
 /// The reading of the wall clock at [`BEGIN`], in microseconds since 1970.
@@ -38,7 +38,8 @@ impl Clock {
             .saturating_add_signed(gained)
     }
 
-    /// Returns the first true time at which the clock shows `reading` or more; `None` if it never does.
+    /// Returns the first true time at which the clock shows `reading` or more; both in nanoseconds. `None` if the
+    /// reading is too large to be reached.
     pub(crate) fn when(&self, reading: u64) -> Option<u64> {
         let wanted = reading.saturating_sub(self.set_to);
         if wanted > u64::MAX / 4 {

@@ -1,5 +1,4 @@
-//! Counts events of a run, because a test in which some kind of event never happens does not test the code for this
-//! event.
+//! Counts the events of a run. If an event never happens in any run, the code for this event is not tested.
 
 use std::fmt;
 
@@ -22,7 +21,7 @@ macro_rules! counted {
                 $($(self.$name += other.$name;)*)*
             }
 
-            /// Whether the events of this group are possible in the counted runs.
+            /// Whether the events of this group can happen in the counted runs.
             fn may(&self, group: &str) -> bool {
                 match group {
                     STORES => self.sessions > 0,
@@ -31,7 +30,7 @@ macro_rules! counted {
                 }
             }
 
-            /// Returns the names of all events that were possible in the counted runs but never happened.
+            /// Returns the names of all events that could have happened in the counted runs but never did.
             pub fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
                 $($(if self.$name == 0 && self.may($group) { missing.push($text); })*)*

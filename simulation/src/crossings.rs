@@ -1,6 +1,6 @@
 //! Counts how often a rule was checked for each kind of lock and value after each happening (an event that may
-//! interfere). These combinations are called crossings. Bugs that are found late are mostly in code where two features
-//! meet.
+//! interfere, e.g. a restart). A crossing is the combination of a kind and a happening. The table shows untested
+//! combinations, because bugs that are found late are mostly in code where two features meet.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -54,12 +54,12 @@ impl Masters {
     }
 }
 
-/// For each row (a kind of lock or value) and each column (a happening, i.e. an event that may interfere): how often a
-/// rule was checked.
+/// One table. A row is a kind of lock or value, and a column is a happening (an event that may interfere). A cell is
+/// the number of times that a rule was checked for this kind after this happening.
 type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 
-/// For each kind of masters, a table of how often a rule was checked for each kind of lock and value after each
-/// happening.
+/// One table for each kind of masters. A cell is the number of times that a rule was checked for a kind of lock or
+/// value after a happening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossings([Table; Masters::ALL.len()]);
 

@@ -1,7 +1,7 @@
 //! Draws a scenario from a seed.
 //!
-//! Each seed first draws which kinds of faults occur in the scenario at all (swarm testing). So scenarios with rare
-//! combinations of faults occur as well.
+//! Each seed first draws a subset of all kinds of faults; only these kinds can occur in the scenario (swarm testing).
+//! So scenarios with rare combinations of faults occur as well.
 
 mod changes;
 mod clocks;
@@ -142,8 +142,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Adds force-releases of locks with values or leaders to about a tenth of the scenarios that have such locks.
-    /// These scenarios are rare, so the force-releases that every scenario may have would seldom concern such locks.
+    /// Adds force-releases of locks with values or leaders, to about a tenth of the scenarios that have such locks.
+    /// Without this addition, few force-releases would concern these locks, because they are rare.
     fn break_what_is_rare(&mut self, rng: &mut Rng) {
         let rare = self.has_values() || self.has_notes();
         if self.faults.is_empty() || !rare || !rng.chance(100_000) {
@@ -197,7 +197,7 @@ impl Scenario {
     }
 }
 
-/// The kinds of faults and details that occur in a scenario.
+/// The kinds of faults that can occur in a scenario, and details of the scenario.
 struct Kinds {
     breaking: bool,
     jumping: bool,
@@ -260,8 +260,8 @@ impl Kinds {
         }
     }
 
-    /// Draws the rate error of a clock, in parts per million. If clocks drift in this scenario, half of them have the
-    /// largest allowed error.
+    /// Draws the rate error of a clock, in parts per million. It is zero if clocks do not drift in this scenario.
+    /// Otherwise it is the largest allowed error, positive or negative, for half of the clocks.
     fn drift(&self, rng: &mut Rng) -> i64 {
         match rng.below(4) {
             _ if !self.drifting => 0,
@@ -420,8 +420,8 @@ struct Faults<'a> {
 }
 
 impl Faults<'_> {
-    /// If `on`, adds 1 to `most` faults at random times. `kind` draws each fault; it receives the time from the fault
-    /// until all faults end, in milliseconds.
+    /// If `on`, adds between 1 and `most` faults at random times. `kind` draws each fault. Its second argument is the
+    /// time from this fault until the end of all faults, in milliseconds.
     fn add(&mut self, on: bool, most: u64, kind: impl Fn(&mut Rng, u64) -> FaultKind) {
         if !on {
             return;

@@ -40,7 +40,7 @@ struct Task {
     future: BoxFuture<()>,
     state: Arc<TaskWaker>,
     waker: Waker,
-    /// Whether the task has already been delayed since its last wake-up. Then it is not delayed again.
+    /// Whether the task has been delayed since its last wake-up. A task is delayed at most once after each wake-up.
     dozed: bool,
 }
 
@@ -83,7 +83,8 @@ impl Executor {
         }));
     }
 
-    /// Polls tasks until no task is ready. Returns false if a rule was broken, or if tasks wake each other endlessly.
+    /// Polls tasks until no task is ready. Returns false if a rule was broken. It also counts as a broken rule if tasks
+    /// wake each other endlessly.
     pub(crate) fn settle(&mut self) -> bool {
         for _ in 0..BUSY {
             let next = self.next_ready();
@@ -162,14 +163,14 @@ impl Executor {
         true
     }
 
-    /// Makes tasks ready that were delayed, or that were woken while their process was paused.
+    /// Makes these tasks ready. They were delayed at an await, or woken while their process was paused.
     pub(crate) fn wake(&mut self, tasks: impl IntoIterator<Item = usize>) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.extend(tasks);
     }
 
-    /// Takes all tasks of a client process out of the executor, and returns them. The caller drops them while the world
-    /// is unlocked.
+    /// Takes all tasks of a client process out of the executor, and returns them. The caller drops them after it has
+    /// unlocked the world, because a dropped task may lock the world.
     pub(crate) fn take(&mut self, client: usize) -> impl Sized + use<> {
         let of = |task: &mut Option<Task>| {
             if task.as_ref().is_some_and(|task| task.client == client) {

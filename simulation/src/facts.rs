@@ -24,8 +24,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns the state at the later time `now_us` on the master's clock, provided that no message has changed the
-    /// state since.
+    /// Returns the state at the time `now_us` on the master's clock, without the lock key if it has expired by then.
+    /// `now_us` is not earlier than this state, and no message has changed the state in between.
     pub(crate) fn at(self, now_us: u64) -> Self {
         if self.holder.is_some() && now_us < self.expires {
             return self;
@@ -57,7 +57,7 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         wait: Option<u64>,
     },
-    /// A client has queued the first message of an attempt for sending.
+    /// A client has queued the first request of an attempt for sending to a master.
     Started {
         client: usize,
         task: usize,
@@ -89,14 +89,14 @@ pub(crate) enum Fact<'a> {
         master: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A client believes from now on that it holds a lock.
+    /// A client has obtained a lock, and begins to believe that it holds this lock.
     Obtained { believer: &'a Believer },
     /// The validity of a hold was extended. `old` is the previous end of the validity, in nanoseconds on the client's
     /// clock.
     Extended { believer: &'a Believer, old: u64 },
-    /// The library reports from now on that a lock is no longer held. The holder is possibly not notified yet.
+    /// The library has begun to report that a lock is no longer held. The holder has possibly not been notified yet.
     Over { believer: &'a Believer },
-    /// A client no longer believes that it holds a lock.
+    /// A client has stopped believing that it holds a lock.
     Retired { believer: &'a Believer, why: Why },
     /// A call of the library has returned, or the future of the call was dropped.
     Returned {
@@ -108,14 +108,14 @@ pub(crate) enum Fact<'a> {
         /// sent none.
         first_request: Option<u64>,
     },
-    /// The holder with this lock value leaves this note.
+    /// A holder has said which note it leaves. `value` identifies the holder: it is the lock value.
     Says {
         resource: usize,
         value: Token,
         note: &'a str,
     },
-    /// A waiter was refused, and received the holder's note. It also received the holder's lock value, if the master
-    /// shows one.
+    /// A waiter was refused, and received the holder's note. If the master reports the holder's lock value, the waiter
+    /// received this value as well.
     Refused {
         resource: usize,
         holder: Option<&'a [u8]>,
@@ -129,7 +129,7 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         leader: Option<(u64, Option<&'a str>)>,
     },
-    /// The note that a master keeps next to a lock.
+    /// A master has shown which note it keeps next to a lock.
     Beside {
         master: usize,
         resource: usize,
@@ -189,7 +189,7 @@ pub(crate) enum Fact<'a> {
     },
     /// A store has reported to a client that the client's lock is released.
     Released,
-    /// A lock value is in a store's records again, although the store had reported to a client that this lock is
+    /// A store's record contains a lock value again, although the store had reported to a client that this lock is
     /// released.
     WrittenAgain { master: usize, value: &'a [u8; 32] },
     /// Another program looks for the value that it has stored under the key of a lock.
@@ -199,8 +199,9 @@ pub(crate) enum Fact<'a> {
         /// Whether the foreign value is still there.
         stands: bool,
     },
-    /// A happening: an event that may interfere with locks and values. If `client` is set, the event concerns only this
-    /// client process; otherwise all of them. The same applies to `resource`.
+    /// A happening: an event that may interfere with locks and values. If `client` is `None`, the event concerns all
+    /// client processes, otherwise only this one. If `resource` is `None`, it concerns all resources, otherwise only
+    /// this one.
     Happened {
         what: Happening,
         client: Option<usize>,
@@ -269,13 +270,14 @@ pub(crate) enum ValueResult {
     Taken(u64),
     /// No units were taken from the quota. The number is how many units are left in it.
     Left(u64),
-    /// The caller must do the work of this period, and holds the lock with this fencing token.
+    /// The caller must do the work of this period. The number is the fencing token of the lock that the caller holds
+    /// meanwhile.
     Due(u64),
     /// The work of this period had been done before the call.
     Done,
     /// There is no value, or the masters have lost it.
     Lost,
-    /// The call may have written the value or not.
+    /// It is uncertain whether the call has written the value.
     Unknown,
     /// The call has failed, and has not changed the value.
     Nothing,
@@ -294,7 +296,7 @@ pub(crate) enum Why {
     Killed,
 }
 
-/// A lock that a client believes to hold. The entry is removed when this belief ends ([`Why`] gives the reasons).
+/// A lock that a client believes it holds. The entry is removed when this belief ends ([`Why`] gives the reasons).
 pub(crate) struct Believer {
     pub(crate) id: u64,
     pub(crate) client: usize,
@@ -304,8 +306,8 @@ pub(crate) struct Believer {
     pub(crate) kind: Kind,
     /// The sets of masters; the client needs a majority of each set.
     pub(crate) sets: Sets,
-    /// The number of the place that is locked: a resource, or a slot of a semaphore. For a lock on several resources:
-    /// one of these resources.
+    /// The number of the locked place: a resource, or a slot of a semaphore. For a lock on several resources, it is one
+    /// of these resources; `scope` contains all of them.
     pub(crate) resource: usize,
     /// All resources of the hold, and its class (readers, or one owner). Holds of the same class may share a resource.
     pub(crate) scope: Scope,
@@ -317,9 +319,9 @@ pub(crate) struct Believer {
     pub(crate) obtained: u64,
     /// The end of the validity as the library last reported it, in nanoseconds on the client's clock.
     pub(crate) until: u64,
-    /// The true time of the end of the validity, in nanoseconds.
+    /// The true time at which the validity ends, in nanoseconds. It corresponds to `until` on the client's clock.
     pub(crate) ends: u64,
-    /// Whether the library now reports that the lock is no longer held.
+    /// Whether the library has already reported that the lock is no longer held.
     pub(crate) over: bool,
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<dyn Hold>,

@@ -57,8 +57,9 @@ impl Happening {
 }
 
 impl Happening {
-    /// Returns the happening that corresponds to a fault, the only client that it concerns, and the only resource that
-    /// it concerns (an inner `None` means all of them). Returns `None` if the fault is not counted as a happening.
+    /// Converts a fault into a happening; returns `None` if the fault is not counted as a happening. The second member
+    /// is the only client that the happening concerns, and the third member is the only resource; `None` means all
+    /// clients or all resources.
     pub(crate) fn of(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
         Some(match fault {
             FaultKind::Jump { .. } | FaultKind::Date { .. } => (Self::Clock, None, None),

@@ -13,10 +13,10 @@ pub enum Kind {
     Several(u32),
     /// A reader's lock, shared with other readers.
     Shared,
-    /// A lock of the owner with this number, shared with other holds of the same owner.
+    /// A lock of the owner with this number. Other holds of the same owner may share the lock.
     Owner(u8),
-    /// Like `Owner`, but if the client process already has a hold of this owner on the resource, the step shares that
-    /// hold.
+    /// Like `Owner`, but the holds of one client process are counted: if the process already has a hold of this owner
+    /// on the resource, the step shares that hold.
     Counted(u8),
     /// An exclusive lock that is downgraded to a reader's lock after half of the hold.
     Downgraded,
@@ -73,7 +73,7 @@ pub(crate) enum Class {
     Owner(u8),
 }
 
-/// The scope of a hold: its resources (bit n is place n) and its class.
+/// The scope of a hold: the places (resources or slots) that it locks (bit n is place n), and its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
     resources: u32,
@@ -91,7 +91,7 @@ impl Scope {
         })
     }
 
-    /// Whether the two scopes have a resource in common.
+    /// Whether the two scopes have a place (a resource or a slot) in common.
     pub(crate) fn meets(self, other: Self) -> bool {
         self.resources & other.resources != 0
     }
@@ -120,7 +120,8 @@ impl Kind {
         }
     }
 
-    /// The scope of a lock of this kind at `place`, which is a resource or a slot.
+    /// Returns the scope of a hold of this kind. `place` is the place that is locked: a resource, or a slot of a
+    /// semaphore.
     pub(crate) fn scope(self, place: u8) -> Scope {
         let first = 1 << place;
         let (resources, class) = match self {

@@ -16,8 +16,8 @@ use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// For a seeded bug: the holds of owners that the process counts by itself, without noticing that the masters have
-    /// lost them. `None` without this bug.
+    /// For a seeded bug: the holds of owners that this process counts by itself. It does not notice if the masters have
+    /// lost these holds. `None` without this bug.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,
@@ -104,8 +104,8 @@ impl Library {
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
-                // The resource of the step comes first in the list. So different clients name the same resources in
-                // different orders.
+                // The resource of the step comes first in the list. So clients that lock the same resources name them
+                // in different orders.
                 let names = others.map(|other| name(other as u8));
                 self.redlock.lock_all([resource].into_iter().chain(names))
             }

@@ -14,7 +14,7 @@ pub(crate) use crate::place::{
 };
 use crate::seeded_bugs::WrongRegister;
 
-/// The arguments of one acquire.
+/// The arguments with which a client acquires a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) resource: u8,
@@ -42,7 +42,7 @@ pub(crate) enum Miss {
     TooLate,
 }
 
-/// A lock implementation.
+/// A lock implementation for one client process: the library, or the small client of a seeded bug.
 pub(crate) trait Locker: Send + Sync {
     fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>>;
 
@@ -51,7 +51,8 @@ pub(crate) trait Locker: Send + Sync {
         None
     }
 
-    /// The code of a seeded bug that reads and writes values under locks; `None` if the library does this.
+    /// The code of a seeded bug that reads and writes the values under locks. `None` if the library reads and writes
+    /// them.
     fn register(&self) -> Option<&WrongRegister> {
         None
     }
@@ -65,8 +66,8 @@ pub(crate) trait Hold: Send + Sync {
     fn slot(&self) -> Option<usize> {
         None
     }
-    /// The end of the validity; `None` once the library reports that the lock is no longer held. The call changes
-    /// nothing.
+    /// The end of the validity, on the client's clock; `None` once the library reports that the lock is no longer held.
+    /// The call only reads, and does not change the state of the hold.
     fn look(&self) -> Option<Instant>;
     /// Resolves when the holder is notified that the lock is lost.
     fn lost(&self) -> BoxFuture<()>;

@@ -157,8 +157,8 @@ fn table(options: &Options, summary: &Summary) {
     }
 }
 
-/// Replays one seed and prints the trace. If the run breaks a rule, prints the violation, the smallest scenario that
-/// was found and still breaks the rule, and the trace of this scenario.
+/// Replays one seed and prints the trace. If the run breaks a rule, also prints the violation, and a smaller scenario
+/// that breaks the same rule, with its trace.
 fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     let scenario = worlds.draw(seed);
     let outcome = play.run(&scenario);
@@ -193,8 +193,9 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// For every seeded bug, prints the first seed that catches the bug and the broken rule. Prints the same for the rules
-/// whose violation harms users.
+/// Prints a table with a line for each seeded bug. After the name of the bug, two columns show the first seed whose run
+/// breaks any rule, and the name of this rule. The last two columns show the first seed whose run breaks a rule whose
+/// violation harms users, and the name of that rule.
 fn seeded_bugs(options: &Options) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!(

@@ -166,7 +166,8 @@ impl Order {
             return Ok(());
         };
 
-        // While another program keeps a value under the lock key, the master queues no client.
+        // While the value of another program is under the lock key, the master answers with an error and queues no
+        // client.
         if answer.is_err() {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use crate::scenario::Step;
 use crate::seeded_bugs::Flaw;
 
 impl Client {
-    /// Observes the election for `step.hold` nanoseconds, and reports each observed leader to the checkers.
+    /// Observes the election for the time `step.hold` (nanoseconds), and reports each observed leader to the checkers.
     pub(super) async fn observe(&self, step: &Step) {
         let Some(redlock) = self.locker.redlock() else {
             return;
@@ -49,7 +49,8 @@ impl Client {
         }
     }
 
-    /// For a seeded bug: observes an election by reading the state of only one master at a time, in turn.
+    /// For a seeded bug: observes an election by reading the state of one master after another, and believes each of
+    /// them.
     async fn believe_each(&self, redlock: &Redlock, resource: usize, end: Instant) {
         let every = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;
         for look in 0.. {

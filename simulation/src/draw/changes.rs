@@ -1,14 +1,14 @@
-//! Draws scenarios in which masters are replaced while clients take locks. They are drawn like other scenarios, but
-//! mostly last longer and have a smaller `max_ttl`, so that there is time for a replacement.
+//! Draws scenarios in which masters are replaced while clients take locks. They are drawn like other scenarios. But
+//! most of them last longer and have a smaller `max_ttl`, so that there is time for a replacement.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::change_plan::{ChangePlan, admits};
 use crate::kind::{Kind, ValueStep};
 use crate::scenario::{ClientPlan, Disk, Step};
 
-/// The probability that clients use values under locks if masters are replaced, in parts per million.
+/// The probability that a scenario with a replacement of masters has values under locks, in parts per million.
 const VALUES_PPM: u32 = 350_000;
-/// The probability that holders leave notes if masters are replaced, in parts per million.
+/// The probability that a scenario with a replacement of masters has notes of holders, in parts per million.
 const NOTES_PPM: u32 = 200_000;
 
 /// Pairs of an old and a new set of masters (bit n is master n).
@@ -87,8 +87,9 @@ impl Scenario {
         scenario
     }
 
-    /// Removes all jumps of clocks. After a jump the masters' clocks would stay apart, and an operator does not prepare
-    /// a change while they are apart. [`jump_clocks`](Self::jump_clocks) adds jumps after which the clock jumps back.
+    /// Removes all jumps of clocks. After a jump, the clocks of the masters would differ for the rest of the run, and
+    /// an operator does not prepare a change while they differ. [`jump_clocks`](Self::jump_clocks) adds jumps that are
+    /// undone by a second jump.
     fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));
@@ -108,8 +109,8 @@ impl Scenario {
         self.remove_elsewhere(rng);
     }
 
-    /// In some scenarios, lets a random client remove a value that client 0 has created, and lets a random client
-    /// create the value again. These clients may be at any step of the replacement of masters.
+    /// In some scenarios, lets a random client remove a value that client 0 has created, and sometimes lets a random
+    /// client create the value again. These clients may be at any step in the replacement of masters.
     fn remove_elsewhere(&mut self, rng: &mut Rng) {
         let creates = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
         let created: Vec<Step> = self.clients[0]
@@ -138,8 +139,8 @@ impl Scenario {
         }
     }
 
-    /// Replaces all crashes and stalls by others, so that at most one master is away (stalled, down, or not voting
-    /// after its restart) at a time.
+    /// Replaces all crashes and stalls by others that come one after another. So at most one master at a time is
+    /// stalled, down, or without votes because of its restart.
     fn away_by_turns(&mut self, rng: &mut Rng) {
         let crashes = |fault: &Fault| {
             matches!(
@@ -171,8 +172,8 @@ impl Scenario {
         }
     }
 
-    /// Lets the faults end after 3 to 8 s, and moves them accordingly. Also lengthens the pauses of clients, and draws
-    /// `max_ttl` again.
+    /// Moves the end of the faults to a time between 3 and 8 s, and scales the times of all faults by the same factor.
+    /// Also lengthens the pauses of clients, and draws `max_ttl` again.
     fn stretch(&mut self, rng: &mut Rng) {
         let was = self.heal_at / MS;
         self.heal_at = rng.range(3_000, 8_000) * MS;
@@ -190,8 +191,8 @@ impl Scenario {
         self.settings.max_ttl = longest.max(self.settings.ttl);
     }
 
-    /// Removes all faults except force-releases. Makes the network fast, and removes its losses, repetitions and
-    /// resets.
+    /// Removes all faults except force-releases. Makes the network fast, and lets it neither lose nor repeat packets
+    /// nor reset connections.
     fn quieten(&mut self) {
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         self.faults.retain(breaks);
@@ -224,8 +225,8 @@ impl Scenario {
         let last = 2 * changes as u8;
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
-        // In some scenarios, clients begin at any step of the replacement, even at a step that the masters do not
-        // admit. In these scenarios no fault reconfigures the clients.
+        // In some scenarios, each client begins at a random step of the replacement. At some of these steps, the
+        // masters do not admit the client. In these scenarios, no fault reconfigures the clients.
         let mixed = !stands && rng.chance(350_000);
         let first = if mixed {
             (0..=last).collect()
@@ -252,8 +253,8 @@ impl Scenario {
             operators,
             pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            // If masters lose their memory, values need fencing tokens that rise with the clocks. So scenarios with
-            // values mostly have no counters ahead of the clocks.
+            // In scenarios with values, the counters are mostly not ahead of the clocks: if masters lose their memory,
+            // values are safe only if fencing tokens rise with the clocks.
             ahead: if self.has_values() {
                 rng.pick(&[None, None, Some(5_000_000)])
             } else {
@@ -265,7 +266,8 @@ impl Scenario {
         self.change = Some(plan);
     }
 
-    /// Inserts operators before the other clients. An operator is a client process without steps.
+    /// Inserts operators before the other clients. An operator is a client process that takes no locks, so it has no
+    /// steps.
     fn add_operators(&mut self, rng: &mut Rng, operators: u8) {
         for _ in 0..operators {
             let like = &self.clients[rng.below(self.clients.len() as u64) as usize];

@@ -1,5 +1,6 @@
-//! Adds to scenarios a time of several days in which nobody uses the masters ("unused days"). Often a clock has shown a
-//! wrong date before this time, and has left counters or locks with this date.
+//! Adds "unused days" to scenarios: a time of several days in which nobody uses the masters. In many of these
+//! scenarios, a clock shows a wrong date before this time, so that counters or locks with the wrong date remain on
+//! masters.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
@@ -16,7 +17,7 @@ const HOUR: u64 = 3_600_000 * MS;
 /// 24 hours.
 const HOURS: [u64; 6] = [20, 25, 25, 30, 100, 1_000];
 
-/// The differences, in hours, from which a scenario draws how far a wrong date is from the true date.
+/// The differences between a wrong date and the true date, in hours, from which a scenario draws one.
 const WRONG: [i64; 4] = [30, 720, 720, 9_600];
 
 /// Draws the difference of a wrong date from the true date, in microseconds. Most wrong dates are in the future.
@@ -26,8 +27,8 @@ pub(super) fn wrong_date_us(rng: &mut Rng) -> i64 {
 }
 
 impl Scenario {
-    /// Adds unused days to some scenarios. With `dates`, the clock of a master may show a wrong date before the unused
-    /// days. `rng` is a separate random stream, so all other draws of the seed stay unchanged.
+    /// Adds unused days to some scenarios. If `dates` is true, the clock of a master may show a wrong date before the
+    /// unused days. `rng` is a separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn idle_for_days(&mut self, rng: &mut Rng, dates: bool) {
         let rare = self.has_values() || self.has_notes();
         if !rng.chance(if rare { RARE_PPM } else { WORLDS_PPM }) {
@@ -62,7 +63,7 @@ impl Scenario {
             };
             faults.extend([jump(from, by_us), jump(to, -by_us)]);
             if rng.chance(600_000) {
-                // Enough of the other masters stall that every majority needs the master with the wrong date.
+                // So many of the other masters stall that every majority includes the master with the wrong date.
                 faults.extend((1..=others).map(|other| away(wrong + other, from, to)));
             }
             if rng.chance(700_000) {
@@ -74,8 +75,8 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Gives some clients a wrong date, in scenarios with unused days and stores without a clock. Such stores use the
-    /// clients' dates.
+    /// Lets some clients have a wrong date, in scenarios with unused days and with stores that have no clock. Such
+    /// stores use the dates of their clients.
     pub(super) fn mistake_dates(&mut self, rng: &mut Rng) {
         let skips = |fault: &Fault| matches!(fault.kind, FaultKind::Skip { .. });
         if !self.has_clockless() || !self.faults.iter().any(skips) {

@@ -1,4 +1,4 @@
-//! Adds notes and elections to other scenarios.
+//! Adds notes of holders, and elections of leaders, to some scenarios.
 
 use super::{Rng, Scenario};
 use crate::kind::Kind;
@@ -32,8 +32,8 @@ impl Scenario {
                 }
                 _ => continue,
             }
-            // The library writes no note for a short hold, and real leaders lead for a long time. So half of these
-            // holds become longer.
+            // The library writes no note for a short hold, and leaders in practice lead for a long time. So half of
+            // these holds become longer.
             if rng.chance(500_000) {
                 step.hold = rng.below(2 * ttl);
             }

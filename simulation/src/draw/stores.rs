@@ -1,5 +1,6 @@
-//! Draws scenarios in which some masters are stores (databases or ZooKeeper). Apart from the stores, and from wrong
-//! dates of some clients, it is the scenario that [`Scenario::draw`] returns for the same seed.
+//! Draws scenarios in which some masters are stores (databases or ZooKeeper). Each scenario is the one that
+//! [`Scenario::draw`] returns for the same seed. But some masters are replaced by stores, and some clients have wrong
+//! dates.
 
 use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;
@@ -12,7 +13,7 @@ struct Family {
     stores: u64,
     /// The share of the stores that report their clocks, in percent.
     clocked: u64,
-    /// Whether followers of stores may answer reads with old states.
+    /// Whether a follower of the store may answer a read with an older state than the leader's.
     lagging: bool,
     /// Whether wake-ups may be lost, late or sent twice.
     deaf: bool,

@@ -1,5 +1,5 @@
-//! Adds values under locks to scenarios. A scenario with values lasts longer, so that masters which have lost their
-//! memory vote again before the faults end.
+//! Adds values under locks to some scenarios. These scenarios last longer. So masters that have lost their memory can
+//! vote again before the faults end.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
@@ -47,7 +47,8 @@ impl Scenario {
             };
             (step.resource, step.kind) = (resource, Kind::Value(verb));
             if verb == ValueStep::Turn {
-                // The time from reading the value to writing it may be longer than the validity of the lock.
+                // Half of the hold is the time from reading the value to writing it. It may be longer than the validity
+                // of the lock.
                 step.hold = rng.below(2 * ttl);
                 step.renew = rng.chance(300_000);
                 step.cut = None;
@@ -120,7 +121,7 @@ impl Scenario {
         settings.ttl = rng.range(200, 500) * MS;
         settings.node_timeout = settings.ttl / rng.range(5, 12);
         settings.max_ttl = rng.pick(&[3_200 * MS, 4_000 * MS]);
-        // The scenario becomes more than twice as long, and the times of the faults are doubled below.
+        // The scenario becomes more than twice as long. The code below doubles the times of the faults accordingly.
         self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(5_000, 15_000) * MS;
         self.net.again = self.net.again.min(settings.ttl / 2);
         for fault in &mut self.faults {
@@ -147,7 +148,7 @@ impl Scenario {
         let mut at = 500 * MS + rng.below(pace);
         while at + 200 * MS < self.heal_at {
             let first = rng.below(masters);
-            // Sometimes a majority of the masters crashes at once.
+            // Sometimes a majority of the masters crashes at the same time.
             let count = if together && rng.chance(400_000) {
                 masters / 2 + 1
             } else {
