@@ -62,7 +62,8 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage of a change of masters at which all masters have a generation marker with the number `goal`.
+/// Returns the stage that a change of masters has reached once the masters have generation markers with the number
+/// `goal`.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Begun,
@@ -72,15 +73,16 @@ fn stage_at(goal: u64) -> ChangeStage {
     }
 }
 
-/// A part of one of the library's error messages. If an error contains this text, the operator removes the value that
-/// the error names, because the value cannot be copied to the new masters.
+/// A part of one of the library's error messages. If an error contains this text, a value cannot be copied to the new
+/// masters, and the operator removes the value that the error names.
 const LOST: &str = "lost, or only partly created or removed";
 
 /// The length of a period, which the library needs to access a once-per-period record. The operator only removes the
 /// record, so any length will do.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether a step failed because of an unmet condition whose description contains the text `what`.
+/// Whether the step failed because a condition was not met, and the description of this condition contains the text
+/// `what`.
 fn misses(error: &ChangeError, what: &str) -> bool {
     matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
 }
@@ -94,7 +96,7 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// The services of an operator's process, with a clock that can skip a wait for a seeded bug.
+/// The services (clock, timers, tasks) of an operator's process. For a seeded bug, its clock can skip a wait.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -183,7 +185,8 @@ impl Operator {
             };
             let Err(error) = step else { continue };
             self.note_not_yet(&error);
-            // Once the faults have healed, the operator follows the advice at once, so that the change can end in time.
+            // Before the faults have healed, the operator follows the error's advice only in half of the cases.
+            // Afterwards it always does, so that the change can end in time.
             if self.rng.chance(500_000) || !self.is_early() {
                 self.drop_lost(&redlock, &error).await;
             }
@@ -192,8 +195,8 @@ impl Operator {
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
             if later && misses(&error, "belongs to other masters") {
-                // A master that was restarted has a generation marker of the next change, so the operator continues
-                // with the next change.
+                // A master has a generation marker of the next change. This is possible after a restart of the master.
+                // So the operator continues with the next change.
                 return true;
             }
         }
@@ -298,7 +301,8 @@ impl Operator {
         }
     }
 
-    /// Repeats a step of the change of masters that was already taken at `stage`.
+    /// Repeats a step of the change of masters that has already been taken. `stage` is the stage that the change has
+    /// reached.
     async fn again(
         &mut self,
         change: &MastersChange<'_>,

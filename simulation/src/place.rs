@@ -73,13 +73,13 @@ pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether a key is the key of a semaphore's queue. No client ever holds this key.
+/// Whether this is the key under which waiters for a semaphore are queued. This key never contains a lock.
 pub(crate) fn is_line(key: &[u8]) -> bool {
     key.starts_with(b"quorate:slot:line:")
 }
 
-/// Returns the place number of a slot of the resource's semaphore. Resources whose numbers differ by a multiple of
-/// `SEMAPHORES` share one semaphore.
+/// Returns the place number of a slot. The slot belongs to the semaphore that has the name of this resource. Resources
+/// whose numbers differ by a multiple of `SEMAPHORES` share one semaphore.
 pub(crate) fn place_of_slot(resource: u8, slot: usize) -> u8 {
     let semaphore = usize::from(resource) % SEMAPHORES;
     (RESOURCES + PERMITS * semaphore + slot) as u8

@@ -30,8 +30,8 @@ pub(crate) struct Process {
     random: AtomicU64,
     /// The state of the random generator that draws how long each clock reading takes.
     steps: AtomicU64,
-    /// How the process's thread is preempted before a clock reading: the probability in parts per million, and the
-    /// longest duration in nanoseconds.
+    /// How often and for how long the process's thread is preempted before a clock reading: the probability in parts
+    /// per million, and the longest duration in nanoseconds.
     preempt: (u32, u64),
     dead: AtomicBool,
 }
@@ -115,7 +115,7 @@ impl Process {
         })
     }
 
-    /// Ends this life: the library can spawn no further task in this process.
+    /// Ends this life of the process. From then on the library can spawn no task in it.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
@@ -126,7 +126,7 @@ impl Process {
     }
 }
 
-/// The duration of a clock reading, in nanoseconds, is a random number with this number of bits.
+/// The number of random bits in the duration of a clock reading. So a reading takes between 0 and 2^11 - 1 nanoseconds.
 const STEP_BITS: u32 = 11;
 
 /// One reading of a clock takes less than this time, in nanoseconds: about two microseconds.
@@ -231,7 +231,7 @@ impl Drop for Sleep {
             return;
         };
         let mut world = shared.world();
-        // At the end of a run the world's timers have already been removed.
+        // The timer is missing if the run has ended, because the world's timers are removed first.
         if let Some(timer) = world.timers.get_mut(slot as usize) {
             timer.lap += 1;
             let waker = timer.waker.take();
@@ -255,7 +255,7 @@ impl Node for SimNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        // If the world is gone, the run has ended, and the reply is dropped. Dropping it answers the request.
+        // If the world is gone, the run has ended. The request is then answered by dropping `reply`.
         if let Some(shared) = self.shared.upgrade() {
             shared.send(self.link, request, reply);
         }

@@ -54,12 +54,13 @@ struct Run {
 
 impl Run {
     fn new(scenario: &Scenario, play: Play) -> Self {
-        // Some seeded bugs replace the library by a small client, which supports plain locks only.
+        // Some seeded bugs replace the library by a small client, which supports only plain exclusive locks. So the
+        // scenario is reduced to such locks.
         let scenario = Arc::new(match play.flaw {
             Some(flaw) if flaw.is_locker() => scenario.plain(),
             _ => scenario.clone(),
         });
-        // The library's driver for stores reads the seeded bug from a thread-local variable, so one thread must play
+        // The library's driver for stores reads the seeded bug from a thread-local variable. So one thread must play
         // the whole run.
         quorate::node::store::set_flaw(play.flaw.and_then(Flaw::of_driver));
         let shared = Shared::new(scenario.clone(), play);
@@ -78,7 +79,8 @@ impl Run {
         run
     }
 
-    /// Starts a client process with a lock implementation of its own (the library or a seeded bug).
+    /// Starts a client process. Each process has its own instance of the lock implementation (the library or a seeded
+    /// bug).
     fn boot(&mut self, client: usize) -> Arc<Process> {
         if self.scenario.is_operator(client) {
             return self.boot_operator(client);

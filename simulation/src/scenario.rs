@@ -26,11 +26,11 @@ pub struct Scenario {
     pub net: Net,
     /// The faults that happen, each with its time.
     pub faults: Vec<Fault>,
-    /// When all faults have ended and all masters are up again.
+    /// The time at which all faults have ended and all masters are up again.
     pub heal_at: u64,
     /// The number of tasks of each client, which share its steps.
     pub tasks: u8,
-    /// The length of a period for once-per-period work.
+    /// The length of a period, for work that clients do once per period.
     pub period: u64,
     /// The settings of every client.
     pub settings: Settings,
@@ -113,11 +113,11 @@ pub struct Net {
     pub loss_ppm: u32,
     /// The time until a lost packet is sent again, in nanoseconds.
     pub again: u64,
-    /// The number of messages per million that the master executes a second time, later.
+    /// The number of messages per million that the master executes twice. The second execution happens later.
     pub duplicate_ppm: u32,
     /// The longest delay of a message's second execution, in nanoseconds.
     pub duplicate_late: u64,
-    /// The number of messages per million during whose transfer the connection breaks.
+    /// The number of messages per million during whose transfer the connection breaks, so that only a part may arrive.
     pub reset_ppm: u32,
     /// The number of wake-ups per million after which the woken task is delayed.
     pub doze_ppm: u32,
@@ -157,9 +157,9 @@ pub enum FaultKind {
     Jump { master: u8, by_us: i64 },
     /// The wall clock of a client process jumps by this many microseconds; backwards if negative.
     Date { client: u8, by_us: i64 },
-    /// Between these clients and these masters (bit n stands for the client or master with number n), no packet travels
-    /// to the masters if `to` is set, and none travels from the masters if `from` is set. Packets that are sent during
-    /// this time arrive after `lasts`.
+    /// For the time `lasts`, some packets between these clients and these masters do not arrive (bit n is the client or
+    /// master with the number n). If `to` is set, packets to the masters are held back. If `from` is set, packets from
+    /// the masters are held back. They arrive when the partition has ended.
     Partition {
         clients: u16,
         masters: u16,
@@ -169,7 +169,8 @@ pub enum FaultKind {
     },
     /// All connections of one master are reset, even in the middle of a transfer.
     Reset { master: u8 },
-    /// One side of each connection of a master forgets the connection, and the other side is not notified.
+    /// One side of each connection of a master forgets the connection. The other side receives no notice of it, and so
+    /// keeps a half-open connection.
     Forget { master: u8 },
     /// A master refuses all lock requests for `lasts`.
     Refuse {
@@ -177,8 +178,8 @@ pub enum FaultKind {
         how: Refusal,
         lasts: u64,
     },
-    /// A master has no memory for one lock for `lasts`: it refuses requests that take memory for this lock, and
-    /// executes all others.
+    /// For the time `lasts`, a master has no memory for one lock. It refuses the requests that need memory for this
+    /// lock, and executes all other requests.
     Fill {
         master: u8,
         resource: u8,
@@ -200,11 +201,11 @@ pub enum FaultKind {
     Pause { client: u8, lasts: u64 },
     /// A client process is killed and restarts after `down`.
     Kill { client: u8, down: u64 },
-    /// Nobody uses the masters for the time `by`: all client processes end, all clocks advance by `by`, and the
-    /// processes restart after `down`.
+    /// Nobody uses the masters for the time `by`. All client processes end, all clocks advance by `by`, and the
+    /// processes start again after `down`.
     Skip { by: u64, down: u64 },
-    /// A client is reconfigured with the masters of the step `step` of their replacement. The client's process is
-    /// stopped, and restarts after `down`.
+    /// A client is reconfigured for the step `step` in the replacement of masters. The client's process is stopped, and
+    /// starts after `down` with the masters of this step.
     Tell { client: u8, step: u8, down: u64 },
 }
 
@@ -236,7 +237,7 @@ impl Refusal {
         Self::HangUp,
     ];
 
-    /// The error reply that the master sends; empty if it closes the connection instead.
+    /// The error reply with which the master refuses; empty if the master closes the connection instead.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Busy => "-BUSY Redis is busy running a script.\r\n",
@@ -268,36 +269,46 @@ pub struct Settings {
     pub guard: bool,
 }
 
-/// Which promises of the library hold in a run. A scenario may violate assumptions on which promises depend.
+/// The promises of the library that hold in a run. Each is true unless the scenario violates an assumption on which the
+/// promise depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promises {
-    /// At most one client at a time believes that it holds a lock. Requires that no lock is force-released, that clocks
-    /// do not jump, and that their drift is within the allowance. Also requires that masters forget nothing or have a
-    /// restart guard.
+    /// At most one client at a time believes that it holds a lock. This requires:
+    ///
+    /// - No lock is force-released.
+    /// - The clocks do not jump, and their drift is within the allowance.
+    /// - The masters forget nothing, or have a restart guard.
     pub exclusion: bool,
-    /// Fencing tokens are unique and rise. Requires masters that forget nothing, or a restart guard. With a restart
-    /// guard, `max_ttl` must be above twice the largest difference between a proposed counter and a master's clock,
-    /// plus the largest difference of clocks. A master also forgets counters if its clock jumps forward by more than a
-    /// day; if the clock jumps back, the wrong date must have lasted for longer than that sum. Apart from that, clocks
-    /// do not matter.
+    /// Fencing tokens are unique and rise. This requires:
+    ///
+    /// - The masters forget nothing, or have a restart guard.
+    /// - If they forget, the clocks do not jump, and the counters are not ahead of the clocks at the beginning.
+    /// - If they forget, `max_ttl` is larger than the sum of two times: twice the largest difference between a proposed
+    ///   counter and a master's clock, and the largest difference between two clocks.
+    /// - A master's clock does not jump forward by a day and soon back again, because the master forgets counters
+    ///   meanwhile. The wrong date must last for longer than that sum.
+    ///
+    /// Other errors of clocks do not matter while masters forget nothing.
     pub tokens: bool,
     /// No unit of a quota is handed out twice, and the work of no period is done twice. Requires only that fencing
     /// tokens are unique and rise.
     pub stock: bool,
-    /// The restart guard can be checked, because masters report their uptimes correctly.
+    /// The restart guard is on and can be checked: the clocks of masters do not jump, so the masters report their
+    /// uptimes correctly.
     pub guard: bool,
-    /// The clocks of masters do not jump. So a waiter whose heartbeat has expired in a queue does not become live
-    /// again.
+    /// The clocks of masters do not jump. So a waiter whose heartbeat has expired stays expired.
     pub steady: bool,
-    /// A holder is notified of a loss in time, because tasks are never preempted or delayed.
+    /// A holder is notified of a loss in time, and calls return in time. This requires that tasks are never preempted
+    /// or delayed.
     pub punctual: bool,
-    /// The waiter that was first queued on a majority gets the lock first. Requires ordered waiting, and that nothing
-    /// keeps waiters from sending heartbeats.
+    /// The waiter that is queued on a majority first gets the lock first. This requires ordered waiting and fencing
+    /// tokens, no faults, and a network that delivers heartbeats in time.
     pub order: bool,
-    /// No renewed lock is lost and no key is left behind. Requires that nothing is lost, paused, forgotten or late.
+    /// No renewed lock is lost and no key is left behind. This requires that there are no faults, that no message is
+    /// lost or late, and that no masters are replaced.
     pub calm: bool,
-    /// The holder of a force-released lock is notified at once. Requires a scenario that is calm except for
-    /// force-releases.
+    /// The holder of a force-released lock is notified as soon as a majority denies the lock. This requires a scenario
+    /// whose only faults are force-releases.
     pub prompt: bool,
 }
 
@@ -311,11 +322,12 @@ pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 /// library allows for 1 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Twice the largest difference between a proposed counter and a master's clock, in microseconds: 2 s
+/// Twice the largest difference between a proposed counter and the clock of a master, in microseconds: 2 s
 /// (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
-/// If a clock jumps forward by at least this time (20 hours), fencing counters, which live for 24 hours, may expire.
+/// The smallest forward jump of a clock that counts as a jump by "a day", in microseconds: 20 hours. Fencing counters
+/// live for 24 hours, so they may expire by such a jump.
 const LATER_DAY_US: i64 = 20 * 3_600 * 1_000_000;
 
 impl Scenario {
@@ -408,7 +420,7 @@ impl Scenario {
         };
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         // Clocks also drift apart: in half a minute, each of two masters' clocks gains or loses at most the largest
-        // rate error. `rates` is the sum for both clocks, in microseconds.
+        // rate error. `rates` is the sum for the two clocks, in microseconds.
         let rates: i64 = self
             .masters
             .iter()
@@ -442,8 +454,8 @@ impl Scenario {
         }
     }
 
-    /// Whether the clock of a master jumps forward by almost a day or more, so that fencing counters may expire, and
-    /// back again within `limit_us` microseconds.
+    /// Whether the clock of some master jumps forward by almost a day or more, and jumps back within `limit_us`
+    /// microseconds. Fencing counters may then expire although little time has passed.
     fn shows_a_later_day_briefly(&self, limit_us: i64) -> bool {
         let masters = 0..self.masters.len();
         masters.into_iter().any(|wrong| {
@@ -498,14 +510,14 @@ impl Scenario {
         steps.map_or(0, |(first, _)| *first)
     }
 
-    /// The longest time that the operators need after the faults have ended, in nanoseconds. The time for each change
-    /// includes the wait before the operator opens the new masters.
+    /// The longest time that the operators need to finish the changes after the faults have ended, in nanoseconds. For
+    /// each change it includes the time that the operator waits for old leases to end.
     fn change_bound(&self) -> u64 {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // The acquire of a counted hold waits for its full timeout, even if the masters that it needs are stopped for
-        // good.
+        // The acquire of a counted hold does not end before its timeout, even if the masters that it needs are stopped
+        // for good.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
@@ -537,7 +549,7 @@ impl Scenario {
         self.faults.iter().any(jumps)
     }
 
-    /// Whether some step takes a lock of another kind than a plain exclusive lock.
+    /// Whether some step takes a lock that is not a plain exclusive lock.
     pub(crate) fn is_mixed(&self) -> bool {
         self.takes(|kind| {
             !matches!(
@@ -574,8 +586,8 @@ impl Scenario {
         plain
     }
 
-    /// Whether the network loses and repeats nothing, tasks are not delayed, and several round trips fit into the node
-    /// timeout.
+    /// Whether the network neither loses nor repeats anything, tasks are not delayed, and several round trips fit into
+    /// the node timeout.
     fn is_quiet(&self) -> bool {
         let Net {
             loss_ppm,
@@ -592,11 +604,13 @@ impl Scenario {
             && trips < self.settings.node_timeout
     }
 
-    /// The longest time after [`heal_at`](Self::heal_at), in nanoseconds, until every waiter must have its lock.
+    /// The longest time, in nanoseconds, from [`heal_at`](Self::heal_at) until every waiter must have its lock.
     ///
-    /// The bound is the sum of these times: masters that have just restarted do not vote for `max_ttl`; keys of clients
-    /// that have left live for another TTL, and a late duplicate of a request can add one more TTL; then the waiters
-    /// get the lock one after another.
+    /// The bound covers these times one after the other, and a reserve:
+    ///
+    /// - Masters that have just restarted do not vote for `max_ttl`.
+    /// - Keys of clients that have left live for another TTL. A late duplicate of a request can add one more TTL.
+    /// - Then the waiters get the lock one after another.
     pub fn bound(&self) -> u64 {
         let Settings {
             ttl,
@@ -607,8 +621,8 @@ impl Scenario {
         let turns = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
-        // With stores, the wait may be longer: a client of a store without a clock waits until records that were left
-        // behind have certainly expired.
+        // Clients of a store without a clock wait until the records of dead clients have certainly expired. So the wait
+        // is longer with stores.
         let seen_anew = if self.stores() == 0 {
             0
         } else {
@@ -645,7 +659,8 @@ impl Settings {
             .node_timeout(Duration::from_nanos(self.node_timeout))
             .retry(Retry::new(first, Duration::from_nanos(self.retry_most)))
             .restart_guard(guard)
-            // No decision depends on the default note. It is disabled, because its length differs from run to run.
+            // Disable the default note. No decision depends on it, but its length differs from run to run, and would
+            // change the sizes of packets.
             .note(None)
             .fencing(self.fencing);
         let builder = quorate::testing::known_as(builder, "host", 1, "simulated");

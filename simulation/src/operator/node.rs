@@ -16,12 +16,12 @@ use crate::world::{Heard, Word, number_of};
 /// How long an operator waits for a master's answer to one order.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// For a seeded bug: the masters that the operator wrongly considers closed, each with the number and the text of the
-/// generation marker that the operator assumes.
+/// For a seeded bug: the masters that the operator wrongly considers closed. Each entry has the master's number, and
+/// the generation marker (number and text) that the operator assumes on this master.
 pub(super) type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
-/// The operator's `Node` of a master. Each order of the operator uses a connection of its own; requests for locks use
-/// the same driver as any client.
+/// The operator's `Node` of a master. It makes a connection of its own for each order of the operator. Requests for
+/// locks use the same driver as any client.
 pub(super) struct OperatorNode {
     pub(super) process: Arc<Process>,
     pub(super) master: usize,
@@ -132,9 +132,10 @@ impl Talk {
         Ok(())
     }
 
-    /// Closes the connections of clients at steps below `step`, and returns the number of closed connections.
+    /// Closes the connections of the clients whose step in the replacement of masters is below `step`. Returns the
+    /// number of closed connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // The list of clients is read after the generation marker was raised, as with real servers.
+        // The generation marker was raised before. Only then read the list of clients, as with real servers.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -163,8 +164,8 @@ impl Talk {
         Ok(())
     }
 
-    /// For a seeded bug: the operator closes only the first of the old masters, and reports the others as closed.
-    /// Returns true for the others.
+    /// For a seeded bug: whether the operator only claims to have closed this master. It closes the first of the old
+    /// masters, and reports the other old masters as closed without closing them.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

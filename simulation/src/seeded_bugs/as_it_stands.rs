@@ -1,5 +1,5 @@
-//! A copy of a hold, for a seeded bug. The client believes that it holds the lock as long as the copy says so, and
-//! never asks the library again.
+//! A copy of a hold, for a seeded bug. The copy always reports the state that the hold had at the time of the copy. So
+//! the client does not notice when the library ends the hold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use quorate::runtime::BoxFuture;
 
 use crate::locker::Hold;
 
-/// A copy of a hold. It always reports the state that the hold had at the time of the copy.
+/// A copy of a hold, which never changes: it always reports the state that the hold had at the time of the copy.
 pub(crate) struct AsItStands {
     value: Token,
     fencing: Option<u64>,

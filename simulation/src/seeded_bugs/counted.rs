@@ -1,5 +1,6 @@
-//! A seeded bug: a process counts the holds of its owners. A further acquire of an owner that has a hold already
-//! succeeds at once, even if the masters have lost the hold.
+//! A seeded bug: a process counts the holds of its owners. If an owner that has a hold acquires the lock again, the
+//! process lets the acquire succeed without asking the masters. So it does not notice if the masters have lost the
+//! hold.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,8 +50,8 @@ impl CountedHolds {
     }
 }
 
-/// One clone of a hold. Dropping a clone decreases the count, and dropping the last clone drops the hold. The drop of a
-/// clone of a lost hold does not decrease the count.
+/// One clone of a hold. Dropping a clone decreases the count, and dropping the last clone drops the hold. If the hold
+/// is lost, dropping a clone changes no count.
 struct Counted {
     all: CountedHolds,
     place: Place,

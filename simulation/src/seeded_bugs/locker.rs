@@ -1,7 +1,8 @@
-//! A small Redlock client, which uses the same nodes as the library. Each of its variants has one flaw.
+//! A small Redlock client, which uses the same nodes (connections to masters) as the library. Each of its variants has
+//! one flaw.
 //!
-//! It makes all decisions itself; of the library it uses only the nodes and their types. It never waits in a queue,
-//! retries without wake-ups, and has one renewal task for each lock.
+//! It uses the library's nodes and their types, and makes all decisions itself. It never waits in a queue, retries
+//! without wake-ups, and has one renewal task for each lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +33,7 @@ struct Core {
     renews: AtomicBool,
 }
 
-/// Returns the number of answers that `yes` accepts, of other answers, and of faults.
+/// Returns three numbers: of the answers that `yes` accepts, of the answers that it does not accept, and of the faults.
 fn counts(answers: &Answers, yes: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
     let mut counts = (0, 0, 0);
     for answer in answers.iter().flatten() {
@@ -85,8 +86,8 @@ impl Core {
         bytes
     }
 
-    /// Whether a majority of the masters gave an answer that `yes` accepts; `None` while later answers can still change
-    /// the result.
+    /// Whether a majority of the masters has given an answer that `yes` accepts; `None` as long as outstanding answers
+    /// can change the result.
     fn verdict(&self, answers: &Answers, yes: impl Fn(&Answer) -> bool) -> Option<bool> {
         let n = self.nodes.len();
         let (yes, no, faults) = counts(answers, yes);

@@ -84,8 +84,8 @@ impl Flaw {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// Returns the settings of a client that uses these masters through these nodes. The settings are correct, except
-    /// for the bugs in which a client with two sets of masters counts the votes of a single set.
+    /// Returns the settings of a client that uses these masters through these nodes. With some of the bugs, a client
+    /// that has two sets of masters counts the votes of only one set. Without such a bug, the settings are correct.
     pub(crate) fn counted_by(
         self,
         named: &Named,
@@ -108,7 +108,8 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// Falsifies the answer of a master that is only in the new set to a client that uses both the old and the new set.
+    /// Falsifies an answer to a client that uses both the old and the new masters. The answer comes from a master that
+    /// is only in the new set.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {

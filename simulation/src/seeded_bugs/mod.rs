@@ -34,9 +34,9 @@ pub(crate) use scripts::WrongScripts;
 pub enum Flaw {
     /// No bug: the small client without a flaw. It must break no rule.
     Sound,
-    /// A client takes half of the masters for a majority.
+    /// A client accepts half of the masters as a majority.
     HalfQuorum,
-    /// A client takes a majority of the masters that answered for a majority of all masters.
+    /// A client needs only a majority of the masters that have answered, instead of a majority of all masters.
     ReachableQuorum,
     /// The validity of a lock is counted from the time of the last reply instead of the time of the request.
     ValidityAfterReplies,
@@ -50,7 +50,7 @@ pub enum Flaw {
     LateExtension,
     /// The validity of an extended lock is counted from the time of the replies instead of the time of the request.
     ExtensionAfterReplies,
-    /// When the validity ends, the holder is notified only at the time at which the next renewal would be due.
+    /// When the validity ends, the holder is not notified at that time, but when the next renewal would be due.
     LossAtTick,
     /// A release deletes the lock key even if the key contains another lock value.
     UnconditionalDelete,
@@ -58,9 +58,9 @@ pub enum Flaw {
     ConfirmAtLeast,
     /// An extension sets the expiry of the key even if this shortens the lease.
     ShorteningExtend,
-    /// Restarted masters vote at once, because the restart guard is off.
+    /// Restarted masters vote immediately, because the restart guard is off.
     GuardOff,
-    /// The uptime that the restart guard uses is two seconds too high.
+    /// The restart guard gets an uptime of the master that is two seconds too high.
     UptimeAhead,
     /// Only a share of the TTL is subtracted from the validity for clock drift, and not the fixed amount for rounding
     /// to milliseconds.
@@ -81,11 +81,11 @@ pub enum Flaw {
     NobodyWoken,
     /// The largest ticket in the queue that a master reports to waiters is too small by one.
     TicketNotRaised,
-    /// Masters only count the holds that share a lock (those of readers or of one owner), and do not tell them apart by
-    /// their lock values.
+    /// For a lock that readers or one owner share, a master stores only the number of holds, and not the lock value of
+    /// each hold.
     CountedHolds,
-    /// The class marker in the key of a shared lock (it shows whether readers, or which owner, hold the lock) expires
-    /// with the hold that was granted or extended last, even if an earlier hold lives longer.
+    /// The class marker (the content of a shared lock's key, which names the readers or the owner) expires together
+    /// with the hold that was granted or extended last. It should live as long as the longest hold.
     NewestExpiry,
     /// Readers leave no marker of readers in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
@@ -121,17 +121,17 @@ pub enum Flaw {
     /// A master extends or restores a hold of an owner, even if the owner's lock has got a newer fencing token in the
     /// meantime.
     OwnerAnyNumber,
-    /// If a process has counted a hold of an owner, it lets a further acquire of this owner succeed without asking the
-    /// masters, even if the masters have lost the owner's lock.
+    /// If an owner in a process has a hold and acquires the lock again, the process lets the acquire succeed without
+    /// asking the masters. So it does not notice if the masters have lost the owner's lock.
     LocalCountAnswers,
-    /// A master accepts the late note of a former holder, and stores it as the note of the present holder.
+    /// A master accepts a note that a former holder sends late, and stores it as the note of the present holder.
     NoteOfAnybody,
     /// A release does not delete the note of the released lock.
     NoteLeft,
-    /// A refusal returns any note that is next to the lock, even the note of an earlier holder.
+    /// A master adds to a refusal any note that it stores for the lock, even the note of an earlier holder.
     NoteOfLast,
-    /// An observer of an election reads a single master at a time, in turn, and believes it. The terms that the
-    /// observer sees can then decrease.
+    /// An observer of an election reads one master after another, and reports what this single master says. The terms
+    /// that it reports can then decrease.
     TermOfOne,
     /// No bug: the small client for values under locks without a flaw. It must break no rule.
     SoundRegister,
@@ -149,15 +149,16 @@ pub enum Flaw {
     NoRunStamp,
     /// A write is sent and counted even if the server has restarted since the read.
     LateRefill,
-    /// A client counts a write even on masters from which it has not read the value before.
+    /// A client counts the vote for its write even from a master from which it has not read the value before.
     WriteElsewhere,
     /// Each resource of a lock on several resources has a ticket of its own, instead of one ticket for all.
     TicketPerResource,
-    /// A master overwrites foreign keys of another type.
+    /// A grant overwrites the value of another program under the lock key, if this value has another type than a
+    /// string.
     MgetWrongtype,
     /// Masters only count the permits of a semaphore that are held, instead of assigning a slot to each permit.
     CountToK,
-    /// Each master offers only its own lowest free slot of a semaphore.
+    /// Each master offers the client only the lowest slot of the semaphore that is free on this master.
     MasterPicksSlot,
     /// Semaphores have no queue.
     NoSemaphoreLine,
@@ -169,13 +170,13 @@ pub enum Flaw {
     EarlyEnd,
     /// After the loss of a session, a client ignores that unanswered commits of this session may still take effect.
     Unsoiled,
-    /// Masters that are stores vote at once after a restart.
+    /// Masters that are stores vote immediately after a restart.
     StoreGuardOff,
     /// The expiry of a lease is computed from the earliest time that the store's clock possibly shows, instead of the
     /// latest.
     NoSlack,
-    /// A client uses a session again that it has abandoned with an answer outstanding. Each answer is then taken for
-    /// the answer to the next request.
+    /// A client abandons a session while an answer is outstanding, and later uses the session again. It then takes each
+    /// answer for the answer to the next request.
     KeptSession,
     /// Clients that use the old and the new masters need a majority of all masters together, instead of a majority of
     /// each set.
@@ -184,10 +185,10 @@ pub enum Flaw {
     JointOldOnly,
     /// Clients that use the old and the new masters need only a majority of the new masters.
     JointNextOnly,
-    /// Masters refuse no client because of their generation marker.
+    /// A master refuses no client because of the master's generation marker.
     NextBesideOld,
-    /// Before the operator opens the new masters, it waits only if it still sees clients that use only the old masters.
-    /// It ignores that such clients may have left locks when they disconnected.
+    /// Before the operator opens the new masters, it waits for old leases to end only if clients that use only the old
+    /// masters are still connected. It ignores locks that disconnected clients may have left.
     LeftoverLock,
     /// While masters are replaced, clients agree on the fencing token with the old masters only.
     FenceOneSet,
@@ -203,9 +204,10 @@ pub enum Flaw {
     TicketOneSet,
     /// Only one old master is closed, and the operator considers the other old masters closed as well.
     CloseMinority,
-    /// The operator opens the new masters at once, without waiting until old leases have ended.
+    /// The operator opens the new masters immediately, without waiting until old leases have ended.
     OpenWithoutWait,
-    /// A closed master already admits the clients that it should admit only after the step "open".
+    /// A master that is closed, but not open yet, already admits the clients that it should admit only after the step
+    /// "open".
     ClosingOpens,
     /// A master extends the locks of a client even if the master no longer admits the client.
     ExtendUnrefused,
@@ -214,17 +216,18 @@ pub enum Flaw {
     /// Masters that are no longer used are restarted instead of stopped for good. They lose their generation markers,
     /// and no client restores the markers.
     MarkLostOnRestart,
-    /// A master that has died is replaced at once by reconfiguring the clients, without an operator's steps.
+    /// A master that has died is replaced immediately by reconfiguring the clients, without the steps of an operator.
     ReplaceDeadAtOnce,
-    /// A master that has died is replaced by reconfiguring the clients, without an operator's steps. It comes back
-    /// later.
+    /// A master that has died is replaced by reconfiguring the clients, without the steps of an operator. Later the
+    /// dead master starts again.
     DeadComesBack,
     /// A restarted master reports its old run id, and an uptime that includes the time before the restart. Clients do
     /// not notice the restart.
     WarmSpare,
     /// Values under locks are not copied to the new masters, so clients of the new masters find no values.
     ValuesLeftBehind,
-    /// The operator takes the value of a single master for the value of a majority.
+    /// The operator copies a value that it has read from a single master, instead of a value on which a majority
+    /// agrees.
     CarryOneShown,
     /// The operator copies values without taking their locks, so clients may write while the operator copies.
     CarryWithoutLock,
