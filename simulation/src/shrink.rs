@@ -6,7 +6,8 @@ use crate::scenario::{FaultKind, Scenario, Step};
 /// The largest number of simulation runs for shrinking one scenario.
 const MOST: usize = 4_000;
 
-/// Returns the smallest scenario that was found and in which `play` still breaks `rule`.
+/// Returns a smaller scenario in which `play` still breaks the rule with the name `rule`. It is the smallest scenario
+/// that the shrinker has found.
 pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     let mut shrinker = Shrinker {
         best: scenario.clone(),
@@ -18,7 +19,7 @@ pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     shrinker.best
 }
 
-/// A removable part of `T`: whether it is present, and the function that removes it.
+/// A part of `T` that can be removed: whether `T` has this part, and the function that removes it.
 type Part<T> = (bool, fn(&mut T));
 
 struct Shrinker<'a> {
@@ -65,7 +66,8 @@ impl Shrinker<'_> {
         fails
     }
 
-    /// Tries to remove every part once. Returns true if some part was removed and the limit [`MOST`] is not reached.
+    /// Tries to remove every part once. Returns true if another round may remove more: some part was removed, and the
+    /// limit [`MOST`] is not reached.
     fn round(&mut self) -> bool {
         let mut smaller = false;
         smaller |= self.faults();
@@ -146,7 +148,7 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Removes network faults, clock errors and details of steps, one after another.
+    /// Tries to remove network faults, clock errors and details of steps, one after another.
     fn plainer(&mut self) -> bool {
         let mut smaller = false;
         let net = self.best.net;

@@ -27,7 +27,7 @@ struct SimStore {
     master: usize,
 }
 
-/// A session with a simulated store. Dropping the value closes the session.
+/// A session of a client with a simulated store. Dropping this value closes the session.
 struct SimSession {
     shared: Weak<Shared>,
     index: usize,
@@ -58,8 +58,8 @@ impl SimSession {
     }
 }
 
-/// The error for an answer that belongs to another request. It occurs with the seeded bug that uses an abandoned
-/// session again.
+/// Returns the error for an answer to another request than the last one. It occurs with the seeded bug in which a
+/// client uses an abandoned session again.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server(
         "the answer belongs to another request".into(),
@@ -173,7 +173,7 @@ impl Listener for SimSession {
     }
 }
 
-/// The library's node of a store. It reports each request and answer to the checkers.
+/// A wrapper of the library's node of a store. It reports each request and each answer to the checkers.
 pub(crate) struct WatchedStore {
     inner: StoreNode<SimStore>,
     shared: Weak<Shared>,
@@ -257,7 +257,7 @@ impl Node for WatchedStore {
     }
 }
 
-/// A reply sink that reports an answer to the checkers before the library receives it.
+/// Receives the answer to a request, reports it to the checkers, and then passes it to the library.
 struct Heard {
     shared: Weak<Shared>,
     client: usize,
@@ -279,8 +279,8 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // The library handles the answer at once. As with Redis masters, the task that is being polled is not preempted
-        // in the meantime.
+        // The library handles the answer immediately, within this call. Meanwhile the task that is being polled must
+        // not be preempted, as with Redis masters.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

@@ -7,18 +7,18 @@ pub struct StorePlan {
     pub clocked: bool,
     /// The time that a client waits for an answer of the store, in nanoseconds.
     pub timeout: u64,
-    /// The number of sessions that a client uses for requests.
+    /// The number of sessions that each client opens to the store for requests.
     pub lanes: u8,
     /// The largest number of commits that a client sends in one request.
     pub batch: u8,
     /// Whether the store sends wake-ups to waiters.
     pub wakes: bool,
-    /// Whether the store reports that it loses nothing at a restart. True only if the store's disk keeps everything.
+    /// Whether the store reports that it loses nothing at a restart. It does so only if its disk keeps everything.
     pub durable: bool,
     /// Whether the store's wake-ups do not name the lock that became free. Such a wake-up concerns all locks for which
     /// the process waits.
     pub vague: bool,
-    /// The number of reads per million that a lagging follower answers.
+    /// The number of reads per million that a lagging follower answers, possibly with an older state.
     pub lag_ppm: u32,
     /// The number of wake-ups per million that are lost, late, or sent twice.
     pub deaf_ppm: u32,

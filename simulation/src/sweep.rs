@@ -13,7 +13,7 @@ use crate::run::Outcome;
 use crate::scenario::Scenario;
 use crate::seeded_bugs::Flaw;
 
-/// The number of seeds that a thread takes from the range at once.
+/// The number of consecutive seeds that a thread takes at a time.
 const BLOCK: u64 = 50;
 
 /// A range of seeds to play, and how to play them.
@@ -77,8 +77,8 @@ pub struct Summary {
     pub judged: Judged,
     /// How often a rule was checked for each kind of lock and value after each happening, such as a restart.
     pub crossings: Crossings,
-    /// The seed of a run, and the call in it that came closest to its time limit under the rule "calls end". `None` if
-    /// no call was judged.
+    /// The call that came closest to its time limit under the rule "calls end", with the seed of its run. `None` if no
+    /// call was judged.
     pub worst: Option<(u64, Lateness)>,
     /// The wall-clock time that the sweep took.
     pub took: Duration,
@@ -108,19 +108,20 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Keeps as `worst` the call that used the larger share of its time limit. If both used the same share, keeps the
-    /// call with the smaller seed.
+    /// Compares `worst` with the call that is recorded so far. Keeps the call that used the larger share of its time
+    /// limit; if the shares are equal, keeps the call with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
-    /// Whether a rule could judge a case in these runs. One rule judges only masters that are stores.
+    /// Whether a rule could have judged a case in these runs. The rule for masters that are stores could not if all
+    /// masters were Redis.
     fn may_judge(&self, rule: &str) -> bool {
         rule != OF_STORES || self.coverage.sessions > 0
     }
 
-    /// Returns the names of the rules that have judged no case in these runs, although they could.
+    /// Returns the names of the rules that have judged no case in these runs, although they could have judged one.
     pub fn idle_rules(&self) -> Vec<&'static str> {
         let rules = RULES.into_iter().zip(self.judged);
         rules
@@ -173,8 +174,8 @@ impl Sweep {
     }
 }
 
-/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. With `harm`, checks only the rules whose violation harms
-/// users. Returns the smallest seed that catches the bug, with the violation; `None` if no seed catches it.
+/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. If `harm` is true, checks only the rules whose violation
+/// harms users. Returns the smallest seed whose run breaks a rule, with the violation; `None` if no run breaks a rule.
 pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Option<Failure> {
     let play = Play {
         flaw: Some(flaw),
@@ -204,9 +205,10 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // After the first success, each thread still plays its present seed to the end, so the smallest
-                    // seed that catches the bug is always found. For a bug in the replacement of masters, the rule
-                    // `healing` is ignored, because a client that all masters refuse never gets a lock.
+                    // When one thread has caught the bug, each other thread still plays its current seed to the end. So
+                    // the smallest seed that catches the bug is always found. For a bug in the replacement of masters,
+                    // the rule `healing` is ignored: the bug may leave a client that all masters refuse, and such a
+                    // client never gets a lock.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

@@ -13,7 +13,8 @@ use crate::facts::Believer;
 use crate::kind::Kind;
 use crate::locker::{PERMITS, RESOURCES};
 
-/// For each lock value, the slot that a faulty master has assigned to it. The client may have asked for another slot.
+/// For each lock value, the slot that a faulty master has assigned to it. This need not be the slot for which the
+/// client asked.
 #[derive(Default)]
 pub(super) struct SlotsTaken(HashMap<[u8; 32], Permit>);
 
@@ -28,14 +29,14 @@ fn moved(claim: &Claim, permit: &Permit) -> Arc<Claim> {
     Arc::new(same)
 }
 
-/// Returns all slots of a semaphore.
+/// Returns all slots of the semaphore to which `permit` belongs.
 fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     let permit = permit.clone();
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
 
-/// Returns the number of the slot that the checkers assign to a permit if masters only count permits: the first slot
-/// that no client believes to hold, or `place` if clients believe to hold all slots.
+/// Returns the number of the slot under which the checkers record a permit if the masters only count permits. It is the
+/// first slot that no client believes it holds, or `place` if clients believe that they hold all slots.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;
@@ -49,7 +50,8 @@ pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8
 }
 
 impl SlotsTaken {
-    /// Returns the reply of a master with this flaw; `None` if the flaw does not change the reply.
+    /// Executes a request as a master with this flaw. Returns the reply; `None` if the flaw does not change the reply,
+    /// so that the correct master must execute the request.
     pub(super) fn execute(&mut self, flaw: Flaw, turn: &mut Turn<'_>) -> Option<Outcome> {
         match (flaw, turn.request) {
             (
@@ -157,8 +159,8 @@ impl SlotsTaken {
     }
 }
 
-/// Replies to an acquire of another slot than the lowest free slot of this master: refuses it, and offers only the
-/// lowest free slot. Returns `None` if the correct master shall reply.
+/// Answers an acquire as a master that offers only its own lowest free slot. If the client asks for another slot, the
+/// master refuses it and offers this slot. Returns `None` if the correct master must answer.
 fn picked(turn: &mut Turn<'_>, claim: &Claim, (ttl, proposal): (Duration, u64)) -> Option<Outcome> {
     let permit = claim.permit()?;
     let free = |slot: &Permit| turn.holder(&slot.key()).is_none();

@@ -13,7 +13,7 @@ use super::turn::Outcome;
 use super::votes::{Answers, Votes};
 use crate::locker::name;
 
-/// The content of a once-per-period record before the work of any period was done.
+/// The content of a once-per-period record as long as no work of any period has been done.
 const NEVER: &[u8] = b"once never";
 
 /// Returns the reply of a faulty master to a request about a value; `None` if the flaw does not change the reply.
@@ -113,8 +113,8 @@ impl WrongRegister {
         said.filter_map(|answer| self.vote(answer))
     }
 
-    /// Reads the once-per-period record. Returns the newest content; `None` if fewer than a majority of the masters
-    /// returned a value that this client counts.
+    /// Reads the once-per-period record from the masters. Returns the newest content among the counted values; `None`
+    /// if fewer than a majority of the masters returned a value that this client counts.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
@@ -148,7 +148,7 @@ impl WrongRegister {
     }
 }
 
-/// A once-per-period record that was read and that the client may write.
+/// A once-per-period record that the client has read and may write.
 pub(crate) struct Known<'a> {
     register: &'a WrongRegister,
     claim: Arc<Claim>,
@@ -159,9 +159,9 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Records that the work of the period that began at `began_us` (microseconds) was done. Returns `None` if this was
-    /// already recorded, `Some(true)` if a majority has written the record, and `Some(false)` if no majority has
-    /// written it.
+    /// Writes to the record that the work of the period that began at `began_us` (microseconds) was done. Returns
+    /// `None` if the record already contained this period, `Some(true)` if a majority of the masters has written the
+    /// record, and `Some(false)` if not.
     pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
         let began = began_us / 1_000;
         let last = self.bytes.strip_prefix(b"once ")?;
@@ -196,8 +196,8 @@ impl Known<'_> {
         Some(votes.until(written).await)
     }
 
-    /// Returns the run of the server process that answered the read request to this master; `None` if the master
-    /// returned no value.
+    /// Returns the run id of the server process that answered the read on this master; `None` if the master returned no
+    /// value. A restart changes the run id.
     fn run(&self, node: usize) -> Option<ServerRun> {
         match &self.read[node] {
             Some(Ok(Answer::Value { run, .. })) => Some(run.clone()),
@@ -205,7 +205,8 @@ impl Known<'_> {
         }
     }
 
-    /// Whether the client counts a write that this master executed in the server run `run`.
+    /// Whether the client counts the vote of this master for a write. `run` is the run id of the server process that
+    /// executed the write.
     fn counts(&self, node: usize, run: &ServerRun) -> bool {
         if matches!(self.register.flaw, Flaw::WriteElsewhere | Flaw::LateRefill) {
             return true;

@@ -29,7 +29,7 @@ pub(crate) struct WrongScripts {
     tickets: Tickets,
 }
 
-/// Returns the class of a claim on its first key (readers, or one owner); `None` for an exclusive claim.
+/// Returns the class (readers, or one owner) with which a claim asks for its first key; `None` for an exclusive claim.
 fn class(claim: &Claim) -> Option<&Class> {
     match &claim.group()?.parts().first()?.mode {
         Mode::Class(class) => Some(class),
@@ -107,8 +107,8 @@ impl Turn<'_> {
         Answer::Granted { counter }
     }
 
-    /// After a grant: sets the fencing counter of the key back to `before`, its value before the grant, if it had one.
-    /// Returns the answer with this counter.
+    /// After a grant: sets the fencing counter of the key back to `before`, its value before the grant. Does nothing if
+    /// there was no counter. Returns the answer with the counter `before`.
     fn unraised(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
         if !matches!(answer, Ok(Answer::Granted { .. })) || before == 0 {
             return answer;
@@ -120,7 +120,8 @@ impl Turn<'_> {
 }
 
 impl WrongScripts {
-    /// Returns the reply of a master with this flaw to a request; `None` if the correct master shall reply.
+    /// Executes a request as a master with this flaw. Returns the reply; `None` if the correct master must execute the
+    /// request.
     pub(crate) fn execute(
         &mut self,
         flaw: Flaw,
@@ -230,7 +231,8 @@ impl WrongScripts {
         })
     }
 
-    /// Returns the reply to an acquire for the flaws of queues; `None` if the correct master shall reply.
+    /// Answers an acquire as a master with one of the flaws of queues. Returns `None` if the correct master must
+    /// answer.
     fn in_line(
         &self,
         flaw: Flaw,
@@ -290,8 +292,8 @@ impl WrongScripts {
     }
 }
 
-/// Returns the reply to an acquire for the flaws of locks on several resources; `None` if the correct master shall
-/// reply.
+/// Answers an acquire as a master with one of the flaws of locks on several resources. Returns `None` if the correct
+/// master must answer.
 fn of_several(
     flaw: Flaw,
     mut turn: Turn<'_>,

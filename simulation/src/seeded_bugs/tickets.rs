@@ -1,5 +1,5 @@
-//! A seeded bug of locks on several resources: each resource draws a ticket of its own. Of two clients that wait for
-//! the same two resources, each can then be ahead of the other in one of the two queues.
+//! A seeded bug in locks on several resources: each resource has a ticket of its own. Two clients that wait for the
+//! same two resources can then wait for each other: each is ahead of the other in one of the two queues.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 
 use super::turn::{Outcome, Turn, ticket};
 
-/// The faulty master packs the tickets of all resources into one number. This is the number of bits for each ticket.
+/// The number of bits for the ticket of one resource. The faulty master packs the tickets of all resources into one
+/// number.
 const BITS: u32 = 11;
-/// The number of lowest bits of the packed number that contain no ticket. They leave room for the small number that the
-/// client adds to the ticket that it receives.
+/// The number of lowest bits of the packed number that contain no ticket. A client adds a small number to the packed
+/// number that it receives; these bits keep the sum from changing a ticket.
 const BELOW: u32 = 4;
 
 /// The largest ticket of each queue, by lock key.
@@ -39,7 +40,8 @@ impl Tickets {
         claim.keys().enumerate().map(one).sum()
     }
 
-    /// Records the ticket of an acquire of one resource. Always returns `None`, because the correct master shall reply.
+    /// Records the ticket with which a client acquires a single resource. Always returns `None`, so that the correct
+    /// master answers the request.
     pub(super) fn alone(&mut self, claim: &Claim) -> Option<Outcome> {
         if let Some(ticket) = ticket(claim) {
             self.drawn(claim.key(), ticket.number);

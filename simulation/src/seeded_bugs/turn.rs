@@ -1,16 +1,17 @@
-//! One request to a master, as seen by the code of a seeded bug that answers it.
+//! One request to a master with a seeded bug. The code of the bug reads the request and answers it.
 
 use std::time::Duration;
 
 use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, Fairness, Fault, Request, Ticket};
 
-/// How long a master keeps a fencing counter: one day.
+/// How long a master keeps a fencing counter after it has set the counter: one day.
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) type Outcome = Result<Answer, Fault>;
 
-/// One request to one master, with the master's memory and its clock reading `now` in microseconds.
+/// One request to one master. Contains the master's memory, and the reading `now` of the master's clock in
+/// microseconds.
 pub(super) struct Turn<'a> {
     pub(super) memory: &'a mut Master,
     pub(super) now: u64,
@@ -48,7 +49,7 @@ impl Turn<'_> {
         self.memory.put_text(self.now, key, value, Some(ttl));
     }
 
-    /// Removes the lock under this key.
+    /// Removes the lock under this key from the master's memory.
     pub(super) fn free(&mut self, key: &[u8]) {
         self.put(key, b"", Duration::ZERO);
     }

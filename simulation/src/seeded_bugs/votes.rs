@@ -1,4 +1,4 @@
-//! The answers of all masters to one request, for the small clients of the seeded bugs.
+//! Collects the answers of all masters to one request. Used by the small clients of the seeded bugs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -23,8 +23,8 @@ impl Votes {
         })
     }
 
-    /// Sends to every master the request that `request` returns for the master's index. Returns the collection of their
-    /// answers.
+    /// Sends a request to every master. `request` returns the request for the master with the given index. Returns the
+    /// collection that receives the answers.
     pub(super) fn ask(
         nodes: &[Arc<dyn Node>],
         phase: Phase,

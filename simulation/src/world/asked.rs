@@ -1,4 +1,4 @@
-//! Decodes the commands that the library's driver sends: returns the requests that they carry.
+//! Decodes the commands that the library's driver sends, and returns the requests that these commands contain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn scripted(script: Script, keys: &[&[u8]], args: &[&[u8]]) -> Option<Asked> {
         Script::Release => release(key, args),
         Script::ReleaseFair => release_fair(key, args),
         Script::Extend => extend(keys, args),
-        // No simulated client sends BREAK, or LOOK for a slot of a semaphore (LOOK with arguments).
+        // Simulated clients send neither BREAK nor LOOK with arguments, which asks for a slot of a semaphore.
         Script::Look => args.is_empty().then(|| notes::looked(key)),
         Script::Break => None,
         Script::Note => notes::noted(keys, args),
@@ -74,7 +74,7 @@ fn alone(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     claim(key, value, true, Fairness::Unordered)
 }
 
-/// Returns the same claim, with a note if `noted`.
+/// Returns the same claim. If `noted` is true, the claim has a note.
 fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
     if noted {
         claim.take_note();

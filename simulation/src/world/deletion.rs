@@ -27,15 +27,15 @@ pub(super) fn release(words: &[&[u8]]) -> Option<Request> {
 }
 
 impl World {
-    /// Returns the additional version line of a master, which is empty unless the master knows `DELIFEQ`. Every second
-    /// master knows the command. The choice draws no random number, so it changes no other draw of the seed.
+    /// Returns the additional version line of a master that knows `DELIFEQ`, otherwise an empty string. Every second
+    /// master knows the command. This choice draws no random number, so it changes no other draw of the seed.
     pub(super) fn version_with_deletion(&self, master: usize) -> &'static str {
         let has = (self.scenario.seed + master as u64).is_multiple_of(2);
         if has { VERSION } else { "" }
     }
 
-    /// Returns the error reply if the command is `DELIFEQ` and the server refuses it on this connection; otherwise
-    /// `None`. On every third connection it is refused.
+    /// Returns an error reply if the command is `DELIFEQ` and the server refuses it on this connection; otherwise
+    /// `None`. The server refuses it on every third connection.
     pub(super) fn refused_deletion(
         &mut self,
         conn: usize,

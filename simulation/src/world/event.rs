@@ -3,17 +3,19 @@
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer of a process fires, unless `lap` is outdated.
+    /// A timer of a process fires. If the timer has another lap number than `lap`, it was reset or dropped, and the
+    /// event is ignored.
     Timer {
         client: u8,
         slot: u32,
         lap: u32,
     },
-    /// The actor of a link (a client's connection state for one master) runs.
+    /// The actor of a link (one client's connection to one master) runs and calls the driver.
     Turn {
         link: u32,
     },
-    /// The alarm of a link fires, unless `lap` is outdated.
+    /// The alarm of a link fires. If the link's alarm has another number than `lap`, it was set again, and the event is
+    /// ignored.
     Alarm {
         link: u32,
         lap: u32,
@@ -26,11 +28,11 @@ pub(crate) enum Event {
     Dialed {
         conn: u32,
     },
-    /// The oldest bytes in flight to the master reach it.
+    /// The bytes that have been in flight to the master for the longest time reach the master.
     Arrive {
         conn: u32,
     },
-    /// The oldest bytes in flight to the client reach it.
+    /// The bytes that have been in flight to the client for the longest time reach the client.
     Receive {
         conn: u32,
     },
@@ -56,11 +58,11 @@ pub(crate) enum Event {
     Stray(u32),
     /// A task that was delayed at an await becomes ready.
     Wake(u32),
-    /// The fault of the scenario with this index happens.
+    /// A fault happens. The number is its index in the scenario's list of faults.
     Fault(u32),
     /// A master that has crashed restarts.
     Restart(u8),
-    /// The state of a master is saved. A stale disk restores this state at the next restart.
+    /// The state of a master is saved to its disk. If the disk is stale, the next restart restores this state.
     Snapshot(u8),
     /// Another program removes the foreign value that it has stored under a lock key.
     ForeignKeyGoes {
@@ -69,7 +71,7 @@ pub(crate) enum Event {
     },
     /// A paused process resumes.
     Resume(u8),
-    /// A killed client process restarts. The executor handles this event.
+    /// A killed client process restarts. The executor starts it.
     Boot(u8),
     /// A client is configured with the masters of its last step.
     Reconfigured(u8),
@@ -80,11 +82,13 @@ pub(crate) enum Event {
     Obeyed {
         order: u32,
     },
-    /// The restart guard ends on a master that came back from a restart with an older generation marker.
+    /// The restart guard of a master ends, so that the master votes again. This master came back from a restart with an
+    /// older generation marker.
     Unguarded,
-    /// The administrator checks for masters that have lost their generation markers.
+    /// The simulated administrator looks for masters that have lost their generation markers, and restores the markers.
     LookedAfter,
-    /// All clocks advance by the time for which nobody uses the masters. The number is the index of the fault `Skip`.
+    /// All clocks advance, because nobody uses the masters for some days. The number is the index of the fault `Skip`
+    /// in the scenario, which contains the length of this time.
     Skipped(u32),
 }
 

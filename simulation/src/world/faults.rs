@@ -33,7 +33,8 @@ impl World {
                 let process = &self.processes[usize::from(client)];
                 process.wall_us.fetch_add(by_us, Ordering::Relaxed);
             }
-            // Each packet looks up the partitions in the scenario (`Trip::ends`), so the partition is only counted.
+            // Only count the partition. It needs no other action, because each packet looks up the partitions in the
+            // scenario (`Trip::ends`).
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
             FaultKind::Reset { master } => {
                 self.cut_all(master.into(), true);
@@ -96,7 +97,7 @@ impl World {
         self.at(self.now, Event::Skipped(fault as u32));
     }
 
-    /// Advances all clocks by the time `by` of the fault `Skip` with this index.
+    /// Advances all clocks by the time `by` of the fault `Skip`. `fault` is the index of this fault in the scenario.
     pub(super) fn skip(&mut self, fault: usize) {
         let FaultKind::Skip { by, .. } = self.scenario.faults[fault].kind else {
             return;

@@ -25,8 +25,8 @@ impl SimMaster {
         }
     }
 
-    /// Called when the server has restarted: removes the foreign values. The simulated programs do not expect their
-    /// values to survive a restart.
+    /// Called when the server has restarted: removes the foreign values, and lets the simulated programs forget that
+    /// they stored them. These programs do not expect their values to survive a restart.
     pub(super) fn forget_foreign_keys(&mut self, now: u64) {
         for resource in 0..RESOURCES {
             self.end(now, resource);
@@ -60,8 +60,8 @@ impl World {
         self.masters[usize::from(index)].end(now, resource);
     }
 
-    /// If another program expects its foreign value on this master, reports to the checkers whether the value is still
-    /// there.
+    /// Reports to the checkers whether a foreign value is still on this master. Reports nothing if no program expects
+    /// its value there.
     pub(super) fn check_foreign_key(&mut self, index: usize, resource: usize) {
         let (now, master) = (self.now, &mut self.masters[index]);
         if master.foreign_keys == 0 || master.foreign_keys >> resource & 1 == 0 {

@@ -1,5 +1,5 @@
-//! A master that has no memory for one lock: it refuses requests that take memory for this lock, and executes all
-//! others.
+//! A master that has no memory for one lock: it refuses the requests that need memory for this lock, and executes all
+//! other requests.
 
 use quorate::node::{Answer, ExtendItem, Extended, Fault, Request};
 
@@ -14,7 +14,7 @@ impl World {
         full.is_some_and(|(until, resource)| self.now < until && resource == resource_of(key))
     }
 
-    /// Whether a master can raise these fencing counters.
+    /// Whether a master has enough memory to raise these fencing counters.
     pub(super) fn has_room_for(&self, index: usize, counters: &[Counter]) -> bool {
         let locks = counters
             .iter()
@@ -22,9 +22,9 @@ impl World {
         !locks.flatten().any(|key| self.is_full_for(index, key))
     }
 
-    /// Lets a master execute a request. If the master has no memory for a lock of the request, it refuses requests that
-    /// take memory, and changes nothing. It refuses an extension only for locks whose keys are missing on the master,
-    /// because a new expiry of an existing key takes no memory.
+    /// Lets a master execute a request. If the master has no memory for a lock of the request, it refuses a request
+    /// that needs memory, and changes nothing. An extension needs memory only for locks whose keys are missing on the
+    /// master: setting the expiry of an existing key needs none.
     pub(super) fn apply_if_room(
         &mut self,
         index: usize,

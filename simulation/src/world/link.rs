@@ -1,10 +1,10 @@
-//! A link: the state of one client's connection to one master, with the library's own driver. The world calls the
+//! A link: one client's connection to one master, with the state of the library's own driver. The world calls the
 //! driver.
 //!
-//! The driver decides what it sends, which replies are late, and when it reconnects. This file does only what the actor
-//! around the driver does: it calls the driver when a request is queued, when an alarm fires, and when the connection
-//! changes. The driver is never called while the world is locked, because the driver delivers answers to callers, and
-//! the callers lock the world.
+//! The driver decides what it sends, which replies are late, and when it reconnects. This file does only the work of
+//! the actor around the driver: it calls the driver when a request is queued, when an alarm fires, and when the
+//! connection changes. The world must be unlocked when the driver is called, because the driver delivers answers to
+//! callers, and the callers lock the world.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -23,18 +23,18 @@ pub(crate) struct Link {
     pub(super) driver: Arc<Driver>,
     /// Whether the client process is dead. Nothing that a dead process sends reaches a master.
     pub(super) dead: bool,
-    /// The connection that the driver uses or waits for.
+    /// The connection that the driver uses, or that it is opening; `None` if there is none.
     pub(super) conn: Option<usize>,
-    /// Whether the link's actor has been woken and has not run yet.
+    /// Whether the link's actor is scheduled to run and has not run yet.
     ringing: bool,
-    /// The true time of the alarm that is set, and its sequence number; `None` if no alarm is set. An alarm event with
-    /// another number is ignored.
+    /// The link's alarm: the true time at which it fires, and its number; `None` if no alarm is set. An alarm event
+    /// with another number was replaced by a later alarm, and is ignored.
     armed: Option<(u64, u32)>,
     laps: u32,
     pub(super) rng: Rng,
 }
 
-/// A call of the driver, which must be made while the world is unlocked.
+/// A call to the driver. It must be made while the world is unlocked.
 pub(super) enum Call {
     Turn,
     Tick,
@@ -184,7 +184,7 @@ impl World {
         let Some(at) = clock.when(alarm.as_nanos()) else {
             return;
         };
-        // If an earlier alarm is set already, that alarm is kept, as in the real actor.
+        // If an alarm at an earlier time is set already, it is kept, as in the real actor.
         let at = at.max(self.now);
         if link.armed.is_none_or(|(armed, _)| armed > at) {
             let link = &mut self.links[index];

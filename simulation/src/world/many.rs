@@ -47,8 +47,8 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     keys.iter().zip(args).map(one).collect()
 }
 
-/// Writes the reply of a script to many requests. `each` contains, for each request, the reply that this request would
-/// get if it were sent alone.
+/// Writes the reply to a script call that contains many requests. `each` contains, for each request, the reply that
+/// this request would get if it were sent alone.
 pub(super) fn reply(requests: &[Request], each: &[String], out: &mut String) {
     let releases = matches!(requests.first(), Some(Request::Release { .. }));
     if releases {
