@@ -1,5 +1,5 @@
-//! Generation markers: which marker each master has, which clients a master admits because of its marker, and which
-//! promises hold after masters have lost their markers in a restart.
+//! Generation markers: which marker each master has, and which clients a master admits because of its marker. Also
+//! decides which promises of the library still hold after masters have lost their markers in a restart.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,21 +21,21 @@ const MASTERS: &[u8] = b"quorate:masters";
 /// The TTL of a generation marker that a client has restored after its loss: ten years.
 pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// The time between two checks of the simulated administrator for masters that have lost their generation markers, in
-/// nanoseconds: 500 ms.
+/// The interval, in nanoseconds (500 ms), at which the simulated administrator looks for masters that have lost their
+/// generation markers.
 const LOOKED_AFTER: u64 = 500 * MS;
 
-/// The check of the generation marker that a script makes before it votes.
+/// The check of the generation marker in a script. A script makes this check before it votes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looks {
-    /// Whether the script refuses to vote on a master without a generation marker.
+    /// Whether the script refuses to vote if the master has no generation marker.
     needed: bool,
-    /// The generation markers under which the script votes.
+    /// The generation markers with which the master may vote. With any other marker the script refuses.
     marks: Vec<String>,
 }
 
 impl Looks {
-    /// Reads the check in the first line of a script; `None` if the script checks no generation marker.
+    /// Parses the check in the first line of a script; `None` if this line checks no generation marker.
     fn read(line: &str) -> Option<Self> {
         let wrong = line.strip_prefix("local mark = redis.call('GET', 'quorate:masters') if ")?;
         let (wrong, _) = wrong.split_once(" then ")?;
@@ -62,8 +62,9 @@ impl Looks {
 }
 
 impl Looks {
-    /// For a seeded bug: whether `mark` is the generation marker of a closed master, and the script with this check
-    /// votes as soon as the marker has the next number, with which the master is open.
+    /// For a seeded bug in which a closed master already admits the clients that it should admit only when it is open.
+    /// Returns true if `mark` is the generation marker of a closed master, and the script votes with the next marker
+    /// number (open).
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -71,7 +72,7 @@ impl Looks {
     }
 }
 
-/// Returns the index of the check of the generation marker that a script contains. The simulated SHA of the script
+/// Returns the index, in the list of checks, of the check that a script contains. The simulated SHA of the script
 /// begins with this index.
 pub(super) fn looks_in(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
@@ -98,8 +99,8 @@ impl SimMaster {
         (self.memory).put_text(now_us, MASTERS, mark.as_bytes(), lifetime);
     }
 
-    /// The time until the generation marker expires; `None` if there is no marker, or if it does not expire. Only
-    /// markers that clients have restored expire.
+    /// The time until the generation marker expires; `None` if there is no marker, or if it does not expire. Only a
+    /// marker that a client has restored expires.
     pub(super) fn mark_left(&self, now_us: u64) -> Option<Duration> {
         let expires = self.memory.peek(now_us, MASTERS).expires?;
         Some(Duration::from_micros(expires.saturating_sub(now_us)))
@@ -120,7 +121,7 @@ impl SimMaster {
             .is_some_and(|all| all >> script & 1 == 1)
     }
 
-    /// Returns the value of the lock key, which names the owner that holds the lock. Returns `None` if no owner holds
+    /// Returns the value of a lock key that an owner holds; the value names the owner. Returns `None` if no owner holds
     /// the lock, or if the lock's fencing counter is above `number`.
     pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
         let peek = self.memory.peek(now_us, lock_of(key));
@@ -136,15 +137,15 @@ impl SimMaster {
 }
 
 impl World {
-    /// Called when a client process connects: the client's next step in the replacement of masters becomes its present
-    /// step. Returns the masters with which the client is configured at this step.
+    /// Called when a client process connects. Moves the client to its next step in the replacement of masters, and
+    /// returns the masters with which it is configured at this step.
     pub(crate) fn named(&mut self, client: usize) -> Named {
         let process = &mut self.processes[client];
         process.step_now = process.next_step;
         self.named_at(self.processes[client].step_now)
     }
 
-    /// Sets the present and the next step of a client in the replacement of masters.
+    /// Sets both the present step and the next step of a client (in the replacement of masters) to `step`.
     pub(crate) fn set_step(&mut self, client: usize, step: u8) {
         let process = &mut self.processes[client];
         (process.next_step, process.step_now) = (step, step);
@@ -183,8 +184,8 @@ impl World {
         self.processes[client].step_now
     }
 
-    /// Returns the sets of masters of which a client needs a majority. The client needs a majority of each set. Called
-    /// once for each hold that a client obtains, because it also counts these holds.
+    /// Returns the sets of masters of a client; it needs a majority of each set. Call this function exactly once for
+    /// each hold that a client obtains, because it also counts these holds.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;
         let coverage = &mut self.watch.coverage;
@@ -193,8 +194,8 @@ impl World {
         self.named_at(step).sets()
     }
 
-    /// Restarts a client with the masters of this step. For the seeded bugs that replace masters without an operator:
-    /// at the first call the master that is replaced dies, and with one of these bugs it comes back later.
+    /// Restarts a client, which then uses the masters of this step. With the seeded bugs that replace masters without
+    /// an operator, the master that is replaced dies at the first call; with one of these bugs it starts again later.
     pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
         let (now, plan) = (self.now, self.scenario.change.as_ref());
         if self.is_replacing()
@@ -226,8 +227,8 @@ impl World {
         step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
     }
 
-    /// For a seeded bug: returns the error reply to a vote for a client that the master does not admit. Extensions are
-    /// not refused.
+    /// For the seeded bug `ExtendUnrefused`. If the master does not admit the client, returns the error reply to a
+    /// request for a vote. Returns `None` for an extension, because a master with this bug does not refuse extensions.
     pub(super) fn refusal_but_of_extensions(
         &self,
         conn: usize,
@@ -242,8 +243,9 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
-    /// Whether a client may take its last lock: the operators are done, and the client is configured with masters that
-    /// admit it. If the operators are done and the masters do not admit the client, schedules its reconfiguration.
+    /// Whether a client may take its last lock. This is so when the operators are done and the masters admit the
+    /// client. If the operators are done but the masters do not admit the client, schedules its reconfiguration and
+    /// returns false.
     pub(crate) fn may_lock(&mut self, client: usize) -> bool {
         let Some(plan) = &self.scenario.change else {
             return true;
@@ -256,8 +258,9 @@ impl World {
         self.arrived && may
     }
 
-    /// The check of the simulated administrator: restores lost generation markers. The first check is at the end of the
-    /// faults. The check is repeated, because a master may come back after it.
+    /// The simulated administrator looks for clients that get no votes because generation markers are lost, and
+    /// restores these markers. This first happens at the end of the faults. It is repeated, because a master may start
+    /// again later without its marker.
     pub(super) fn look_after(&mut self) {
         let clients = self.processes.iter().enumerate();
         let clients = clients
@@ -272,8 +275,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Writes the generation markers as an administrator would do by hand, if no majority of the masters admits clients
-    /// of this step. Clients can restore markers only if a majority still has them.
+    /// Writes the generation markers as an administrator would do by hand. This is needed if no majority of the masters
+    /// admits clients of this step: clients can restore markers only while a majority still has them.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -344,7 +347,7 @@ impl World {
         self.arrived = true;
     }
 
-    /// Configures a client with the masters of its last step in the plan, and restarts the client.
+    /// Restarts a client, which then uses the masters of the last step in its plan.
     pub(super) fn configure_last(&mut self, client: usize) {
         let steps = self.scenario.change.as_ref();
         let Some((_, last)) = steps.and_then(|plan| plan.steps.get(client).copied()) else {
@@ -355,8 +358,8 @@ impl World {
         self.kill_process(client as u8, 0);
     }
 
-    /// Returns the index of the check of the generation marker in the first line of a script; zero if there is no
-    /// check.
+    /// Returns the index, in the list of checks, of the check in the first line of a script; zero if the line checks no
+    /// generation marker.
     pub(super) fn looks_of(&mut self, line: &[u8]) -> usize {
         let Some(looks) = Looks::read(text(line)) else {
             return 0;
@@ -368,8 +371,8 @@ impl World {
         self.looks.len() - 1
     }
 
-    /// Returns the error reply of a script that refuses its client because of the generation marker; `None` if the
-    /// script votes.
+    /// Returns the error reply if a script refuses this connection's client because of the master's generation marker;
+    /// `None` if the script votes. `looks` is the index of the check that the script contains.
     pub(super) fn refusal_by_mark(&self, conn: usize, looks: usize) -> Option<String> {
         if looks == 0 || self.flaw == Some(Flaw::NextBesideOld) {
             return None;
@@ -445,8 +448,8 @@ impl World {
         self.judge_marks();
     }
 
-    /// Called when a master has restarted. `was` is the number of its generation marker before the restart. Records the
-    /// master if its marker has a smaller number than before.
+    /// Called when a master has restarted. `was` is the number of its generation marker before the restart. If the
+    /// marker has a smaller number after the restart, records the master in `fallen`.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
         if self.flaw == Some(Flaw::MarkLostOnRestart) {
             let now_us = self.masters[master].micros(self.now);
@@ -461,7 +464,8 @@ impl World {
         }
         self.watch.coverage.fallen += 1;
         let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
-        // The clock on which `max_ttl` is measured may run up to 1 % fast.
+        // The clock on which `max_ttl` is measured may run up to 1 % fast, so the guard may end 1 % earlier in true
+        // time.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
         self.reopened[master].get_or_insert(until);
@@ -470,9 +474,11 @@ impl World {
 
     /// Drops the promises of the run if too many masters have lost their generation markers.
     ///
-    /// Masters must keep their markers, or get them back before they vote again. If a majority admits clients again
-    /// that it had refused before, no promise holds. A client of step 0 reads the marker only when it connects. If it
-    /// has connected before the marker was restored, the master votes for it even after the marker was restored.
+    /// Masters must keep their markers, or get them back before they vote again. Otherwise masters admit clients again
+    /// that they had refused before. If a majority does so, no promise holds.
+    ///
+    /// A client of step 0 is a special case, because it reads the marker only when it connects. If it has connected
+    /// before a lost marker is restored, the master votes for it even after the marker is restored.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;
@@ -511,7 +517,7 @@ impl World {
         }
     }
 
-    /// Stops for good a master that was replaced.
+    /// Stops a master that was replaced. It does not start again in this run.
     pub(crate) fn retire(&mut self, index: usize) {
         if std::mem::replace(&mut self.masters[index].retired, true) {
             return;

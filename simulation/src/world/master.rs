@@ -16,27 +16,27 @@ use crate::seeded_bugs::{Flaw, WrongScripts, wrong_note, wrong_value};
 
 pub(crate) struct SimMaster {
     pub(super) memory: Master,
-    /// The memory that the master has after a restart if its disk is stale.
+    /// The memory that a stale disk restores at the next restart.
     disk: Master,
     /// The master's wall clock, in nanoseconds since 1970.
     pub(crate) clock: Clock,
     keeps: Disk,
-    /// The number of restarts, from which the run id is made.
+    /// The number of restarts of the server process. The run id contains this number.
     pub(crate) run: u32,
     pub(crate) up: bool,
     /// The reading of the master's clock when the server started, in microseconds.
     started_us: u64,
     pub(crate) stalled_until: u64,
-    /// The true time until which the master refuses all lock requests, and how it refuses them; `None` if it has never
+    /// How the master refuses lock requests, and the true time at which it stops refusing them; `None` if it has never
     /// refused requests.
     pub(crate) refusing: Option<(u64, Refusal)>,
-    /// The true time until which the master has no memory for the lock on one resource, and this resource; `None` if it
-    /// has always had memory.
+    /// The resource for whose lock the master has no memory (second member), and the true time at which it has memory
+    /// again (first member); `None` if it has always had memory.
     pub(super) full: Option<(u64, usize)>,
-    /// The loaded scripts (bit n is script n), by the index of the check of the generation marker that they contain.
-    /// Index 0 is for scripts without a check.
+    /// The scripts that the server has loaded (bit n is script n). The index in this list is the index of the check of
+    /// the generation marker that the scripts contain; index 0 is for scripts without a check.
     pub(crate) scripts: Vec<u32>,
-    /// Whether the master was replaced and has been stopped for good.
+    /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,
     wrong: WrongScripts,
     /// The resources whose lock keys hold foreign values (bit n is resource n).
@@ -75,7 +75,7 @@ impl SimMaster {
     }
 
     /// The `uptime_in_seconds` that the server reports. As in a real server, the present time and the start time are
-    /// rounded down to seconds before they are subtracted.
+    /// each rounded down to seconds, and then subtracted.
     pub(crate) fn uptime(&self, now: u64) -> u64 {
         (self.micros(now) / 1_000_000).saturating_sub(self.started_us / 1_000_000)
     }
@@ -103,7 +103,7 @@ impl SimMaster {
         self.memory.take_announced()
     }
 
-    /// Records and returns the state of one lock after a message about the value under this lock.
+    /// Records the present state of one lock, and returns it. Called after a message about the value under this lock.
     pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
         let seen = self.look(now_us, key);
         self.seen[resource_of(key)] = seen;
@@ -129,7 +129,7 @@ impl SimMaster {
         }
     }
 
-    /// Returns the holds that share the lock with this key.
+    /// Returns the holds (of readers or of one owner) that share the lock with this key.
     fn members(&self, key: &[u8]) -> Vec<Member> {
         let member = |(value, until_ms): &([u8; 32], u64)| Member {
             value: *value,
@@ -139,7 +139,7 @@ impl SimMaster {
         self.memory.standing(key).iter().map(member).collect()
     }
 
-    /// Executes a request with the correct scripts, or with the faulty scripts of a seeded bug.
+    /// Executes a request in this master's memory. With a seeded bug in the scripts, the faulty code executes it.
     pub(super) fn execute(
         &mut self,
         now_us: u64,
@@ -212,7 +212,7 @@ impl SimMaster {
     }
 }
 
-/// Returns `memory` as the memory of a server process with the run id of this run.
+/// Returns `memory` with the run id of a server process. `run` is the number of the restarts of this master.
 fn started(index: usize, run: u32, mut memory: Master) -> Master {
     memory.set_run(ServerRun::new(run_id(index, run)));
     memory
@@ -272,7 +272,8 @@ fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
 
 impl World {
     /// Lets a master execute a request, and reports the request to the checkers. `live` is true if the request came
-    /// over a connection to the current run of the server process, and false for a delayed second copy of a request.
+    /// over a connection that the present server process has accepted. It is false for a delayed second copy of a
+    /// request.
     pub(super) fn apply(
         &mut self,
         index: usize,
@@ -503,7 +504,8 @@ impl World {
         }
         let kept = master.keeps;
         self.say(|| format!("master {index} restarts, and its disk has kept: {kept:?}"));
-        // A master whose disk keeps everything has forgotten nothing. The checkers must see its restart anyway.
+        // Report the restart to the checkers even if the disk has kept everything. In this case the master has
+        // forgotten nothing.
         let forgot = kept != Disk::Always;
         self.watch.fact(
             now,

@@ -1,7 +1,7 @@
 //! The simulated world: one queue of events, the masters, the connections and the client processes.
 //!
-//! The scenario and its seed decide everything that happens in the world. The mutex of the world must be unlocked
-//! whenever the library is called, because the library calls back into the world.
+//! The scenario and its seed decide everything that happens in the world. A mutex protects the world. It must be
+//! unlocked whenever the library is called, because the library calls back into the world.
 
 mod asked;
 mod deletion;
@@ -89,19 +89,20 @@ impl Shared {
         world
     }
 
-    /// Sets whether a task is being polled. Returns the previous value.
+    /// Sets whether a task is being polled (true) or not. Returns the previous value.
     pub(crate) fn polls(&self, polls: bool) -> bool {
         self.polled.swap(polls, Ordering::Relaxed)
     }
 
-    /// Reads the state of all holds of a client process, and runs the checkers.
+    /// Reads the state of all holds of a client process, and then runs the checkers on it.
     pub(crate) fn after(&self, client: usize) {
         let mut world = self.world();
         let now = world.now;
         world.watch.after(now, Some(client));
     }
 
-    /// Advances the time by `moment`, because reading a clock takes time. Returns the new true time.
+    /// Advances the true time by `moment` nanoseconds, the time that a reading of a clock takes. Returns the new true
+    /// time.
     pub(crate) fn look(&self, moment: u64) -> u64 {
         // A simulation run has one thread, so the load and the store need not be one atomic operation.
         let now = self.now() + moment;
@@ -109,11 +110,11 @@ impl Shared {
         now
     }
 
-    /// Preempts, for `lasts` nanoseconds, the task that is being polled. During the preemption, masters, network and
-    /// drivers continue, and other tasks wait. The preemption ends early at an event that the executor must handle.
+    /// Preempts the task that is being polled, for `lasts` nanoseconds. Meanwhile masters, network and drivers
+    /// continue, and all other tasks wait. The preemption ends early if an event happens that the executor must handle.
     pub(crate) fn preempt(&self, lasts: u64) {
-        // The library also reads the clock while a driver delivers answers. This happens in an event, when no task is
-        // polled, so no task is preempted.
+        // Preempt only a task that is being polled. The library also reads the clock when a driver delivers answers,
+        // which happens in an event, when no task is polled.
         if !self.polled.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -148,14 +149,14 @@ impl Shared {
         self.polled.store(true, Ordering::Relaxed);
     }
 
-    /// Handles the next event at its time, and runs the checkers. Unlocks the world before it calls the library.
-    /// Returns the event; `None` if no event is due until `deadline`.
+    /// Advances the time to the next event, handles the event, and runs the checkers. Unlocks the world before it calls
+    /// the library. Returns the event; `None` if no event is due until `deadline`.
     pub(crate) fn happen(&self, mut world: MutexGuard<'_, World>, deadline: u64) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
         if next.at > deadline {
             return None;
         }
-        // Reading a clock takes time, so the event may have been due a little earlier.
+        // Readings of clocks have advanced the time in the meantime, so the event may be slightly overdue.
         world.now = next.at.max(self.now());
         self.now.store(world.now, Ordering::Relaxed);
         let todo = world.happen(next.event);
@@ -222,9 +223,9 @@ pub(crate) struct Process {
     attempt: Option<Arc<Claim>>,
     /// When the process sent its first request over its present connections; `None` if it has not sent one.
     pub(crate) first_request: Option<u64>,
-    /// The step in the replacement of masters that the process will have after its next start.
+    /// The step in the replacement of masters that the process takes over at its next start.
     next_step: u8,
-    /// The step in the replacement of masters at which the process is now.
+    /// The step in the replacement of masters with which the process is running at present.
     step_now: u8,
 }
 
@@ -234,7 +235,7 @@ pub(crate) struct TimerSlot {
     pub(crate) waker: Option<Waker>,
 }
 
-/// The delayed second copy of a message. It arrives outside of any connection.
+/// The delayed second copy of a message, which a master executes. It does not depend on any open connection.
 struct Stray {
     master: usize,
     run: u32,
@@ -246,7 +247,7 @@ struct Stray {
     request: Request,
 }
 
-/// The whole simulation, except the library and the tasks.
+/// The whole state of the simulation, except the state of the library and the tasks.
 pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) scenario: Arc<Scenario>,
@@ -259,15 +260,15 @@ pub(crate) struct World {
     masters: Vec<SimMaster>,
     /// The records of the masters that are stores.
     stores: Vec<Records>,
-    /// The records that a stale disk would restore, for each master that is a store.
+    /// For each master that is a store: the records that a stale disk restores at the next restart.
     store_disks: Vec<Records>,
     sessions: Vec<Session>,
     asked: Vec<Option<Asked>>,
-    /// For a seeded bug: the abandoned sessions that clients will use again.
+    /// For a seeded bug: the sessions that clients have abandoned and will use again, by index.
     pool: Vec<usize>,
-    /// The lock values that a store has reported as released, each with the store's number.
+    /// The lock values that a store has reported as released. The first member is the number of the store.
     released: HashSet<(usize, [u8; 32])>,
-    /// The waiters that have left the queues of a store, each with the store's number.
+    /// The waiters that have left the queues of a store. The first member is the number of the store.
     left: HashSet<(usize, Arc<str>)>,
     /// The clients' connections to stores, one for each client and store. The simulation sends force-releases through
     /// them.
@@ -284,19 +285,21 @@ pub(crate) struct World {
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master that has come back with an older generation marker, and has not got the newer marker back: the
-    /// number before the restart, and the true time until which the restart guard keeps the master from voting.
+    /// For each master: `Some` if it has come back from a restart with an older generation marker and has not got the
+    /// newer marker back. The members are the marker's number before the restart, and the true time until which the
+    /// restart guard keeps the master from voting.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For each master that has ever come back with an older generation marker: the true time until which the restart
-    /// guard keeps the master from voting after the first of these restarts.
+    /// For each master: `Some` if it has ever come back from a restart with an older generation marker. The value is
+    /// the true time until which the restart guard kept the master from voting after the first of these restarts.
     reopened: Vec<Option<u64>>,
-    /// For the seeded bugs that replace masters without an operator: the true time at which the master died.
+    /// For the seeded bugs that replace masters without an operator: the true time at which the replaced master died;
+    /// `None` before.
     died: Option<u64>,
-    /// For a seeded bug: the fencing counters of each master that were read too early, before the old masters were
-    /// closed.
+    /// For a seeded bug in which the operator reads fencing counters too early: for each master, the counters that were
+    /// read before the old masters were closed.
     counted: Vec<Option<Vec<orders::Counter>>>,
-    /// For a seeded bug in which an operator copies values without taking their locks: whether the operator is removing
-    /// a lost value. It takes the lock for the removal.
+    /// Whether the operator is removing a lost value. For this it takes the lock of the value, even with the seeded bug
+    /// in which it copies values without taking their locks.
     pub(crate) is_dropping: bool,
     /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
@@ -381,19 +384,19 @@ impl World {
         self.events.push(Reverse(Scheduled { at, seq, event }));
     }
 
-    /// Whether the faults have ended.
+    /// Whether all faults of the scenario have ended.
     pub(crate) fn healed(&self) -> bool {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether tasks are not preempted at this time. In a run with stores, preemption stops when the faults end,
-    /// because the driver for stores reads the clock very often.
+    /// Whether tasks run without preemption at this time. In a run with stores, this is so after the faults have ended,
+    /// because the driver for stores reads the clock very often. In a run without stores, it is never so.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }
 
-    /// Returns the client whose process receives an event; `None` if no client process receives it. While the process
-    /// is paused, the event waits.
+    /// Returns the client whose process receives an event; `None` if no client process receives it. An event for a
+    /// paused process waits until the process resumes.
     fn owner(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Timer { client, .. } => Some(usize::from(*client)),

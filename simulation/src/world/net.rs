@@ -1,5 +1,6 @@
 //! Connections between clients and Redis masters. A connection is two streams of bytes, one in each direction. The
-//! bytes stay in order, but may be split into packets anywhere, be delayed, or end in the middle of a message.
+//! bytes stay in order. They may be split into packets anywhere and be delayed, and a stream may end in the middle of a
+//! message.
 
 use std::collections::VecDeque;
 
@@ -9,30 +10,32 @@ use crate::clock::BEGIN;
 use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
 
-/// One connection, from the client's first packet on.
+/// One connection. It exists from the moment at which the client sends the first packet.
 pub(super) struct Conn {
     pub(super) link: usize,
     pub(super) master: usize,
-    /// The number of the server process's run in which the connection was accepted.
+    /// The number of restarts of the server process that has accepted the connection. A connection ends with this
+    /// process.
     pub(super) run: u32,
     state: State,
-    /// Whether the client still has the connection.
+    /// Whether the connection is open on the client's side.
     client: bool,
-    /// Whether the server still has the connection.
+    /// Whether the connection is open on the server's side.
     pub(super) server: bool,
     /// Whether the connection is broken in the network. Bytes that the client sends on a broken connection are lost.
     broken: bool,
-    /// The bytes in flight to the server, packet by packet. Each arrival takes the first packet, so the order is kept.
+    /// The bytes in flight to the server, as packets in the order of sending. Each arrival takes the first packet, so
+    /// the order of the bytes is kept.
     to: VecDeque<Vec<u8>>,
-    /// The bytes in flight to the client, packet by packet.
+    /// The bytes in flight to the client, as packets in the order of sending.
     from: VecDeque<Vec<u8>>,
-    /// The arrival time of the last packet that was sent to the server.
+    /// The true time at which the last packet that was sent to the server arrives there.
     last_to: u64,
-    /// The arrival time of the last packet that was sent to the client.
+    /// The true time at which the last packet that was sent to the client arrives there.
     last_from: u64,
-    /// The bytes that the server has received and that are not a complete command yet.
+    /// The bytes of an incomplete command: the server has received them and waits for the rest of the command.
     pub(super) unread: Vec<u8>,
-    /// The id of the process that receives wake-ups on this connection.
+    /// The id of the client process that has subscribed to wake-ups on this connection; `None` if none has.
     pub(super) subscriber: Option<String>,
     /// The channels of elections to which the connection is subscribed.
     pub(super) watches: Vec<Vec<u8>>,
@@ -53,14 +56,14 @@ enum State {
     Open,
 }
 
-/// The direction of a packet.
+/// The direction of a packet: `To` the server, or `From` the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     To,
     From,
 }
 
-/// The path of one packet through the network.
+/// One packet's way through the network: between which client and which master, and in which direction.
 pub(super) struct Trip {
     pub(super) client: usize,
     pub(super) master: usize,
@@ -70,8 +73,8 @@ pub(super) struct Trip {
 }
 
 impl Trip {
-    /// Draws the true time at which the packet arrives. Each loss delays it, because the packet is sent again; `lost`
-    /// counts the losses. A packet that meets a partition arrives after the end of the partition.
+    /// Draws the true time at which the packet arrives. Each loss delays the packet by the time until it is sent again,
+    /// and increases `lost` by one. A packet that meets a partition arrives after the end of the partition.
     pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
         let net = scenario.net;
         let takes = net.delay + rng.below(net.jitter + 1);
@@ -89,8 +92,8 @@ impl Trip {
         at
     }
 
-    /// Returns the end of a partition in which a packet that is sent at `now` would arrive at `at`; `None` if there is
-    /// none.
+    /// If the packet meets a partition on its way, returns the end of the partition; otherwise `None`. The packet is
+    /// sent at `now` and would arrive at `at`.
     fn cut_until(&self, scenario: &Scenario, now: u64, at: u64) -> Option<u64> {
         scenario.faults.iter().find_map(|fault| match fault.kind {
             FaultKind::Partition {
@@ -118,15 +121,16 @@ impl Conn {
 }
 
 impl World {
-    /// Draws the arrival time of a packet that is sent now. It is later than the arrival times of all earlier packets
-    /// of the connection in the same direction.
+    /// Draws the true time at which a packet arrives that is sent now. The packet arrives later than all earlier
+    /// packets of this connection in the same direction, so that the bytes stay in order.
     fn travel(&mut self, conn: usize, way: Way) -> u64 {
         let (link, master) = (self.conns[conn].link, self.conns[conn].master);
         let trip = Trip {
             client: self.links[link].client,
             master,
             way,
-            // Once the faults have healed, a round trip fits into the node timeout.
+            // After the faults have healed, a packet takes at most a third of the node timeout. So a round trip fits
+            // into the node timeout.
             healed_within: self.scenario.settings.node_timeout / 3,
         };
         let (rng, lost) = (
@@ -189,7 +193,8 @@ impl World {
         self.at(at, Event::Dialed { conn });
     }
 
-    /// The reply to the first packet reaches the client: the connection is accepted or refused.
+    /// The reply to the first packet reaches the client, which learns whether the server accepts or refuses the
+    /// connection.
     pub(super) fn dialed(&mut self, conn: usize) -> Option<Call> {
         let dialed = &mut self.conns[conn];
         if !dialed.client {
@@ -221,8 +226,8 @@ impl World {
         }
     }
 
-    /// Sends bytes to the client. Sends nothing on a broken connection: earlier bytes may be lost, so the client would
-    /// read a stream with a gap.
+    /// Sends bytes to the client. On a broken connection it sends nothing, because earlier bytes may be lost, and the
+    /// client would read a stream with a gap.
     pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && self.conns[conn].is_heard() && !self.conns[conn].broken {
@@ -299,7 +304,7 @@ impl World {
         self.strand(conn);
     }
 
-    /// Drops the packets in flight to the server. Sometimes the first of them still arrive.
+    /// Drops the packets in flight to the server. With some probability, the first few of them still arrive.
     fn strand(&mut self, conn: usize) {
         let ppm = self.scenario.net.leftover_ppm;
         let under_way = self.conns[conn].to.len();
@@ -317,8 +322,8 @@ impl World {
         }
     }
 
-    /// Breaks a connection in the network, possibly in the middle of a message. If the server is `alive`, it may still
-    /// receive the first packets in flight.
+    /// Breaks a connection in the network, possibly in the middle of a message. If `alive` is true, the server keeps
+    /// running and may still receive the first packets in flight.
     pub(super) fn cut(&mut self, conn: usize, alive: bool) {
         if !self.conns[conn].is_heard() || self.conns[conn].broken {
             return;
