@@ -3,7 +3,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
-/// Maximum number of ancestor processes. If this process has more, all its ancestors count as unknown.
+/// Maximum number of processes to read, from this process upwards. If there are more, the ancestors are reported as
+/// unknown.
 const DEEPEST: usize = 1024;
 
 /// A process, identified by its pid and its start time, because the kernel reuses pids.
@@ -42,14 +43,16 @@ impl Ancestry {
         }
     }
 
-    /// The name by which descendants recognise this process: `PID.START_TIME.PID_NAMESPACE`.
+    /// The name of this process, in the form `PID.START_TIME.PID_NAMESPACE`. A descendant compares this name with its
+    /// own ancestors to recognise this process.
     pub(crate) fn name(&self) -> Option<String> {
         let Process { pid, began } = self.line.first()?;
         Some(format!("{pid}.{began}.{}", self.namespace))
     }
 
-    /// Whether the process called `name` is certainly not an ancestor of this process: it has ended, or was never an
-    /// ancestor. `name` has the form that [`name`](Self::name) returns.
+    /// True if the process called `name` is certainly not a living ancestor of this process: it has ended, or was never
+    /// an ancestor. False if it is an ancestor, or if that is unknown. `name` has the form that [`name`](Self::name)
+    /// returns.
     pub(crate) fn is_without(&self, name: &str) -> bool {
         let mut parts = name.split('.');
         let mut part = || parts.next()?.parse::<u64>().ok();

@@ -102,7 +102,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The words of the command that quorate runs under the lock, as the user typed them.
+    /// The words of the command that quorate runs under the lock, as the user typed them. Empty for subcommands that
+    /// run no command.
     fn typed_command(&self) -> &[OsString] {
         match self {
             Self::Run(args) => args.job.command(),
@@ -161,8 +162,9 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error
     Ok((command, talk))
 }
 
-/// The options whose variables have no effect, because `--config` on the command line names a file that sets them. If
-/// the file or the command line has an error, returns nothing: the caller reports the error.
+/// The options that are set by a file that the command line names with `--config`. The environment variables of these
+/// options must be ignored. Empty if no file is named, or if the file or the command line has an error: the caller
+/// reports that error.
 fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String> {
     let is_named = |word: &OsString| word.to_string_lossy().starts_with("--config");
     if !words.iter().any(is_named) {
@@ -198,7 +200,7 @@ fn options_of(key: &str) -> Vec<String> {
     options
 }
 
-/// Makes the parser ignore the environment variables of these options.
+/// Makes the parser ignore the environment variables of the options `ids`.
 fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
     command
         .mut_args(|arg| {
@@ -211,8 +213,8 @@ fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
         .mut_subcommands(|command| without_variables(command, ids))
 }
 
-/// Refuses an ambiguous command line, in which the command to run could begin at a different word than the parser
-/// chose.
+/// Returns an error if it is ambiguous at which word of the command line the command to run begins. `command` is the
+/// part that the parser took for the command to run.
 fn check_separator(
     name: &str,
     words: &[OsString],
@@ -238,9 +240,9 @@ fn check_separator(
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// For two options that exclude each other: returns whether only the second option was typed on the command line. The
-/// second option then overrides the environment variable of the first option. If both options were typed, returns an
-/// error with the text `words`.
+/// `two` names two options that exclude each other. Returns true if only the second option was typed on the command
+/// line: it then overrides the environment variable of the first option. If both options were typed, returns an error
+/// with the text `words`.
 fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bool, clap::Error> {
     match two.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
         [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),
@@ -248,8 +250,9 @@ fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bo
     }
 }
 
-/// Makes the parser treat an empty environment variable as unset, for every option. Otherwise the parser would use the
-/// empty text as the value. People unset a variable by making it empty, for example in a unit file or a compose file.
+/// Makes the parser treat an empty environment variable as unset, for every option. By default the parser would use the
+/// empty text as the value, but a user who makes a variable empty, for example in a unit file or a compose file, means
+/// to unset it.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| {
@@ -263,7 +266,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_empty_variables)
 }
 
-/// The command line as completions and manual pages describe it.
+/// The definition of the command line, from which completions and manual pages are generated.
 pub(crate) fn description() -> clap::Command {
     Cli::command()
 }

@@ -68,7 +68,7 @@ pub(crate) fn tz(text: &str) -> Result<TimeZone, String> {
     zone.map_err(|_| "no such time zone: give a name such as Europe/Berlin or UTC".into())
 }
 
-/// When periods begin.
+/// Which periods there are: their length, and the time of day and time zone at which they begin.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     per: Per,
@@ -77,7 +77,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Periods of this length, which begin at the time `at` (default: midnight) in the time zone `tz` (default: UTC).
+    /// Periods of the length `per`, which begin at the time of day `at` (default: midnight) in the time zone `tz`
+    /// (default: UTC).
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ impl Schedule {
         Ok(Self { per, at, tz })
     }
 
-    /// The period to which `moment` belongs.
+    /// The period that contains `moment`: from its beginning up to the beginning of the next period.
     ///
     /// # Errors
     ///
@@ -123,7 +124,7 @@ impl Schedule {
     fn calendar(&self, unit: Unit, moment: Timestamp) -> Result<Range<Timestamp>, jiff::Error> {
         let begin = |date: Date| self.tz.to_timestamp(date.to_datetime(self.at));
         let mut date = unit.first(self.tz.to_datetime(moment).date())?;
-        // The period of this date has not begun yet if the time of the day is before `at`.
+        // If `moment` is before the time of day `at` on the first date of a period, it belongs to the previous period.
         while begin(date)? > moment {
             date = unit.first(date.yesterday()?)?;
         }

@@ -205,8 +205,8 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
     Ok(exit::OK)
 }
 
-/// The first error that a server has replied with, for example because it refused the password. `None` if every failed
-/// master is only unreachable or silent.
+/// The first error that a master has replied with, for example because it refused the password. `None` if no master has
+/// replied with an error: a master that is unreachable or silent has sent no reply.
 fn refusal(survey: &Survey) -> Option<String> {
     survey.masters.iter().find_map(|master| {
         let fault = master.seen.fault.as_ref()?;
@@ -260,7 +260,8 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
 
 async fn opened(change: &MastersChange<'_>) -> Outcome {
     if change.look().await.stage() >= ChangeStage::Open {
-        // The next masters are already open. Repeat the step for masters that were unreachable when the step first ran.
+        // An earlier run of this step has opened a majority of the next masters. Open the masters that it could not
+        // reach.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
         return done(
@@ -310,8 +311,8 @@ async fn left(change: &MastersChange<'_>) -> Outcome {
     }
 }
 
-/// Returns the state of the masters after `step`. If the library refused the step, prints the state of all masters and
-/// the reasons for the refusal.
+/// `step` is the result of a step of the change. Returns the state of the masters after the step. If the library
+/// refused the step, prints the state of all masters and the reasons, and returns a failure.
 async fn taken(
     change: &MastersChange<'_>,
     step: Result<Survey, ChangeError>,
@@ -326,7 +327,7 @@ async fn taken(
     }
 }
 
-/// Prints what is missing for the refused step, and returns the failure.
+/// Prints the conditions that a refused step lacks, one per line, and returns the failure.
 fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     for missing in missing {
         output::say(missing);
@@ -396,7 +397,8 @@ fn show(survey: &Survey) -> Result<(), Failure> {
     ))
 }
 
-/// Prints one line for each stored value that was copied to the next masters, and the library's advice.
+/// Prints one line for each stored value (quota or once-per-period record) that was copied to the next masters. Then
+/// prints the library's advice about this state of the change.
 fn show_values(survey: &Survey) -> Result<(), Failure> {
     for value in &survey.carried {
         output::print(&format!("{value}\n"))?;
@@ -425,8 +427,8 @@ fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
     ]
 }
 
-/// The text for the clients that are connected to this master: the number of quorate clients at each step of the
-/// change, of quorate clients that check no generation marker, and of unknown clients.
+/// The cell that counts the clients connected to this master, for example `3 at step 4, 1 unknown`. It counts quorate
+/// clients by their step, quorate clients that check no generation marker, and unknown clients.
 fn clients(master: &MasterSeen) -> Cell {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {

@@ -1,5 +1,5 @@
 //! The options about masters. A flag overrides a `QUORATE_*` variable, which overrides the TOML file, which overrides
-//! the library's default. A file that is named by the flag `--config` overrides variables, too (see `args.rs`).
+//! the library's default. Exception: a file that the flag `--config` names also overrides variables (see `args.rs`).
 //!
 //! The argument parser merges flags and variables. This module adds the settings of the TOML file, and passes the
 //! result to the library's builder, which checks it.
@@ -22,8 +22,8 @@ use crate::settings::{self, MasterSettings};
 /// The configuration file that is read if it exists and `--config` is not given.
 const DEFAULT_FILE: &str = "quorate.toml";
 
-/// Takes the values of these options from the TOML file if neither a flag nor a variable has set them. Only for options
-/// that are not settings of the library; for settings of the library, use `Settings::or`.
+/// Sets each of these options to its value in the TOML file, unless a flag or a variable has set it. For options of the
+/// command only: settings of the library have `Settings::or` for this purpose.
 macro_rules! fill {
     ($options:ident from $under:ident: $($name:ident),+ $(,)?) => {
         $($options.$name = $options.$name.take().or($under.$name.take());)+
@@ -31,8 +31,8 @@ macro_rules! fill {
 }
 pub(crate) use fill;
 
-/// How long a command waits before its exit until its releases are answered, in addition to the node timeout. If a
-/// master takes longer to answer, the lock may stay on that master until its ttl expires.
+/// Before its exit, a command waits for the answers to its releases: at most for the node timeout plus this time. If a
+/// master takes longer to answer, its lock key may remain until the ttl expires.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// The options about masters. All commands that connect to masters have them.
@@ -52,11 +52,11 @@ pub(crate) struct MasterOptions {
     config: Option<PathBuf>,
 }
 
-/// Where the value of one setting comes from.
+/// Where the value of one setting comes from, for `doctor`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Origin {
     pub(crate) setting: &'static str,
-    /// A flag, a variable, or the path of a file.
+    /// The origin: the name of a flag or of a variable, or the path of the file.
     pub(crate) source: String,
     /// A variable that also sets this setting, but has no effect; `None` if there is no such variable.
     pub(crate) overridden: Option<&'static str>,
@@ -125,14 +125,14 @@ impl MasterOptions {
         &mut self.given.0
     }
 
-    /// How long a command may wait before its exit until its releases are answered: the node timeout plus [`PARTING`].
+    /// How long a command may wait before its exit for the answers to its releases: the node timeout plus [`PARTING`].
     pub(crate) fn parting(&self) -> Duration {
         self.settings().node_timeout() + PARTING
     }
 }
 
-/// Whether the default file exists and is a regular file. If, for example, a directory has this name, prints a warning:
-/// the user has not named the file, so it must not make the command fail.
+/// Whether the default file exists and is a regular file. If something else has this name, for example a directory,
+/// prints a warning and returns false. It is no error, because the user has not named the file.
 fn is_default_file() -> bool {
     let Ok(found) = std::fs::metadata(DEFAULT_FILE) else {
         return false;
@@ -172,7 +172,7 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
     builder.build().map_err(Failure::usage)
 }
 
-/// Runs the future to its end on a new runtime in this thread.
+/// Runs the future on a new runtime in this thread, and returns its result.
 ///
 /// # Errors
 ///
@@ -183,8 +183,8 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .build()
         .map_err(Failure::internal)?;
     let outcome = runtime.block_on(future);
-    // Do not wait for the runtime's thread that resolves a host name, even if the name server never replies. The result
-    // of that thread is not needed any more (test `silent_name_server_does_not_delay_the_exit`).
+    // Do not wait for a thread of the runtime that resolves a host name: the name server may never reply, and the
+    // command needs no host name at its exit (test `silent_name_server_does_not_delay_the_exit`).
     runtime.shutdown_background();
     outcome
 }

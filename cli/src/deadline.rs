@@ -9,11 +9,14 @@ use std::time::Duration;
 /// The next action that the supervisor must take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The lock is valid for long enough. Decide again after at most this time.
+    /// Let the command run, because the lock is valid for long enough. The caller must decide again after at most this
+    /// time.
     KeepRunning(Duration),
-    /// The lock ends soon. Send `SIGTERM` if it was not sent yet, and decide again after at most this time.
+    /// Send `SIGTERM` if it was not sent yet, because the lock's validity ends soon. The caller must decide again after
+    /// at most this time.
     Terminate(Duration),
-    /// The lock's validity or the grace period has ended: send `SIGKILL`.
+    /// Send `SIGKILL`, because the grace period has ended, or because only the safety margin is left of the lock's
+    /// validity.
     Kill,
 }
 
@@ -28,10 +31,9 @@ impl Deadline {
     /// Computes when the command gets its signals, for a lock with this `ttl` (or with this `max_hold`, if it is
     /// shorter). `grace` is the time between `SIGTERM` and `SIGKILL`.
     ///
-    /// A lock is renewed after a third of its ttl, so the remaining validity of a healthy lock is between two thirds of
-    /// the ttl and the whole ttl. The grace period and the safety margin together take at most half of the ttl, and a
-    /// longer grace period is shortened. So one failed renewal and its retries have time before the command gets a
-    /// signal.
+    /// A lock is renewed after a third of its ttl, so the remaining validity of a healthy lock is at least about two
+    /// thirds of the ttl. A grace period is shortened if it and the safety margin would take more than half of the ttl.
+    /// So if a renewal fails, it can be retried for at least a sixth of the ttl before the command gets `SIGTERM`.
     pub(crate) fn new(ttl: Duration, grace: Duration) -> Self {
         let margin = (ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let fits = (ttl / 2).saturating_sub(margin);
@@ -46,8 +48,9 @@ impl Deadline {
         self.grace
     }
 
-    /// How long before the end of the lock's validity the guard process sends `SIGTERM` and `SIGKILL`. The guard sends
-    /// each signal a little later than the supervisor, because it must act only if the supervisor could not.
+    /// How long before the end of the lock's validity the guard process sends `SIGTERM` (first member) and `SIGKILL`
+    /// (second member). The guard process sends each signal half a margin later than the supervisor, because it must
+    /// act only if the supervisor has failed to do so.
     pub(crate) fn backstop(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }

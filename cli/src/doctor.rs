@@ -96,7 +96,7 @@ struct MasterReport {
     grant: Vec<String>,
     settings: BTreeMap<String, String>,
     unseen: Vec<String>,
-    /// The state of the master, which only the table for people shows.
+    /// The state of the master. The table for people shows it, the JSON form does not.
     #[serde(skip)]
     state: State,
 }
@@ -105,7 +105,7 @@ struct MasterReport {
 #[derive(Debug, Clone, Copy)]
 enum State {
     Up,
-    /// The master replies, but refuses to serve locks to this client.
+    /// The master replies, but this client cannot take locks on it, for example because it refuses the password.
     Refuses,
     Down,
 }
@@ -148,7 +148,8 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
     Ok(if well { exit::OK } else { exit::FINDINGS })
 }
 
-/// The median of the masters' clock offsets, in milliseconds. It is subtracted from every offset that is shown.
+/// The median of the masters' clock offsets, in milliseconds. `doctor` shows how much each master's offset differs from
+/// this median.
 fn middle_clock(inspections: &[Inspection]) -> i64 {
     let mut clocks: Vec<i64> = inspections
         .iter()
@@ -235,7 +236,7 @@ impl MasterReport {
     }
 }
 
-/// Describes where each setting comes from, one line for each.
+/// Describes where each setting comes from, with one line for each setting that is not at its default.
 fn sources(origins: &[Origin]) -> String {
     let line = |origin: &Origin| {
         let Origin {

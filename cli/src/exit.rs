@@ -1,4 +1,4 @@
-//! Exit codes, modelled on `sysexits.h`, and the failure that a command returns.
+//! The exit codes of `quorate`, modelled on `sysexits.h`, and the failure that each subcommand can return.
 
 use std::fmt;
 
@@ -88,8 +88,8 @@ pub(crate) fn signalled(n: i32) -> u8 {
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) line: String,
-    /// The signal that ended this command; `None` if no signal did. The `quorate` process then ends itself with the
-    /// same signal, so that its parent process sees the signal.
+    /// The signal that interrupted this `quorate` process; `None` if no signal did. After the cleanup, the process ends
+    /// itself with the same signal, so that its parent process sees that a signal has ended it.
     pub(crate) signal: Option<Signal>,
     /// Whether the failure is an expected outcome and not an error. The flag `-q` suppresses its message in that case.
     pub(crate) is_usual: bool,
@@ -142,7 +142,7 @@ impl Failure {
         Self::new(SOFTWARE, line)
     }
 
-    /// Creates the failure of a command that a signal has ended. The command has already cleaned up.
+    /// Creates the failure of a subcommand that `signal` has interrupted, for a caller that has already cleaned up.
     pub(crate) fn cut_short(signal: Signal, line: impl fmt::Display) -> Self {
         Self {
             signal: Some(signal),
@@ -200,8 +200,8 @@ mod tests {
         }
     }
 
-    /// The exit codes of `run` without 0 and 1: for 0, `run` returns the code of the command, and 1 is not used by
-    /// `run`.
+    /// The exit codes that `run` itself returns, other than 0. Code 1 is not among them: if `run` exits with 1, that is
+    /// the exit code of the command.
     fn run_codes() -> impl Iterator<Item = &'static Meaning> {
         TABLE.iter().filter(|(code, _)| !matches!(*code, "0" | "1"))
     }

@@ -14,8 +14,8 @@ use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
 use crate::output;
 
-/// How long sending the metrics waits for the address of the statsd server to be resolved. At its end, `quorate run`
-/// waits up to twice this time until all metrics are written.
+/// How long the exporter waits until the host name of the statsd server is resolved. Before its exit, `quorate run`
+/// waits at most twice this time for the exporter to write and send all metrics.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options for the metrics of a `quorate run`.
@@ -53,7 +53,7 @@ pub(crate) struct Exporter {
     thread: Option<Handed>,
 }
 
-/// The channels to the thread that writes the metrics.
+/// The two channels to the thread that writes the metrics: one for the metrics, one for its end.
 struct Handed {
     metrics: Sender<RunMetrics>,
     /// This channel is closed once all metrics have been written.
@@ -103,8 +103,9 @@ impl Exporter {
         self.hand_over();
     }
 
-    /// Records the exit code of the `quorate run`, and waits a limited time until the metrics are written. `conflict`
-    /// is the exit code to report if another client holds the lock.
+    /// Records the exit code of this `quorate run`, and waits for at most two seconds until the metrics are written.
+    /// `outcome` is `Ok` with the exit code, or `Err` with the code of a failure. `conflict` is the exit code to record
+    /// if another client held the lock.
     pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
         let ran = self.metrics.is_running;
         let (label, code) = match outcome {
@@ -174,8 +175,8 @@ fn now() -> f64 {
     since.map_or(0.0, |since| since.as_millis() as f64 / 1e3)
 }
 
-/// Checks, before the lock is acquired, that the metrics file can be written. A full disk is not an error here, because
-/// it may have space again when the metrics are written.
+/// Checks, before the lock is acquired, that the metrics file can be written. A full disk is not reported as an error,
+/// because it may have space when the metrics are written.
 fn try_out(path: &Path) -> Result<(), Failure> {
     let beside = beside(path);
     let tried = check_kind(path).and_then(|()| fs::write(&beside, ""));

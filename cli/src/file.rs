@@ -21,7 +21,7 @@ use crate::exit::Failure;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FileOptions {
     pub(crate) settings: Settings,
-    /// The keys that the file contains.
+    /// The keys that the file sets, for example `masters` and `ttl`.
     pub(crate) keys: Vec<String>,
     /// The option `keep_for`: the least time for which `run` keeps the lock; `None` if the file does not set it.
     pub(crate) keep_for: Option<Duration>,
@@ -33,10 +33,10 @@ pub(crate) struct FileOptions {
 const KEEP_FOR: &str = "keep_for";
 const GRACE: &str = "grace";
 
-/// The keys that are not settings of the library, each with its variable.
+/// The keys that are not settings of the library, each with the environment variable of the same option.
 const OWN_KEYS: [(&str, &str); 2] = [(KEEP_FOR, "QUORATE_KEEP_FOR"), (GRACE, "QUORATE_GRACE")];
 
-/// All keys of the file, each with the variable of the same option.
+/// All keys that the file may contain, each with the environment variable of the same option.
 pub(crate) fn keys_and_variables() -> impl Iterator<Item = (&'static str, &'static str)> {
     let library = SETTINGS
         .iter()
@@ -95,8 +95,8 @@ impl FileOptions {
 pub(crate) enum Source {
     /// The user named the file. It may be a pipe, as with `--config <(..)`.
     Named,
-    /// The file exists under the default name. It must be a regular file, because reading a pipe or a device might
-    /// never end.
+    /// The user did not name the file, but a file with the default name exists. It must be a regular file, because
+    /// reading a pipe or a device might never end.
     Found,
 }
 
@@ -161,8 +161,8 @@ impl<'de> Visitor<'de> for Keys {
     }
 }
 
-/// One key of the file. Deserializing it fails if the file may not contain this key, so that the error points to the
-/// key's position in the file.
+/// One key of the file. Its deserialization fails if `quorate` does not know the key. The error then has the line of
+/// the key.
 struct Key(String);
 
 impl<'de> Deserialize<'de> for Key {
@@ -186,7 +186,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Deserializes the value of one library setting into `settings`.
+/// Deserializes the value of one setting of the library, and stores it in `settings`.
 struct Setting<'a> {
     name: &'a str,
     settings: &'a mut Settings,

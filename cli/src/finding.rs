@@ -20,7 +20,8 @@ pub(crate) enum Severity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) severity: Severity,
-    /// The name of the check that reported this, which is stable across versions.
+    /// The name of the check that reported this finding, for example `acl`. Names of checks do not change between
+    /// versions.
     pub(crate) check: &'static str,
     /// The master that the finding is about; `None` if it is about all masters.
     pub(crate) master: Option<String>,
@@ -34,16 +35,16 @@ pub(crate) struct Finding {
 /// The client settings on which the checks of `doctor` depend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// The longest ttl that any client uses.
+    /// The setting `max_ttl`: the longest ttl that any client uses.
     pub(crate) max_ttl: Duration,
     /// Whether the clients use the restart guard.
     pub(crate) restart_guard: bool,
-    /// Whether the clients set a prefix for all lock keys.
+    /// Whether the setting `prefix` is set, with which the keys of all locks begin.
     pub(crate) prefix: bool,
 }
 
-/// A function that adds a finding about one master. Its arguments are the severity, the name of the check, what the
-/// check saw, and the advice.
+/// A function that adds a finding. Its arguments are the severity, the name of the check, the observation of the check,
+/// and the advice.
 pub(crate) trait Add: FnMut(Severity, &'static str, String, &str) {}
 
 impl<F: FnMut(Severity, &'static str, String, &str)> Add for F {}

@@ -20,7 +20,7 @@ const TESTED: [(&str, &str); 7] = [
     ("zookeeper", "3.8"),
 ];
 
-/// Largest clock difference between masters that is not reported, in milliseconds.
+/// Largest difference between the clocks of two masters that `doctor` does not report, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
 /// `max_ttl` must be larger than the clock difference between the masters by at least this duration (2 s). Then fencing
 /// tokens increase even if all masters lose their data. The 2 s allow for two clock errors of one second each.
@@ -51,7 +51,7 @@ pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
     findings
 }
 
-/// Adds the finding that locks cannot use this master, with the reason and advice.
+/// Adds the finding that no lock can be taken on this master because of `fault`, with advice.
 fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
     let why = redact(&fault.to_string()).into_owned();
     if master.records && records::unusable(master, fault, &why, add) {
@@ -111,8 +111,8 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
 fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
     // Leave out the rights that only the persistence check needs, because the persistence check reports them itself.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
-    // Without a prefix, lock names can be anything, and only the operator knows which names are in use. So the operator
-    // may have limited the user to some keys on purpose.
+    // If no prefix is set and the user has no right to some keys, the checks cannot tell whether that is a fault: the
+    // operator may have limited the user to the names of the locks in use, which only the operator knows.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
     let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
     let some = |wanted: &dyn Fn(&&MissingRight) -> bool| -> Vec<&MissingRight> {
@@ -238,8 +238,8 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Checks that the masters have generation markers. If the server at the address of a master has no marker, clients
-/// know that it is another server.
+/// Adds a note if masters have no generation marker. Clients use the marker to notice a wrong server: if all masters
+/// are marked, a server without a marker at the address of a master is not that master.
 fn marked(masters: &[Inspection], add: &mut impl Add) {
     // Generation markers are used only if all masters are Redis or Valkey servers.
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
@@ -327,7 +327,7 @@ fn untested(server: &str, version: &str, add: &mut impl Add) {
     }
 }
 
-/// Checks whether this master would lose locks in a restart.
+/// Adds a finding if this master would lose locks in a restart.
 fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let durable = match (master.append_only, master.append_fsync.as_deref()) {
         (Some(aof), Some(fsync)) => Some(aof && fsync == "always"),
@@ -377,7 +377,7 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-/// Checks whether the master restarted so recently that it does not vote on locks yet.
+/// Adds a warning if the master restarted so recently that clients still ignore its votes on locks.
 fn just_started(master: &Inspection, add: &mut impl Add) {
     if let Some(left) = master.quarantined {
         let started = match master.uptime {

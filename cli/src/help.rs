@@ -28,8 +28,8 @@ pub(crate) enum Detail {
 }
 
 impl Detail {
-    /// `All` if the command line `words` contains `--help`, otherwise `Usual`. Has an effect only if the command line
-    /// asks for help.
+    /// `All` if the command line `words` contains `--help`, otherwise `Usual`. The caller uses the result only if the
+    /// command line asks for help.
     pub(crate) fn asked_for(words: &[OsString]) -> Self {
         if words.iter().any(|word| word == "--help") {
             Self::All
@@ -40,7 +40,7 @@ impl Detail {
 }
 
 /// The command as its help shows it: wrapped at `width` columns, and with the options that `detail` selects. Manual
-/// pages and completions always show all options.
+/// pages and completions do not use this function, because they always show all options.
 pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Command {
     let fit = |text: &StyledStr| layout::page(&text.to_string(), width);
     let long = command.get_after_long_help().map(fit);
@@ -56,8 +56,8 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
             .after_long_help(long),
         (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
         (Detail::Usual, None, None) => command,
-        // Remove all texts that only `--help` shows. If a command has such a text, the parser spreads each option over
-        // several lines.
+        // For `-h`, remove all texts that only `--help` shows. If a command has such a text, the parser prints each
+        // option on several lines.
         (Detail::All, long, after) => command
             .about(about.unwrap_or_default())
             .long_about(Resettable::Reset)
@@ -84,7 +84,7 @@ fn shown(arg: Arg, detail: Detail) -> Arg {
     explained(arg)
 }
 
-/// The option with its whole explanation as one paragraph, which needs fewer lines than the parser's long form.
+/// The option with its whole explanation as one paragraph. The parser's own form of `--help` needs more lines.
 fn explained(arg: Arg) -> Arg {
     let text = arg.get_long_help().or(arg.get_help());
     let text = text.map(ToString::to_string).unwrap_or_default();

@@ -91,10 +91,11 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 }
 
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
-    // Find the process before the wait for the lock: after the wait, its pid may belong to another process.
+    // Open the process of `--terminate` before the wait for the lock. During the wait that process may end, and another
+    // process may get its pid.
     let relies = args.terminate.map(Relying::find).transpose()?;
     let (lock, _) = args.lock.complete(args.kind, args.masters)?;
-    // A process that relies on the lock needs time to end before the lock expires.
+    // The process of `--terminate` gets `SIGTERM` this long before the lock expires, so that it has time to end.
     let grace = relies.as_ref().map_or(Duration::ZERO, |_| DEFAULT_GRACE);
     let work = async {
         let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
@@ -120,7 +121,8 @@ async fn hold(
     let began = Instant::now();
     let number = guard.fencing_token();
     let number = number.map_or_else(|| "-".to_owned(), |token| token.to_string());
-    // Print on a separate thread, because a full pipe must not stop the renewal of the lock.
+    // Print on a separate thread: if stdout is a full pipe, the print blocks, and must not block the renewal of the
+    // lock.
     let mut told = tokio::task::spawn_blocking(move || output::print_line(&number));
     let mut input = std::pin::pin!(input::ended());
     let mut is_told = false;
@@ -139,7 +141,8 @@ async fn hold(
             () = &mut input => return still_held(guard, lock, began, None),
             written = &mut told, if !is_told => {
                 is_told = true;
-                // If nobody reads stdout, nobody receives the fencing token. Hold the lock anyway.
+                // `Ok(false)` means that the reader of stdout has closed it, and does not get the fencing token. Hold
+                // the lock anyway.
                 let _is_read = written.map_err(Failure::internal)??;
             }
             () = tokio::time::sleep(nap.min(TICK)) => {}
@@ -147,7 +150,8 @@ async fn hold(
     }
 }
 
-/// The result of `hold` when a signal or the end of standard input ends it. Fails if the lock was lost before that.
+/// The result of `hold` after a signal or the end of standard input: `end` if the lock is valid, otherwise the failure
+/// that the lock was lost.
 fn still_held(
     guard: &LockGuard,
     lock: &Lock,
@@ -161,7 +165,8 @@ fn still_held(
     Err(lost(guard, lock, began, why))
 }
 
-/// The longest time to sleep before the lock must be checked again; `None` if the lock must be reported as lost now.
+/// The longest time until the lock must be checked again; `None` if `hold` must report the lock as lost immediately.
+/// `grace` is the time that the process of `--terminate` gets before the validity ends.
 fn nap(guard: &LockGuard, lock: &Lock, grace: Duration) -> Option<Duration> {
     match Deadline::new(lock.room(), grace).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) => Some(nap),

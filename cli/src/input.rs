@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Resolves at the end of standard input, which a separate thread reads. Never resolves if standard input is
-/// `/dev/null`: background jobs and services get `/dev/null` as their input, and must not end at once.
+/// `/dev/null`: services and background jobs get `/dev/null` as their input, and must not end immediately after their
+/// start.
 pub(crate) async fn ended() {
     if is_null() {
         return std::future::pending().await;
@@ -34,8 +35,8 @@ fn is_null() -> bool {
 }
 
 fn read_to_the_end() {
-    // If this process is in the background of a terminal, the read would stop this process, and the lock would expire.
-    // With SIGTTIN blocked, the read fails instead.
+    // If this process is in the background of a terminal and reads from it, the kernel stops the process with SIGTTIN,
+    // and the lock would expire. If SIGTTIN is blocked, the read fails instead.
     let mut background = SigSet::empty();
     background.add(Signal::SIGTTIN);
     let _ = background.thread_block();

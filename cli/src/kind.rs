@@ -1,5 +1,5 @@
-//! The kind of lock that `run` takes, and the variables that tell `quorate` processes inside the command about this
-//! lock.
+//! The kind of lock that `run` takes, and the environment variables of the command that describe this lock. A `quorate`
+//! process that the command starts reads these variables.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,10 +12,10 @@ use crate::config::MasterOptions;
 use crate::exit::{self, Failure};
 use crate::output;
 
-/// The variable that lists the locks which ancestors of this process hold.
+/// The environment variable that lists the locks of outer `quorate` processes, which are ancestors of this process.
 const HELD: &str = "QUORATE_HELD";
 
-/// The variable with the owner id of the nearest ancestor that holds a lock as an owner.
+/// The environment variable with an owner id: that of the nearest ancestor process that holds a lock as an owner.
 const OWNER: &str = "QUORATE_OWNER";
 
 /// The heading of the options for the kind of lock in help texts.
@@ -164,15 +164,14 @@ impl Kind {
         *self == Self::Shared && held.of(&place).any(|hold| hold.letter == b's')
     }
 
-    /// Whether the masters can grant this lock while ancestor processes have the holds `held`.
+    /// Whether the masters can grant this lock while ancestor processes hold the locks `held`.
     fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
-        // Separate the permits of the semaphore from holds of the plain lock: the two are independent of each other,
-        // even if their names are equal.
+        // Separate the permits of the semaphore from locks of other kinds. A semaphore and a lock of the same name are
+        // independent of each other.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
             Self::Permits(permits) => {
-                // Count only permits in slots below `permits`. A permit in a higher slot takes none of the slots that
-                // this process may get.
+                // Count only permits in slots below `permits`, because this process can get no higher slot.
                 let taken = ours.iter().filter(|hold| hold.may_be_below(*permits));
                 *permits == 0 || taken.count() < *permits
             }
@@ -183,8 +182,8 @@ impl Kind {
         }
     }
 
-    /// The environment variables that tell `quorate` processes inside the command about this lock. `slot` is the slot
-    /// of the permit, if the lock is a permit of a semaphore.
+    /// The environment variables that describe this lock to `quorate` processes inside the command. `slot` is the slot
+    /// of the permit, or `None` if the lock is not a permit of a semaphore.
     pub(crate) fn environment(
         &self,
         place: &Place,
@@ -207,8 +206,9 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // Add the name of this process to the entry. A daemon that outlives this process inherits the variable,
-                // but then ignores the entry, because the named process is no ancestor of the daemon any more.
+                // Add the name of this process to the entry. A daemon that the command starts inherits the variable,
+                // and may outlive this process. The daemon then ignores the entry, because the named process is not
+                // among its ancestors.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -263,8 +263,8 @@ impl Held {
         Self { entries, ancestry }
     }
 
-    /// The holds of ancestor processes on one resource. The text `place` names the resource, its masters and its
-    /// prefix.
+    /// The locks that ancestor processes hold on one resource. The text `place` identifies the resource, its masters
+    /// and its prefix.
     fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
         let entries = self.entries.split(|byte| *byte == b' ');
         entries.filter_map(move |entry| {
@@ -279,9 +279,9 @@ impl Held {
         })
     }
 
-    /// Whether the process that acquired a hold has ended or is not an ancestor of this process. Such a hold can be
-    /// ignored. Returns `false` if that is unknown, for example because an older version of quorate did not write the
-    /// name of the holder.
+    /// True if the process `holder`, which acquired a lock in [`HELD`], has ended or is not an ancestor of this
+    /// process. The lock can then be ignored. False if that is unknown, for example because an older version of quorate
+    /// did not write the name of the holder.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
@@ -295,8 +295,8 @@ impl Held {
     }
 }
 
-/// Describes the holder of a lock in messages: `readers`, an owner, or the token of a single holder. `key` is the value
-/// of the lock key.
+/// Describes the holder of a lock in messages: as `readers`, as an owner, or by the token of a single holder. `key` is
+/// the value of the lock key on a master.
 pub(crate) fn holder_words(key: &str) -> String {
     match key.strip_prefix("quorate:owner:") {
         Some(owner) => format!("owner '{owner}'"),
@@ -319,7 +319,8 @@ impl Hold<'_> {
         String::from_utf8(unprintable(id)?).ok()
     }
 
-    /// Whether the slot number of this permit may be below `permits`. `true` if the slot number is unknown.
+    /// Whether the slot number of this permit is below `permits`. Returns true if the slot number is unknown, because
+    /// it may be.
     fn may_be_below(&self, permits: usize) -> bool {
         let slot = self
             .which
@@ -328,7 +329,8 @@ impl Hold<'_> {
     }
 }
 
-/// The owner id of the nearest ancestor process that holds a lock as an owner; `None` if there is no such process.
+/// The owner id of the nearest ancestor process that holds a lock as an owner, from the variable [`OWNER`]; `None` if
+/// there is no such process.
 fn nearest_owner() -> Option<String> {
     std::env::var(OWNER).ok().filter(|id| !id.is_empty())
 }

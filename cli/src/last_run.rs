@@ -1,4 +1,5 @@
-//! The last run of the command of `quorate once`, as the record on the masters describes it.
+//! The last run of the command of `quorate once`: its host, its beginning and end, and its exit code. It is stored as a
+//! note in the record of the last period on the masters.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -8,21 +9,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{exit, output};
 
-/// The note of the record, which a run of the command writes.
+/// One run of the command. It is stored as JSON in the note of the record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LastRun {
     host: String,
     pid: u32,
     /// When the command was started, in RFC 3339.
     began: String,
-    /// When the command ended, in RFC 3339; `None` while it runs, or if its end could not be recorded.
+    /// When the command ended, in RFC 3339; `None` while it runs, and also later if its end could not be recorded.
     ended: Option<String>,
-    /// The exit code of the command; `None` if it is not known.
+    /// The exit code of the command; `None` if `ended` is `None`.
     exit_code: Option<u8>,
 }
 
 impl LastRun {
-    /// A run of this process, which begins now.
+    /// A run of the command that this process starts now.
     pub(crate) fn begins() -> Self {
         Self {
             host: rustix::system::uname()
@@ -36,7 +37,7 @@ impl LastRun {
         }
     }
 
-    /// The same run, which ends now with this exit code.
+    /// The same run with its end: the current time and the exit code `code`.
     pub(crate) fn ends(self, code: u8) -> Self {
         Self {
             ended: Some(shown(SystemTime::now())),
@@ -45,13 +46,13 @@ impl LastRun {
         }
     }
 
-    /// The text of the record's note that describes this run.
+    /// This run as JSON, to store in the note of the record.
     pub(crate) fn note(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// A time as users read it.
+/// A time as it is shown to users: in RFC 3339, UTC, with whole seconds.
 pub(crate) fn shown(at: SystemTime) -> String {
     // humantime knows no year after 9999, which only a damaged record can have.
     let last = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);

@@ -12,9 +12,10 @@ use super::setting::Setting;
 use crate::config::MasterOptions;
 use crate::exit::Failure;
 
-/// Simulated round trip to each of five distant masters, in milliseconds.
+/// Delay that a proxy adds to the replies of each of five started masters, in milliseconds. It simulates the round trip
+/// to a distant master.
 const FAR: [u64; 5] = [1, 10, 40, 80, 150];
-/// Number of masters in the measurement with distant masters.
+/// Number of masters that `--spawn` needs for the measurement with simulated distances.
 pub(super) const MASTERS: usize = FAR.len();
 const CYCLES: usize = 12;
 
@@ -23,7 +24,8 @@ struct Place {
     options: MasterOptions,
     urls: Vec<String>,
     round_trips_ms: Vec<f64>,
-    /// Proxies that delay the replies of the masters. They are only kept so that they continue to run.
+    /// Proxies that delay the replies of the masters. A proxy stops when it is dropped, so they are stored until the
+    /// end of the measurement.
     _proxies: Vec<Proxy>,
 }
 
@@ -77,9 +79,9 @@ impl Place {
 }
 
 /// Measures how long an acquire takes when masters are far apart. Started masters are measured through proxies that
-/// delay their replies, and configured masters are measured directly. Takes about `time`, or longer if that is too
-/// short for one acquire per number of masters and setting. `None` if kinds of masters are compared, or if there is
-/// only one master.
+/// delay their replies, and configured masters are measured directly. Takes about `time`, or longer if `time` is too
+/// short for one acquire with each number of masters in each setting. Returns `None` if the benchmark compares kinds of
+/// masters, or if there is only one master.
 pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wide>, Failure> {
     if ground.is_by_kind() {
         return Ok(None);

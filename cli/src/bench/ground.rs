@@ -15,7 +15,7 @@ use crate::masters::{Scheme, scheme};
 use crate::prepare;
 use crate::spawned::Spawned;
 
-/// The masters of a benchmark, and the sets of these masters to compare.
+/// All masters that the benchmark uses, and the sets of them that it compares with each other.
 pub(super) struct Ground {
     pub(super) options: MasterOptions,
     pub(super) urls: Vec<String>,
@@ -23,11 +23,13 @@ pub(super) struct Ground {
     pub(super) parties: Vec<Party>,
     pub(super) server: String,
     pub(super) spawned: Option<Masters>,
-    /// The settings of the lock to measure on each set of masters.
+    /// The settings of the plain lock, or the kinds of locks, to measure on each set of masters.
     pub(super) settings: &'static [Setting],
-    /// Servers of other kinds that the benchmark has started. They are only kept so that they continue to run.
+    /// Servers that the benchmark has started for `--nodes`. A server stops when it is dropped, so they are stored
+    /// until the end of the benchmark.
     others: Vec<Spawned>,
-    /// All clients that were created so far. Their releases must still be sent if the measurement is interrupted.
+    /// All clients that were created so far. [`clear`](Self::clear) waits for their releases, even if a signal
+    /// interrupts the measurement.
     pub(super) clients: RefCell<Vec<Redlock>>,
 }
 
@@ -61,8 +63,8 @@ impl Ground {
         })
     }
 
-    /// Starts servers for sets of masters. `quorums` has one entry for each set: the kinds of its masters. Different
-    /// sets share servers where possible.
+    /// Starts the servers for `--nodes`. `quorums` has one entry for each set of masters: the kinds of its masters. A
+    /// server that several sets need is started only once.
     pub(super) async fn spawn_kinds(quorums: &[Kinds]) -> Result<Self, Failure> {
         let most = |kind: Scheme| {
             let of_kind = |one: &Kinds| one.0.iter().filter(|other| **other == kind).count();
@@ -100,7 +102,7 @@ impl Ground {
     }
 
     /// Uses the configured masters, and compares the numbers of masters in `sizes`. If `sizes` is `None`, compares the
-    /// kinds of the masters, or all odd numbers of masters if all are of one kind.
+    /// kinds of the masters. If all masters are of one kind, compares all odd numbers of masters instead.
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
             failure.with("; or use --spawn to start servers for the measurement")
@@ -165,7 +167,7 @@ impl Ground {
         Ok(redlock)
     }
 
-    /// Waits until the releases of all clients have been sent, but at most for [`MasterOptions::parting`].
+    /// Waits until the masters have answered the releases of all clients, but at most for [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
         // Wait for 10 ms, so that dropped lock tasks can start their releases.
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -184,7 +186,7 @@ impl Ground {
         self.parties.iter().any(|party| party.kinds.is_some())
     }
 
-    /// Whether servers were started for the benchmark.
+    /// Whether the benchmark has started the masters itself (`--spawn` or `--nodes`).
     pub(super) fn is_spawned(&self) -> bool {
         self.spawned.is_some() || !self.others.is_empty()
     }

@@ -38,14 +38,14 @@ impl Latency {
 pub(super) struct Crowd {
     pub(super) per_second: f64,
     pub(super) client_us: f64,
-    /// Processor time that the servers used for one acquire and release, in microseconds; NaN if this process cannot
-    /// see the processes of the servers.
+    /// Processor time that the servers used for one acquire and release, in microseconds. NaN if it is unknown, because
+    /// the benchmark did not start the servers.
     pub(super) server_us: f64,
     pub(super) failed: u64,
 }
 
-/// Acquires one lock, so that the client is connected before the measurement begins, and a missing quorum is reported
-/// early.
+/// Acquires and releases one lock before the measurement. This connects the client to all masters, and fails if no
+/// majority of them answers.
 pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure> {
     let resource = format!("quorate-bench:{name}:warm-up");
     let wait = Wait::For(Duration::from_secs(5));
@@ -150,7 +150,7 @@ async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Hel
     request.wait(wait).acquire().await.ok().map(Held::Lock)
 }
 
-/// The guard of a lock of any kind. Call [`release`](Self::release) to release the lock.
+/// The guard of an acquired lock, for each kind of lock that the benchmark measures.
 pub(super) enum Held {
     Lock(LockGuard),
     Owned(OwnedGuard),

@@ -1,10 +1,10 @@
 //! `quorate bench`: measures the cost of a quorum, by number or by kind of masters, on configured or newly started
 //! masters.
 //!
-//! In each round of the benchmark, every set of masters is measured once, for a short time, in every setting of the
-//! lock. So other load on the machine affects all measurements alike. Absolute times depend on the machine and its
-//! load, but ratios can be compared. This command does not measure other lock libraries; the project's own benchmarks
-//! do.
+//! The benchmark runs in three rounds. Each round measures every set of masters for a short time in every setting of
+//! the lock. So a burst of other load on the machine affects all measurements about equally. Absolute times depend on
+//! the machine and its load, but ratios can be compared. This command does not measure other lock libraries; the
+//! project's own benchmarks do.
 
 mod far;
 mod ground;
@@ -144,8 +144,8 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         ));
     }
     if let Some(dir) = &args.out {
-        // Create the directory before the measurement, which takes half a minute by default, so that an unwritable path
-        // is reported at once.
+        // Create the directory before the measurement, which takes half a minute by default. So the user learns
+        // immediately, and not after the measurement, that the path cannot be written.
         std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     }
     let Measured {
@@ -214,15 +214,16 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let ground = ground.by_kinds_of_locks(args.kinds);
     let progress = Progress::of(sizes::turns(&ground) + 1, "turns");
     let all = async {
-        // Use nine tenths of the total time here. The rest is for the measurement with distant masters and the pauses
-        // between turns.
+        // Measure the sets of masters for nine tenths of the total time. The last tenth is for the measurement with
+        // distant masters and for the pauses between turns.
         let time = args.time.mul_f64(0.9);
         let servers = ground.spawned.as_deref();
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // The processor time of other processes is known only with `--spawn`. Without it, the processor time of the
-        // masters is unknown, so it cannot be subtracted.
+        // With `--spawn`, the load of other processes is the load of the machine minus that of this process and its
+        // masters. Without `--spawn`, the load of the masters is unknown, so the load of other processes is unknown as
+        // well.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {
@@ -240,8 +241,8 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         }
     };
     progress.finish();
-    // Wait for the remaining releases even after success: `release` returns as soon as a majority of the masters has
-    // replied.
+    // Wait for the replies to all releases, even if the measurement succeeded: `release` already returns when a
+    // majority of the masters has replied.
     ground.clear().await;
     let (noise, sizes, wide) = measured?;
     Ok(Measured {

@@ -8,10 +8,11 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// Largest relative difference between the rounds of the benchmark that causes no warning. The median over all sets of
-/// masters and all settings is compared with this limit.
+/// Limit for the relative difference between the rounds of the benchmark: 0.25 means that the slowest round took 25 %
+/// longer than the fastest, relative to the median. If the median of these differences over all sets of masters and all
+/// settings is larger, a warning is printed.
 const APART: f64 = 0.25;
-/// The unit of the processor times in `/proc/stat` on common kernels.
+/// The length of one tick, the unit of the processor times in `/proc/stat`, on common kernels.
 const TICK: Duration = Duration::from_millis(10);
 
 /// The processor times at one moment. The difference between two such readings shows how much processor time this
@@ -61,16 +62,16 @@ pub(super) struct Noise {
     /// The share of the machine's processor time (0 to 1) that other processes used; `None` if unknown. This process
     /// and its servers are not counted.
     others: Option<f64>,
-    /// The relative difference between the rounds of the benchmark: the median over all sets of masters and all
-    /// settings.
+    /// How much the rounds of the benchmark differ: the difference between the slowest and the fastest round, divided
+    /// by the median round. This value is the median over all sets of masters and all settings.
     apart: f64,
     /// Whether the machine was too busy: `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
     noisy: bool,
 }
 
 impl Noise {
-    /// Computes the noise. `others` is the share of other processes. `apart` has one entry for each set of masters and
-    /// setting: the relative difference between its rounds.
+    /// Computes the noise. `others` is the share of processor time that other processes used. `apart` has one entry for
+    /// each set of masters in each setting: the relative difference between its rounds.
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);
@@ -124,8 +125,8 @@ mod tests {
         };
         let share =
             |look: &Look, now: &Look| look.others_since(now).map(|share| (share * 100.0).round());
-        // One second on a machine with two processors is 200 ticks. 150 of them were busy: 50 by this process (500 ms),
-        // so 100 by other processes.
+        // One second on a machine with two processors is 200 ticks. The processors were busy for 150 ticks. This
+        // process used 50 ticks of them (500 ms), so other processes used 100.
         assert_eq!(share(&look(0, 0, 0), &look(150, 200, 500)), Some(50.0));
         assert_eq!(share(&look(0, 0, 0), &look(40, 200, 500)), Some(0.0));
         assert_eq!(share(&look(5, 5, 0), &look(5, 5, 0)), None);

@@ -10,7 +10,8 @@ use crate::masters::{Scheme, scheme};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) urls: Vec<String>,
-    /// The kinds of the masters, as a label; `None` if the benchmark compares numbers of masters instead.
+    /// The number of masters of each kind as a label, for example `2 redis + 1 mysql`. `None` if the benchmark compares
+    /// numbers of masters instead of kinds.
     pub(super) kinds: Option<String>,
 }
 
@@ -61,7 +62,7 @@ fn count(kinds: &[Scheme]) -> String {
     words.join(" + ")
 }
 
-/// The kinds of the masters in one set, as given with `--nodes`.
+/// The kinds of the masters in one set: one value of `--nodes`, for example `redis,redis,mysql`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kinds(pub(super) Vec<Scheme>);
 

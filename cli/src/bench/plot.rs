@@ -1,8 +1,8 @@
 //! Draws plots as SVG text. The plots need no scripts and no network access, and are readable in print and in dark
 //! mode.
 //!
-//! Colours are CSS classes that the page defines. Every bar and point has its value as a title, and every value is also
-//! in a table of the page.
+//! Colours are CSS classes that the page defines. Every bar and point shows its value when the mouse is over it (SVG
+//! `title`), and a table of the page contains every value.
 
 use quorate_testbed::measure::number;
 
@@ -21,7 +21,8 @@ pub(super) struct Series {
     pub(super) class: &'static str,
     /// The values, one for each position on the x axis.
     pub(super) values: Vec<f64>,
-    /// The upper edge of the shaded band above the line, one value for each position on the x axis; `None` for no band.
+    /// The upper edge of a shaded band above the line, or of a pale bar on top of each bar: one value for each position
+    /// on the x axis. `None` if only `values` are drawn.
     pub(super) upper: Option<Vec<f64>>,
 }
 

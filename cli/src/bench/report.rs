@@ -76,7 +76,7 @@ pub(super) fn html(results: &Results) -> String {
 struct Figure {
     file: &'static str,
     title: &'static str,
-    /// A short caption, for the plot as a separate picture.
+    /// A short caption for the SVG file of this plot. The page shows the longer text instead.
     caption: String,
     words: String,
     series: Vec<Series>,
@@ -219,8 +219,8 @@ fn cost(results: &Results, places: &[String]) -> Figure {
     }
 }
 
-/// The figure for masters that are far apart: expected and measured time of an acquire. `None` if no such masters were
-/// measured.
+/// The figure with the expected and the measured time of an acquire on masters that are far apart. `None` if the
+/// benchmark made no such measurement.
 fn far(results: &Results) -> Option<Figure> {
     let wide = results.wide.as_ref()?;
     // Draw the expected times as pale, wide lines behind the measured lines, so that differences can be seen.

@@ -1,4 +1,4 @@
-//! The results of all measurements, and the columns of their tables on the terminal and in the report.
+//! The results of all measurements, and the tables that show them on the terminal and in the report.
 
 use quorate_testbed::measure::{Spread, number};
 use serde::Serialize;
@@ -13,14 +13,15 @@ use crate::output::{self, Cell};
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) masters: usize,
-    /// The kinds of the masters, as a label; `None` if the benchmark compares numbers of masters instead.
+    /// The number of masters of each kind as a label, for example `2 redis + 1 mysql`. `None` if the benchmark compares
+    /// numbers of masters instead of kinds.
     pub(super) kinds: Option<String>,
     pub(super) setting: Setting,
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
     pub(super) cycle_us: Latency,
-    /// The smallest and the largest median time of one acquire and release, in microseconds. Each round of the
-    /// benchmark has one median.
+    /// How much the rounds of the benchmark differ: each round has a median time of one acquire and release in
+    /// microseconds, and this is the smallest and the largest of these medians.
     pub(super) rounds_us: Apart,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
@@ -32,7 +33,8 @@ pub(super) struct Row {
     /// without `--kinds`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_lock: Option<f64>,
-    /// The median time of one acquire and release, divided by that of the first set of masters in the same setting.
+    /// The median time of one acquire and release, divided by that of the first set of masters in the same setting. So
+    /// it is 1 for the first set.
     pub(super) over_first: f64,
     pub(super) failed: u64,
 }
@@ -42,7 +44,7 @@ pub(super) struct Row {
 pub(super) struct Apart {
     pub(super) least: f64,
     pub(super) most: f64,
-    /// The difference between `most` and `least`, divided by the median.
+    /// The difference between `most` and `least`, divided by the median over the rounds: 0.1 means 10 %.
     pub(super) share: f64,
 }
 
@@ -66,7 +68,7 @@ impl Row {
     }
 }
 
-/// The measurements on masters that are far apart, with long round trips.
+/// How long an acquire takes on masters with long round trips, for each number of masters.
 #[derive(Debug, Serialize)]
 pub(super) struct Wide {
     pub(super) round_trips_ms: Vec<f64>,
@@ -111,12 +113,13 @@ pub(super) struct Results {
 /// function that returns the cell of a row.
 pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
 
-/// Heading of the column for `over_first`, which is shown only if the benchmark compares kinds of masters.
+/// Heading of the column with the values `over_first`. The tables have this column only if the benchmark compares kinds
+/// of masters.
 const OVER_FIRST: &str = "over first";
 
 const OVER_CLASSIC: &str = "over classic";
 
-/// Heading of the column for `over_lock`, which is shown only with `--kinds`.
+/// Heading of the column with the values `over_lock`. The tables have this column only with `--kinds`.
 const OVER_LOCK: &str = "over lock";
 
 const COLUMNS: [Column; 18] = [

@@ -1,4 +1,4 @@
-//! The settings of the plain lock, and the other kinds of locks, that are measured on each set of masters.
+//! The settings of the plain lock, and the other kinds of locks, that the benchmark measures on each set of masters.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub(super) enum Setting {
     Four,
     /// One of four permits of a semaphore.
     Permit,
-    /// A lock that an owner acquires once, without reentering it.
+    /// An owner lock, which its owner acquires once and does not reenter.
     Owner,
 }
 

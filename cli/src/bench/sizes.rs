@@ -1,4 +1,5 @@
-//! Measures every set of masters in every setting. The turns are short, and alternate between all sets and settings.
+//! Measures every set of masters in every setting. One set in one setting is measured for a short turn, then the next
+//! set or setting, and so on in several rounds.
 
 use std::time::Duration;
 
@@ -13,13 +14,15 @@ use crate::progress::Progress;
 
 const ROUNDS: usize = 3;
 
-/// The number of turns in a whole measurement. One turn measures one set of masters in one setting.
+/// The number of turns in the whole benchmark. One turn measures one set of masters in one setting for a short time.
+/// Every set has one turn per setting and round.
 pub(super) fn turns(ground: &Ground) -> usize {
     ground.parties.len() * ground.settings.len() * ROUNDS
 }
 
-/// Measures all sets of masters in all settings, for `time` in total. One half of the time measures a single client,
-/// the other half `tasks` concurrent tasks.
+/// Measures all sets of masters in all settings, for `time` in total. In one half of this time a single task acquires
+/// and releases a lock, in the other half `tasks` concurrent tasks do so. Returns one row for each set of masters in
+/// each setting.
 pub(super) async fn measure(
     ground: &Ground,
     time: Duration,
@@ -80,7 +83,7 @@ pub(super) async fn measure(
     Ok(rows)
 }
 
-/// Merges the samples of all benchmark rounds.
+/// Merges the samples of all rounds of one set of masters in one setting.
 fn together(rounds: Vec<Samples>) -> Samples {
     let mut all = Samples::default();
     for round in rounds {

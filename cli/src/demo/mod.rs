@@ -1,8 +1,8 @@
 //! `quorate demo`: shows a lock at work without any setup, while masters are killed.
 //!
-//! Eight workers sell ten prizes. To sell a prize, a worker reads the number of prizes left, waits, and writes the new
-//! number. If two workers did this at the same time, too many prizes would be sold. Only the lock prevents that.
-//! Progress is printed on stderr, and the result on stdout.
+//! Eight workers sell ten prizes. To sell a prize, a worker reads the number of prizes left, waits, and writes a number
+//! that is one lower. If two workers did this at the same time, both would sell the same prize. Only the lock prevents
+//! that. Progress is printed on stderr, and the result on stdout.
 
 mod stage;
 
@@ -104,7 +104,8 @@ struct Shop {
     acquisitions: AtomicUsize,
     refused: AtomicUsize,
     sales: Mutex<Vec<Sale>>,
-    /// When the lock was last released, and the longest time so far from a release until the next worker held the lock.
+    /// When the lock was last released (`None` while a worker holds it), and the longest time so far from a release
+    /// until the next worker held the lock.
     gap: Mutex<(Option<Instant>, Duration)>,
     sold_one: Notify,
     started: Instant,
@@ -173,7 +174,7 @@ async fn work(
     loop {
         let guard = match redlock.acquire(RESOURCE).await {
             Ok(guard) => guard,
-            // A master was slow, or no worker got a majority of the votes. Try again, as real clients do.
+            // Too few masters voted for this worker in time. Try again, as real clients do.
             Err(error @ (AcquireError::NoQuorum(_) | AcquireError::TooLate(_))) => {
                 progress.line(&shop.stamp(&format!("worker {worker}: {}", error.details())));
                 continue;
@@ -190,7 +191,8 @@ async fn work(
     }
 }
 
-/// Kills and restarts masters: lets each event of the demo happen once its number of prizes has been sold.
+/// Kills and restarts masters: waits for each event of the demo until the workers have sold the number of prizes that
+/// the event names.
 async fn trouble(
     stage: Arc<Stage>,
     shop: Arc<Shop>,

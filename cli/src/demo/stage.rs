@@ -14,11 +14,11 @@ use crate::spawned::Spawned;
 const MASTERS: usize = 5;
 const MOST: usize = 9;
 const TTL: Duration = Duration::from_millis(800);
-/// The longest ttl of all clients in the demo, which is also how long a restarted master does not vote. One second is
-/// short enough for a restarted master to vote again during the demo.
+/// The setting `max_ttl` of all clients in the demo. A restarted master does not vote for this time. One second is
+/// short enough for the restarted master to vote again before the demo ends.
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// The ttl in the demo if some masters may take longer to reply than Redis. The library requires a ttl of at least four
-/// node timeouts.
+/// The ttl in the demo if there are MySQL or ZooKeeper masters, which may take longer to reply than Redis masters. The
+/// library requires a ttl of at least four node timeouts.
 const LONG_TTL: Duration = Duration::from_secs(2);
 const LONG_MAX_TTL: Duration = Duration::from_millis(2500);
 
@@ -31,8 +31,8 @@ enum Actor {
     Memory(MemoryNode),
 }
 
-/// An event of the demo: after `sold` sales, the master with the index `master` is killed, or restarted if `up` is
-/// true.
+/// An event of the demo, which happens after `sold` sales: the master with the index `master` (from 0) is restarted if
+/// `up` is true, and killed otherwise.
 #[derive(Clone, Copy)]
 pub(super) struct Event {
     pub(super) sold: usize,
@@ -101,7 +101,8 @@ impl Stage {
         }
     }
 
-    /// Describes for the user how many masters of each kind there are, and how many of them the demo kills.
+    /// The line of the result about the masters: the number of masters of each kind, and how many of them the demo
+    /// killed.
     pub(super) fn cast(&self) -> String {
         let mut counted: Vec<(String, usize)> = Vec::new();
         for name in self.0.iter().map(Actor::name) {
@@ -183,7 +184,7 @@ impl Stage {
             .map_err(Failure::internal)
     }
 
-    /// The message that is printed for an event.
+    /// The message about an event that is printed when the event happens.
     pub(super) fn words(&self, event: Event) -> String {
         let words = match (&self.0[event.master], event.up) {
             (_, false) => "is killed",
@@ -207,8 +208,8 @@ impl Stage {
                 Ok(())
             }
             (Actor::Memory(node), true) => {
-                // Only the reachability changes, and the data stays: a master in memory has no restart guard, so it
-                // must not lose its locks.
+                // Make the master reachable again, with all its data. It must not lose its locks, because a master in
+                // memory has no restart guard.
                 node.set_condition(Condition::Up);
                 Ok(())
             }
