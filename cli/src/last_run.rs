@@ -63,16 +63,17 @@ pub(crate) fn shown(at: SystemTime) -> String {
 #[derive(Debug, Serialize)]
 pub(crate) struct OnceStatus {
     pub(crate) once: String,
-    /// `held`, `never`, `done`, `failed` or `unknown`.
+    /// The state of the command: `held` (the lock is held, usually because the command is running), `never` (it has not
+    /// run), `done`, `failed` or `unknown`.
     pub(crate) state: &'static str,
-    /// Whether the present period is done; `None` without `--per`, or while the lock is held.
+    /// Whether the current period is recorded as done; `None` without `--per`, or while the lock is held.
     pub(crate) done: Option<bool>,
-    /// The start of the last period done, in RFC 3339; `None` if no period is done.
+    /// The beginning of the last period that is recorded as done, in RFC 3339; `None` if no period is recorded.
     pub(crate) period: Option<String>,
     /// The note of the lock's holder, as text; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) holder: Option<String>,
-    /// The last run; in the state `held`, the holder of the lock. `None` if there was no run, if the last run was made
-    /// by a program that uses the library, or if the holder has left no note.
+    /// The last run of the command; in the state `held`, the run that holds the lock. `None` if there was no run, or if
+    /// its note is missing, for example because a program that uses the library made the run.
     pub(crate) run: Option<LastRun>,
 }
 
@@ -96,7 +97,7 @@ impl OnceStatus {
         }
     }
 
-    /// The status that the record shows. `period` is the present period.
+    /// The status that the record shows. `period` is the current period.
     pub(crate) fn of(
         once: String,
         record: &OnceRecord<'_>,

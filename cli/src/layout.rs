@@ -14,7 +14,8 @@ const WIDEST: usize = 100;
 /// Minimum width of a help text in columns, even if the terminal is narrower.
 const NARROWEST: usize = 32;
 
-/// A no-break space. It marks a space at which a line must not be broken, and is replaced by a space afterwards.
+/// A no-break space. It replaces a space at which a line must not be broken. After the wrapping, it is changed back
+/// into a space.
 const HARD: char = '\u{a0}';
 
 /// A paragraph, or a heading with its lines: the text between two empty lines of a help page.
@@ -67,8 +68,8 @@ fn block(text: &str) -> Block {
     }
 }
 
-/// Finds where the second column of these lines starts; `None` if the lines have only one column. The second column
-/// starts at a position that follows a space in every line, and at least two spaces in one line.
+/// Finds the position at which the second column of these lines starts; `None` if the lines have only one column. Every
+/// line has a space in front of this position, and at least one line has two.
 fn second_column(lines: &[&str]) -> Option<usize> {
     let own = lines.iter().filter(|line| !line.starts_with("        "));
     let own: Vec<Vec<char>> = own.map(|line| line.chars().collect()).collect();
@@ -144,7 +145,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     let mut text = String::new();
     let mut at = 0;
     let mut is_new = true;
-    // Keep spaces with the word that follows them, so that columns stay aligned in a broken line.
+    // Split the line into words with the spaces in front of them. So several spaces between two columns are kept.
     let mut rest = &line[lead..];
     text.push_str(&line[..lead]);
     at += lead;

@@ -68,8 +68,8 @@ pub(crate) const CODES: [Meaning; 9] = [
     ),
 ];
 
-/// How long this machine waits after a failure of its command until it campaigns again. In that time another machine
-/// can become the leader.
+/// How long this machine waits before it campaigns again after its command has failed: 1 s. In that time another
+/// machine can become the leader.
 const RESPITE: Duration = Duration::from_secs(1);
 
 /// Arguments of `lead`.
@@ -141,21 +141,21 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     })
 }
 
-/// How `quorate lead` ended, if nothing failed.
+/// How `quorate lead` ends if it has no failure of its own to report.
 enum WayOut {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// `quorate lead` ends itself by this signal. Either the signal ended the command, or `lead` had received the
-    /// signal before leadership was lost.
+    /// `quorate lead` ends itself by this signal: it is the signal that ended the command, or a signal that `lead`
+    /// received before it lost leadership.
     Signal(Signal),
 }
 
-/// The next action of `lead` after one term of leadership, which is the time from becoming leader until losing or
-/// resigning leadership.
+/// The next action of `lead` after a term. A term begins when this machine becomes the leader, and ends when it loses
+/// or resigns leadership.
 enum Term {
     /// `lead` ends now.
     Last(WayOut),
-    /// Leadership was lost: campaign again at once.
+    /// Leadership was lost: campaign again without a pause.
     Lost,
     /// The command failed: campaign again after [`RESPITE`].
     Failed,
@@ -196,7 +196,8 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
     let leads = election.campaign(note).await.map_err(not_acquired)?;
-    // Remove the progress line about the wait for leadership before the next message is printed.
+    // This removes the progress line about the wait for leadership from the terminal, before the next message is
+    // printed.
     drop(election);
     output::mention(format!(
         "leading '{}', term {}",
@@ -206,7 +207,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     Ok(leads)
 }
 
-/// The environment variables that the command gets.
+/// The environment variables to set (`Some`) or to remove (`None`) for the command.
 fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option<OsString>)> {
     let token = leads.guard().token().to_string();
     let term = leads.term().to_string();
@@ -256,9 +257,10 @@ async fn command(
     }
 }
 
-/// The next action of `lead` after the command ended by itself with this exit code.
+/// The next action of `lead` after the command ended by itself with this exit code. `asked_to_end` is true if `lead`
+/// has received a signal that asks it to end.
 fn ended_with(code: u8, asked_to_end: bool) -> Term {
-    // End now if the command could not be started, because the next attempt would fail as well.
+    // If the command could not be started, do not campaign again, because the next start would fail as well.
     if asked_to_end || matches!(code, exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND) {
         return Term::Last(WayOut::Code(code));
     }

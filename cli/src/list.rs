@@ -52,7 +52,8 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// Whether silent masters are the only reason why no majority answered.
+/// True if no majority of the `all` masters answered, but the silent masters might still make a majority if they are
+/// asked again.
 fn is_undecided(listing: &Listing, all: usize) -> bool {
     let faults = listing.faults.iter().map(|(_, fault)| fault);
     !listing.majority_answered && may_be_up(faults, all)

@@ -18,8 +18,8 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// Allowance for the time that the acquire took, which counts towards `max_hold` but is not measured. On an overloaded
-/// machine the acquire may take longer.
+/// Estimated longest duration of an acquire. The library counts this duration towards `max_hold`, but this program does
+/// not measure it. On an overloaded machine an acquire can take longer.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -48,7 +48,7 @@ pub(crate) struct LockArgs {
     conflict_exit_code: Option<u8>,
 }
 
-/// A lock to acquire, with its options completed from the configuration file.
+/// A lock to acquire, with its options from the command line, the environment and the configuration file.
 pub(crate) struct Lock {
     pub(crate) redlock: Redlock,
     pub(crate) resource: OsString,
@@ -56,7 +56,7 @@ pub(crate) struct Lock {
     pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
-    /// How long this process waits before its exit until the masters have received its releases.
+    /// How long this process waits before its exit for the answers of the masters to its releases.
     pub(crate) parting: Duration,
     wait: Wait,
     note: Option<String>,
@@ -124,7 +124,7 @@ impl LockArgs {
 }
 
 impl Lock {
-    /// The smaller of the ttl and `max_hold`. The grace period must fit into this time.
+    /// The smaller of the ttl and `max_hold`. The grace period is shortened to fit into this time.
     pub(crate) fn room(&self) -> Duration {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
@@ -143,8 +143,8 @@ impl Lock {
     }
 
     /// How long to wait for the lock. If an ancestor process already holds this read lock, the wait is at most one ttl.
-    /// In that time a queued writer may stop waiting, or an outage may end. A longer outage would also end the
-    /// ancestor's lock.
+    /// In that time, a writer that is queued in front of this process may give up, or an outage may end. A longer wait
+    /// is useless: the writer waits for the ancestor's lock, and an outage of more than one ttl ends that lock.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
@@ -203,8 +203,8 @@ impl Lock {
     }
 }
 
-/// The replies of the masters that refused to renew the lock, in brackets; empty if no master refused. For messages
-/// about a lost lock.
+/// For messages about a lost lock: the replies of the masters that refused to renew the lock, in brackets. Empty if no
+/// master refused.
 pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report

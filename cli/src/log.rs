@@ -32,8 +32,8 @@ pub(crate) struct Talk {
     pub(crate) verbose: u8,
 }
 
-/// Starts to print events of the library. The options set the log level. Without them `RUST_LOG` sets it, and without
-/// `RUST_LOG` the level is `usual`.
+/// Starts to print events of the library. The log level is set by `-q` or `-v`, otherwise by the variable `RUST_LOG`,
+/// otherwise by the parameter `usual`.
 pub(crate) fn start(talk: Talk, usual: LevelFilter) {
     output::be_quiet(talk.quiet);
     let library = |level| Targets::new().with_target("quorate", level);
@@ -96,7 +96,8 @@ where
     }
 }
 
-/// Receives each event as a single write, and prints it as one line.
+/// The writer that the subscriber writes events to. It receives each event as a single write, and prints it on stderr
+/// as one line.
 struct Lines;
 
 impl io::Write for Lines {

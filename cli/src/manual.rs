@@ -184,7 +184,7 @@ fn section(page: &mut String, title: &str, text: &str) {
     }
 }
 
-/// Formats blocks as roff paragraphs, each followed by its lines.
+/// Formats blocks of a help text in roff: the paragraph or heading of each block, followed by its indented lines.
 fn text(blocks: &[Block]) -> String {
     let paragraph = |block: &Block| {
         let below = lines(std::slice::from_ref(block));
@@ -193,7 +193,7 @@ fn text(blocks: &[Block]) -> String {
     blocks.iter().map(paragraph).collect()
 }
 
-/// Formats the lines of blocks as roff, without the headings.
+/// Formats only the indented lines of blocks in roff, without the headings.
 fn lines(blocks: &[Block]) -> String {
     let line = |line: &Line| match line {
         Line::Pair(name, words) => pair(name, words),
@@ -208,8 +208,8 @@ fn pair(name: &str, words: &str) -> String {
     format!(".TP\n\\fB{}\\fR\n{}\n", escaped(name), escaped(words))
 }
 
-/// The section ENVIRONMENT. It lists the variables of the options, other variables, and the variables that a command to
-/// run gets.
+/// The section ENVIRONMENT. It lists the variables that set options, the other variables that quorate reads, and the
+/// variables that quorate sets for the command to run.
 fn environment(command: &clap::Command) -> String {
     let options = command.get_arguments().filter_map(|arg| {
         let variable = arg.get_env()?.to_str()?;
@@ -246,7 +246,8 @@ fn see_also(command: &clap::Command) -> String {
     format!("{}\n", pages.join(",\n"))
 }
 
-/// Escapes a text for roff, so that roff does not replace characters that users type by typographic ones.
+/// Escapes a text for roff. Otherwise roff would replace characters such as `-` and `'` by typographic ones, and users
+/// could not copy commands.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     if text.starts_with(['.', '\'']) {

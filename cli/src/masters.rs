@@ -46,8 +46,8 @@ impl Scheme {
 pub(crate) fn scheme(url: &str) -> Scheme {
     let name = url.trim().split_once("://").map_or("", |(name, _)| name);
     let name = name.to_ascii_lowercase();
-    // Other spellings of a scheme, such as mysql+tls or jdbc:mysql, are recognized as well, so that the error about the
-    // URL names the right spelling.
+    // A wrong spelling of a scheme, such as mysql+tls or jdbc:mysql, selects its kind as well. The driver of that kind
+    // then refuses the URL with an error that names the right spelling.
     let is = |names: &[&str]| {
         let mut words = name.split(['+', ':']);
         words.any(|word| names.contains(&word))

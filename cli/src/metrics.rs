@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Every outcome of a `quorate run`, as the metric's label `outcome` names it.
+/// Every outcome of a `quorate run`: the possible values of the label `outcome`.
 const OUTCOMES: [&str; 7] = [
     OK,
     "failed",
@@ -16,14 +16,16 @@ const OUTCOMES: [&str; 7] = [
 /// The outcome if the command ran and ended with exit code 0.
 const OK: &str = "ok";
 
-/// The only metric whose value is taken over from an earlier `quorate run` of the same resource.
+/// The metric with the time of the last success. It keeps its value from the old metrics file if this `quorate run`
+/// does not succeed. No other metric does so.
 const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
 
 /// The metrics of one `quorate run`, with the values that are known so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunMetrics {
     pub(crate) resource: String,
-    /// When the `quorate run` started, in seconds since 1970-01-01 UTC, as all points in time in this struct.
+    /// When the `quorate run` started, in seconds since 1970-01-01 UTC. All points in time in this struct have this
+    /// unit.
     pub(crate) began: f64,
     pub(crate) waited: Duration,
     /// Whether the command is running.
@@ -137,8 +139,8 @@ impl RunMetrics {
         lines.join("\n")
     }
 
-    /// Takes over the time of the last success of this resource from `earlier`, the metrics text of an earlier `quorate
-    /// run`, unless this `quorate run` has a later time.
+    /// `earlier` is the metrics text of an earlier `quorate run`. Copies its time of the last success of this resource,
+    /// if that time is later than the one in `self`.
     pub(crate) fn remember(&mut self, earlier: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",

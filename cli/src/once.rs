@@ -127,16 +127,16 @@ impl OnceArgs {
     }
 }
 
-/// How long `--status` waits until a lock that is held without a note is free. A call of `quorate once` that has
-/// nothing to run holds the lock without a note, but only for a short time.
+/// If the lock is held and its holder has left no note, `--status` waits up to this time until the lock is free. A call
+/// of `quorate once` that has nothing to run holds the lock only for a short time, and leaves no note.
 const SHORT_HOLDS: Duration = Duration::from_secs(1);
 
-/// The time between two checks of `--status` whether a lock that is held without a note is free.
+/// In the wait of [`SHORT_HOLDS`], the time between two checks whether the lock is free.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs a command once per period, or creates, drops or shows the record of the last period in which the command ran.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
-    // Read the clock first: the period is the one in which the user called this command.
+    // Read the clock before any other work, because the period is the one in which the user called this command.
     let now = SystemTime::now();
     let schedule = |per| Schedule::new(per, args.at, args.tz.clone());
     let range = args.per.map(|per| schedule(per)?.period(now)).transpose()?;
@@ -204,7 +204,7 @@ fn record(args: OnceArgs, range: Option<Range<SystemTime>>) -> Outcome {
     Ok(exit::OK)
 }
 
-/// Creates or drops the record. Returns the words that say what was done.
+/// Creates or drops the record. Returns what was done, as a word for the message to the user.
 async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'static str, Failure> {
     // The length of the period has no effect, because only the record is created or dropped.
     let once = redlock.once(name, Duration::from_secs(1));
@@ -223,7 +223,7 @@ async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'stat
 }
 
 /// Reads the record, or the holder of the lock if the lock is held. Takes the lock only if it is free, and never joins
-/// its queue, so that a run with `--try` is rarely refused because of this command.
+/// its queue. So this command rarely causes the refusal of a `quorate once --try` that runs at the same time.
 async fn status(
     redlock: &Redlock,
     name: &[u8],

@@ -1,7 +1,7 @@
 //! Messages on stderr, and results on stdout: lines, tables, JSON.
 //!
-//! Colours are used only if the stream is a terminal and `NO_COLOR` is not set. The text says the same without them.
-//! Everything that is printed on stderr goes through [`redact`], so that no message contains a password.
+//! Colours are used only if the stream is a terminal and `NO_COLOR` is not set. Without colours, the text has the same
+//! information. Everything that is printed on stderr goes through [`redact`], so that no message contains a password.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -54,8 +54,8 @@ pub(crate) fn mention(line: impl Display) {
     }
 }
 
-/// Prints one line on stderr while a lock is held or waited for. Drops the line if a write to stderr would block, for
-/// example after Ctrl-S in the terminal, because a blocked process does not renew the lock (test
+/// Prints one line on stderr, for a process that holds a lock or waits for one. If a write to stderr would block, for
+/// example after Ctrl-S in the terminal, drops the line: a blocked process does not renew the lock (test
 /// `lock_is_renewed_while_a_write_to_stderr_blocks`).
 pub(crate) fn say_in_passing(line: impl Display) {
     let stderr = io::stderr();
@@ -100,7 +100,7 @@ pub(crate) fn print_page(text: &str) -> Result<(), Failure> {
     print(&lines.collect::<String>())
 }
 
-/// Prints one line on stdout. Returns false if stdout has no reader any more.
+/// Prints one line on stdout. Returns false if stdout is a pipe whose reader has closed it.
 ///
 /// # Errors
 ///
@@ -112,12 +112,12 @@ pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     written(result).map(|()| !gone)
 }
 
-/// Resolves when stdout has no reader any more. For commands that print nothing for a long time, so that no failed
-/// write shows that the reader has gone.
+/// Resolves when stdout is a pipe and its reader closes it. A command that prints nothing for a long time needs this,
+/// because it makes no write that could fail.
 pub(crate) async fn unread() {
     loop {
         let stdout = io::stdout();
-        // Request no events, because `poll` always reports that the reader has closed the pipe.
+        // Request no events: `poll` reports a closed pipe even without a request.
         let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
         if poll(&mut fds, PollTimeout::ZERO) == Ok(1)
@@ -280,7 +280,7 @@ pub(crate) fn name(name: &[u8]) -> String {
     std::str::from_utf8(name).map_or_else(|_| bytes(name), str::to_owned)
 }
 
-/// Replaces user names and passwords in the URLs of a text by `***`, also in mistyped URLs.
+/// Replaces user names and passwords in the URLs of a text by `***`. Recognises URLs with common typing errors as well.
 pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     redact_words(text, |before, after| {
         let port = after.split([':', '/']).nth(1).unwrap_or_default();
@@ -289,8 +289,8 @@ pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// As [`redact`], but replaces all that may be a user name and a password. For words that the user typed as an argument
-/// and that this program does not understand: such a word may be a URL without its beginning.
+/// As [`redact`], but also replaces text outside URLs that may be a user name and a password. For arguments that this
+/// program does not understand: such an argument may be a URL without its beginning.
 pub(crate) fn redact_typed(text: &str) -> Cow<'_, str> {
     redact_words(text, |before, _| {
         begins_like_a_url(before) || before.contains(':')
@@ -327,8 +327,8 @@ const SCHEMES: [&str; 18] = [
     "tcp",
 ];
 
-/// Replaces the part before the last `@` in each URL. Does the same in every other word if `is_secret` returns true for
-/// the parts before and after the last `@` of the word.
+/// Replaces the part before the last `@` in each URL. Does so in another word if `is_secret` returns true; its
+/// arguments are the parts before and after the last `@` of the word.
 fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {
         return Cow::Borrowed(text);
@@ -345,8 +345,8 @@ fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, s
     Cow::Owned(clean)
 }
 
-/// Where the first URL or other text of a word ends: at the beginning of the next URL with `://`, or at the end of the
-/// word. A comma or a quote does not end a URL, because a password may contain it.
+/// The position in a word at which its first URL (or other text) ends: the beginning of the next URL with `://`, or the
+/// end of the word. A comma or a quote does not end a URL, because a password may contain them.
 fn end_of_first_url(word: &str) -> usize {
     let begins = word.match_indices("://").map(|(at, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');

@@ -1,6 +1,7 @@
 //! Gives silent masters more time to answer, for the commands that do not wait for a lock: `--try`, `quota --wait
-//! none`, `status` and `break`. On a busy machine an answer may come later than the usual timeouts allow, and these
-//! commands would report an outage that does not exist. A command that waits for a lock asks the masters again anyway.
+//! none`, `status` and `break`. On a busy machine, an answer may come later than the usual timeouts allow. These
+//! commands would then report an outage although the masters are up. A command that waits for a lock does not need more
+//! time, because it asks the masters repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -43,8 +44,8 @@ impl Patience {
         }
     }
 
-    /// Waits for [`PAUSE`] and returns true, so that the command asks the masters again. Returns false at once if the
-    /// command has been asking for [`UNDECIDED`].
+    /// Returns true after [`PAUSE`] if the command must ask the masters again. Returns false without a pause if the
+    /// command has already asked repeatedly for [`UNDECIDED`].
     pub(crate) async fn lets_ask_again(&mut self) -> bool {
         if self.began.elapsed() >= UNDECIDED {
             return false;
@@ -54,7 +55,7 @@ impl Patience {
     }
 }
 
-/// Whether the attempt that failed with this error might have ended differently if all masters had answered in time.
+/// True if the acquire that failed with this error might have succeeded if all masters had answered in time.
 pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     match error {
         AcquireError::TooLate(_) => true,
@@ -70,8 +71,8 @@ pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     }
 }
 
-/// Whether a majority of the `all` masters may be up. `faults` are the faults of the masters that failed. A master that
-/// is only silent may be up; a master with another fault counts as down.
+/// True if it is possible that a majority of the `all` masters is up. `faults` are the faults of the masters that
+/// failed. A silent master is possibly up; a master with any other fault is counted as down.
 pub(crate) fn may_be_up<'a>(faults: impl Iterator<Item = &'a Fault>, all: usize) -> bool {
     let failed = faults.filter(|fault| !fault.is_silence() && **fault != Fault::Withdrawn);
     failed.count() <= all.saturating_sub(1) / 2

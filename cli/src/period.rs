@@ -12,10 +12,11 @@ use crate::last_run::LastRun;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
-/// How long to wait for the lock when it is acquired again to record how the command ended (without `--at-least`).
+/// Without `--at-least`, the lock is acquired a second time to record how the command ended. This is how long to wait
+/// for it then.
 const TO_NOTE_THE_END: Duration = Duration::from_secs(2);
 
-/// The options of `once` for the period of a command.
+/// The period in which `quorate once` runs its command, and how often it does so.
 #[derive(Clone, Debug)]
 pub(crate) struct Period {
     /// The period to which the call of `quorate once` belongs. It was computed before the wait for the lock.
@@ -24,20 +25,21 @@ pub(crate) struct Period {
     pub(crate) at_least: bool,
 }
 
-/// The facts that must be recorded after the command has ended.
+/// The facts that must be written to the record on the masters after the command has ended.
 #[must_use]
 pub(crate) enum Unrecorded<'a> {
     /// Nothing must be recorded: the command runs without a period (`quorate run`).
     Nothing,
-    /// With `--at-least`: how the command ended, and, if it succeeded, the period as done.
+    /// With `--at-least`: record how the command ended. If it succeeded, also record the period as done.
     Period(Turn<'a>, LastRun),
-    /// Without `--at-least`: how the command ended. The period was recorded as done before the command ran.
+    /// Without `--at-least`: record only how the command ended, because the period was recorded as done before the
+    /// command ran.
     End(LastRun),
 }
 
-/// How a command ended that ran without `--at-least`; `None` if nothing must be recorded. It is recorded after the
-/// release of the lock, under a lock that is acquired again: each acquired lock allows one write of the record, and
-/// under the first lock the period was written.
+/// The run and the exit code of a command that ran without `--at-least`; `None` if nothing must be recorded. Each
+/// acquire of the lock allows only one write to the record, and the first write recorded the period. So the lock is
+/// released and acquired a second time to record the end of the command.
 #[must_use]
 pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
 
@@ -116,8 +118,8 @@ impl<'a> Unrecorded<'a> {
 }
 
 impl UnrecordedEnd {
-    /// Records how the command ended, for `quorate once --status`. Takes the lock again for this. Gives up if the lock
-    /// is not free soon, or if another run was recorded meanwhile.
+    /// Acquires the lock a second time, and records how the command ended, for `quorate once --status`. Records nothing
+    /// if the lock is not free within [`TO_NOTE_THE_END`], or if another run has been recorded meanwhile.
     pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &Period) {
         let Some((run, code)) = self.0 else {
             return;
@@ -142,7 +144,7 @@ impl UnrecordedEnd {
     }
 }
 
-/// Warns if the end of the command with this exit code is missing in the record.
+/// Prints a warning if `written` is an error: the end of the command, with this exit code, could not be recorded.
 fn warn_if_unrecorded(code: u8, written: Result<(), String>) {
     if let Err(error) = written {
         output::mention(format!(

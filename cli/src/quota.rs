@@ -132,7 +132,7 @@ struct Of {
 struct Count {
     taken: u64,
     left: Option<u64>,
-    /// The number of units that were requested, if the quota has fewer left; `None` otherwise.
+    /// The number of requested units, if the request was refused because fewer are left; `None` otherwise.
     too_many: Option<u64>,
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
 }
 
 impl Of {
-    /// Runs `ask` on the quota, and prints the result.
+    /// Connects to the masters, runs `ask` on the quota, and prints the result.
     fn with(self, ask: impl AsyncFn(&Quota) -> Result<Count, ValueError>) -> Outcome {
         let (mut masters, file) = self.masters.complete()?;
         let wait = self.wait.or(file.settings.wait);
@@ -198,8 +198,8 @@ impl Of {
         }
         let place = Place::new(&redlock, &masters);
         check_ancestors_of_value(&place, &self.name)?;
-        // Move the quota into `work`: when it is dropped at the end of `work`, the progress line about the wait is
-        // removed, before the result is printed.
+        // Move the quota into `work`, so that it is dropped at the end of `work`. The drop removes the progress line
+        // about the wait from the terminal, before the result is printed.
         let work = async move {
             let mut patience = Patience::begin();
             loop {

@@ -1,16 +1,16 @@
-//! Checks of `doctor` for database and ZooKeeper masters, which store locks as records. The checks do no I/O.
+//! Checks of `doctor` for MySQL, MariaDB and ZooKeeper masters, which store locks as records. The checks do no I/O.
 
 use quorate::{Fault, Inspection};
 
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// Number of connections that should be free on a database server: enough for two clients. Each client opens four
-/// sessions and one connection for notifications.
+/// Number of connections that must be free on a database server, or `doctor` warns: enough for two clients. Each client
+/// opens four sessions and one connection for notifications.
 const ROOM: u64 = 2 * 5;
 
-/// Reports that locks cannot use this master, if there is specific advice for this fault and kind of server. Returns
-/// whether it was reported.
+/// Adds the finding that no lock can be taken on this master, if there is specific advice for this fault on this kind
+/// of server. Returns true if the finding was added.
 pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut impl Add) -> bool {
     let zookeeper = master.server.as_deref() == Some("zookeeper");
     let (check, advice) = match fault {
@@ -18,8 +18,8 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "put a user with access to the path into the URL (zk://user:password@host/path), or change the ACL of the path (setAcl) and run `quorate prepare-server URL`",
         ),
-        // An inspection knows the kind of server only after a successful login. So the login was successful here, and
-        // only rights are missing.
+        // An inspection knows the kind of server only after a successful login. So the server did not refuse the login,
+        // and the user lacks rights.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
             "run `quorate prepare-server URL` with an administrator account: it prints the grants that are needed",
@@ -77,7 +77,7 @@ const FEWER: &str =
 const READ_ONLY: &str = "if this server is a replica, list its source instead; otherwise run SET GLOBAL read_only = 0, or start the \
                  server without innodb_read_only";
 
-/// Runs all checks on a master that locks can use.
+/// Runs all checks on a master on which locks can be taken.
 pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     age(master, add);
     role(master, add);
@@ -106,8 +106,8 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-/// Checks the version of a ZooKeeper server. A server that is too old fails only later, when a lock first uses a
-/// feature that the server lacks.
+/// Reports a ZooKeeper server whose version is too old. Without this check, such a server would first fail when a lock
+/// uses a feature that the server lacks.
 fn age(master: &Inspection, add: &mut impl Add) {
     let Some(version) = master.version.as_deref() else {
         return;
@@ -255,8 +255,8 @@ fn pace(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether this master is safe enough if it is the only master. A ZooKeeper ensemble is, because it survives failures
-/// of its members.
+/// Whether this master may be the only master without a warning. True for a ZooKeeper ensemble, because it survives
+/// failures of its members.
 pub(crate) fn survives_alone(master: &Inspection) -> bool {
     master.server.as_deref() == Some("zookeeper")
         && master

@@ -1,14 +1,15 @@
-//! Another process that relies on a lock that `quorate hold` holds.
+//! The process of `quorate hold --terminate PID`. It relies on the lock that `quorate hold` holds, and gets SIGTERM
+//! when the lock is lost.
 
 use rustix::process::{Pid, Signal};
 
 use crate::exit::Failure;
 use crate::output;
 
-/// A process that gets SIGTERM when the lock is lost.
+/// The process of `--terminate`, which gets SIGTERM when the lock is lost.
 pub(crate) struct Relying {
     pid: Pid,
-    /// Refers to this very process, even if its pid is given to another process later.
+    /// The pidfd of the process. It never refers to another process, even if the kernel reuses the pid.
     #[cfg(target_os = "linux")]
     process: std::os::fd::OwnedFd,
 }

@@ -144,7 +144,7 @@ impl JobArgs {
     }
 }
 
-/// What to run, and under which lock: the options, completed from the configuration file.
+/// What to run, and under which lock: from the options of the command line and the configuration file.
 struct Plan {
     lock: Lock,
     command: Vec<OsString>,
@@ -158,8 +158,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// The message that says why the lock was lost, and what happened to the command. `max_hold` is checked here,
-    /// because the command is ended before the library reports that `max_hold` was reached.
+    /// The message that says why the lock was lost, and what happened to the command. If `max_hold` is the reason, the
+    /// message says so: the library has not reported it, because the command is ended a little earlier.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
@@ -232,7 +232,8 @@ fn plan_and_run(
         ));
     }
     let work = under_the_lock(&plan);
-    // Run this on the main thread, because the kernel kills the command when the thread that started it ends.
+    // Run this on the main thread, which starts the command: the kernel kills the command when the thread that started
+    // it ends.
     let end = config::block_on(leaving_nothing(&plan.lock.redlock, plan.lock.parting, work));
     let came_to = match &end {
         Ok(WayOut::Code(code)) => Ok(*code),
@@ -251,18 +252,18 @@ pub(crate) fn words(shell: Option<OsString>, command: Vec<OsString>) -> Vec<OsSt
     }
 }
 
-/// How `quorate run` ended, if nothing failed.
+/// How `quorate run` ends if it has no failure of its own to report.
 enum WayOut {
     /// `quorate run` exits with this code: the exit code of the command, or 0 if `quorate once` had nothing to run.
     Code(u8),
-    /// `quorate run` ends itself by this signal. The signal ended the command, or it was SIGINT or SIGQUIT and arrived
-    /// while `--keep-for` kept the lock.
+    /// `quorate run` ends itself by this signal: it is the signal that ended the command, or a SIGINT or SIGQUIT that
+    /// arrived while `--keep-for` kept the lock.
     Signal(Signal),
 }
 
-/// Runs `work`, and then waits up to `parting` until every master that replies has received the releases of `work`. It
-/// waits even if `work` fails or panics. Without this wait, releases that are still being sent would be lost when the
-/// runtime ends (test `quorate_run_leaves_only_the_fencing_counter_however_it_ends`).
+/// Runs `work`, and then waits up to `parting` for the answers of the masters to the releases of `work`, even if `work`
+/// fails or panics. Otherwise, releases that are not sent yet would be lost when the runtime ends (test
+/// `quorate_run_leaves_only_the_fencing_counter_however_it_ends`).
 pub(crate) async fn leaving_nothing<T>(
     redlock: &Redlock,
     parting: Duration,
@@ -345,7 +346,7 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
     outcome
 }
 
-/// The environment variables that the command gets.
+/// The environment variables to set (`Some`) or to remove (`None`) for the command.
 fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsString>)> {
     let lock = &plan.lock;
     let mut env = vec![
@@ -384,11 +385,12 @@ async fn begin<'a>(
     Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
 }
 
-/// Keeps the lock for another `rest`, because the command ended earlier than `--keep-for` requires. Ends earlier if a
-/// signal asks for it or the lock is lost.
+/// Keeps the lock for the time `rest`, because the command ended earlier than `--keep-for` requires. Returns earlier if
+/// a signal asks this process to end, or if the lock is lost.
 ///
-/// Returns the signal only if it is SIGINT or SIGQUIT. These come from the keyboard and are meant for the whole job,
-/// including a loop around this process. After any other signal, the caller needs the exit code of the command.
+/// Returns the signal if it is SIGINT or SIGQUIT, by which `quorate` must then end itself: these come from the
+/// keyboard, and are meant for the whole job, for example a shell loop around this process. Returns `None` in all other
+/// cases: `quorate` then exits with the exit code of the command.
 async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
         return None;

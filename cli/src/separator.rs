@@ -9,7 +9,7 @@ use crate::output;
 /// The word that separates the options of quorate from the command to run.
 const SEPARATOR: &str = "--";
 
-/// Checks that the command line can be understood in only one way, which is how the parser understood it.
+/// Checks that the command line can be understood only as the parser understood it.
 ///
 /// `typed` is the command line without the program name. It ends with `command`, because the parser takes everything
 /// after the command's first word as its arguments. `is_ours` recognises the options of quorate.

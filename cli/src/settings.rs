@@ -14,16 +14,15 @@ pub(crate) type MasterSettings = Given<false>;
 /// The options of the commands that take a lock.
 pub(crate) type LockSettings = Given<true>;
 
-/// The settings of one option group that flags or variables give: the settings of the lock if `LOCK` is true, otherwise
-/// those of the masters. The second field lists the given settings: the name of each, and the flag or variable that
-/// gives it.
+/// The settings of the lock if `LOCK` is true, otherwise the settings of the masters, as flags and variables set them.
+/// The second field lists the settings that are set: the name of each, and the flag or variable that sets it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(
     pub(crate) Settings,
     pub(crate) Vec<(&'static str, String)>,
 );
 
-/// Settings whose default on the command line differs from that of the library.
+/// Settings whose default in this command differs from that of the library: name and default.
 const DEFAULTS: [(&str, &str); 1] = [("wait", "forever")];
 
 /// The names of the variables that may hold passwords of masters.

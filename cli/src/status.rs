@@ -104,7 +104,8 @@ pub(crate) struct ResourceStatus {
     pub(crate) holder: Option<String>,
     /// The note of the lock's holder; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) note: Option<NoteStatus>,
-    /// All holds of the lock, if readers or an owner hold it. Only such a lock can have several holds.
+    /// One entry for each client that holds the lock as a reader or for an owner. Empty for a lock of another kind,
+    /// which can have only one holder.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) holds: Vec<HoldStatus>,
     /// The held permits of the semaphore named `resource`.
@@ -117,7 +118,8 @@ pub(crate) struct ResourceStatus {
     /// semaphore was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
-    /// Whether the verdict is unknown only because masters were silent. Silent masters may be up.
+    /// True if the verdict is `unknown`, but it is possible that a majority of the masters is up, because some were
+    /// only silent.
     #[serde(skip)]
     pub(crate) is_undecided: bool,
     /// The number of masters that make a majority.

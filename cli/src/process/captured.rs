@@ -32,7 +32,7 @@ impl Captured {
     }
 
     /// Prints what the command has written so far: stdout on stdout, and stderr on stderr. Ignores errors, because
-    /// nobody may read the output.
+    /// stdout and stderr may have no reader.
     pub(crate) fn print(mut self) {
         let printed = [
             self.out

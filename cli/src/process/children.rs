@@ -9,7 +9,8 @@ use rustix::process::{WaitOptions, WaitStatus};
 /// The next state change of any child; `None` if no child has changed its state. The child may be an orphan that this
 /// process has adopted as the first process of a container.
 ///
-/// Must not be used while other code of this process waits for its own children.
+/// Must not be used while other code of this process waits for a child, because this function would take that child's
+/// exit code.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
         // Use `wait` of rustix, because `wait` of nix returns an error if a real-time signal ended the child.

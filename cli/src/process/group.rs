@@ -42,7 +42,8 @@ impl Group {
             }
         }
         // The group may exist although none of its processes is visible: they belong to another user, and this system
-        // hides the processes of other users (mount option hidepid). Such a group is reported as living.
+        // hides the processes of other users (mount option hidepid). Report such a group as living, with no visible
+        // process.
         (!members.seen.is_empty() || !ended).then_some(members)
     }
 }
@@ -55,7 +56,8 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Returns `one` if there is exactly one process, otherwise `many`. For the verb of a sentence about the processes.
+    /// The verb of a sentence about the processes: `one` (such as "is") if there is exactly one process, otherwise
+    /// `many` (such as "are").
     pub(crate) fn verb<'a>(&self, one: &'a str, many: &'a str) -> &'a str {
         if self.seen.len() == 1 { one } else { many }
     }
@@ -108,7 +110,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// All visible processes; empty if `/proc` is not mounted.
+/// All processes that this process may see; empty if `/proc` is not mounted.
 fn processes() -> impl Iterator<Item = Process> {
     use std::os::unix::fs::MetadataExt;
     let owner = |path: &std::path::Path| std::fs::metadata(path).map(|meta| meta.uid()).ok();

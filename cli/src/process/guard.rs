@@ -1,4 +1,5 @@
-//! The supervisor's connection to the guard process, which kills the command if the supervisor cannot.
+//! The supervisor's connection to the guard process. The guard process ends the command if the supervisor was killed,
+//! was stopped, or gets no processor time.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -18,7 +19,8 @@ pub(super) struct Guard {
     word: Option<ChildStdout>,
     group: Option<Pid>,
     acted: bool,
-    /// Whether the guard has ended and was reaped. Its pid may then belong to another process.
+    /// Whether the guard has ended and was reaped. If so, its pid must not be used, because it may belong to another
+    /// process.
     gone: bool,
 }
 
@@ -73,7 +75,7 @@ impl Guard {
         if self.send(&order).is_ok() {
             return Ok(());
         }
-        // The order could not be sent, because the guard was killed or stopped. Start a new guard.
+        // The deadlines could not be sent, because the guard was killed or stopped. Start a new guard.
         let (group, acted) = (self.group, self.acted());
         *self = Self::start()?;
         self.acted = acted;
@@ -85,8 +87,8 @@ impl Guard {
 
     /// Whether the guard has signalled the process group. The guard reports this before it sends the signal.
     ///
-    /// While `quorate` gets no processor time, the guard may end the command although a renewal then succeeds after
-    /// all. Such an end is reported as a loss of the lock, not as the command's own end.
+    /// If `quorate` got no processor time, the guard may have ended the command shortly before a renewal succeeded.
+    /// `quorate` must report this as a loss of the lock, and not as if the command had ended by itself.
     pub(super) fn acted(&mut self) -> bool {
         if let Some(pipe) = &mut self.word {
             self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
@@ -94,7 +96,8 @@ impl Guard {
         self.acted
     }
 
-    /// Must be called for every process that was reaped. If `pid` is the guard's, records that the guard has ended.
+    /// The supervisor must call this for every process that it has reaped. If `pid` is the pid of the guard, records
+    /// that the guard has ended.
     pub(super) fn reaped(&mut self, pid: Pid) {
         self.gone |= pid.as_raw() == self.child.id().cast_signed();
     }

@@ -1,14 +1,16 @@
 //! Helper processes that `quorate` starts from its own binary:
 //!
-//! - The **trampoline** becomes the command. The child must itself set the parent-death signal and stop before the
-//!   command starts, and in the standard library only unsafe code could do this. The trampoline costs one extra `exec`,
-//!   about a millisecond.
+//! - The **trampoline** becomes the command. Before the command starts, its process must set the parent-death signal
+//!   for itself and stop itself. With the standard library alone, this would need unsafe code. The trampoline costs one
+//!   extra `exec`, about a millisecond.
 //! - The **guard** kills the command if `quorate` is killed, because the parent-death signal reaches only the direct
 //!   child. The guard knows the process group of the command, and reads a pipe whose other end only `quorate` has open.
 //!   When the pipe closes, `quorate` has ended for whatever reason, and the guard kills the group. Through the same
-//!   pipe `quorate` sends the end of the lock's validity. If `quorate` is stopped or gets no processor time until then,
-//!   the guard ends the group. The guard never decides that a lock is held.
-//! - The third helper replaces `quorate` itself, and ends by a signal.
+//!   pipe `quorate` sends deadlines before the end of the lock's validity, and moves them after each renewal. If
+//!   `quorate` is stopped or gets no processor time until a deadline, the guard signals the group. The guard never
+//!   decides that a lock is held.
+//! - The third helper replaces `quorate` itself by `exec`, and ends itself by a signal, so that the parent of `quorate`
+//!   sees this signal.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -35,12 +37,12 @@ const DEATH: &str = "__die";
 /// Ends this process by the signal `sig`, so that its parent sees the signal. This matters in a shell loop: the loop
 /// ends if SIGINT has ended this process, but continues if this process has exited with a code.
 ///
-/// Must be called last. The first process of a container cannot end itself by a signal. This function then returns the
-/// exit code that a shell shows for the signal.
+/// Must be called last. Normally it does not return. In the first process of a container, which cannot end itself by a
+/// signal, it returns the exit code that a shell shows for the signal.
 pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
-    // `exec` resets all signal handlers, which otherwise needs unsafe code, and returns only if it fails. The
-    // environment is cleared, because it may contain passwords and the new program does not need it.
+    // `exec` resets all signal handlers; any other way needs unsafe code. It returns only if it fails. Clear the
+    // environment, because it may contain passwords and the helper does not need it.
     let _failed = binary::own()
         .arg0("quorate")
         .args([DEATH, &number])
@@ -73,7 +75,7 @@ pub(crate) fn main() -> Option<ExitCode> {
     }
 }
 
-/// The present time on the clock that the deadlines of the guard use. On Linux this clock continues while the machine
+/// The current time on the clock that the deadlines of the guard use. On Linux this clock continues while the machine
 /// sleeps.
 pub(super) fn now() -> Duration {
     #[cfg(target_os = "linux")]
@@ -98,8 +100,7 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         ));
         return ExitCode::from(exit::SOFTWARE);
     }
-    // End now if the parent has died already: it died before the parent-death signal was set, so the kernel will never
-    // send that signal.
+    // End if the parent died before the parent-death signal was set, because the kernel will never send that signal.
     if parent != Some(getppid()) {
         return ExitCode::from(exit::SOFTWARE);
     }

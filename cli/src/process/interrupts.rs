@@ -11,7 +11,7 @@ const SAME: Duration = Duration::from_millis(200);
 /// A second Ctrl-C within this time (5 s) after the first one stops the command.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The Ctrl-C that the user has pressed while the command ran.
+/// The times at which the user pressed Ctrl-C while the command ran.
 #[derive(Debug, Default)]
 pub(super) struct Interrupts {
     last: Option<Instant>,
@@ -38,7 +38,7 @@ impl Interrupts {
         Signal::SIGINT
     }
 
-    /// Whether the user has stopped the command by a second Ctrl-C.
+    /// Whether the user has pressed Ctrl-C a second time, so that the command got SIGTERM.
     pub(super) fn stopped(&self) -> bool {
         self.terminated.is_some()
     }
@@ -67,8 +67,9 @@ mod tests {
             (&[0][..], &[SIGINT][..]),
             (&[0, 1_000], &[SIGINT, SIGTERM]),
             (&[0, 1_000, 2_000], &[SIGINT, SIGTERM, SIGKILL]),
-            // One Ctrl-C that arrives as two signals, two Ctrl-C that arrive as two signals each, and two Ctrl-C that
-            // are too far apart to stop the command.
+            // Times of SIGINT in milliseconds, and the signal forwarded for each. First one Ctrl-C that arrives as two
+            // signals, then two Ctrl-C that arrive as two signals each, then two Ctrl-C that are too far apart to stop
+            // the command.
             (&[0, 100], &[SIGINT, SIGINT]),
             (&[0, 100, 1_000, 1_100], &[SIGINT, SIGINT, SIGTERM, SIGINT]),
             (&[0, 6_000], &[SIGINT, SIGINT]),

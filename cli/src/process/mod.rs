@@ -64,12 +64,13 @@ use terminal::Terminal;
 /// Longest time between two checks of the lock. Checks are frequent because timers stop while the machine sleeps, but
 /// the validity of the lock does not.
 const TICK: Duration = Duration::from_millis(250);
-/// How long other processes of the group may continue to run after the command has ended, before a message names them.
+/// After the command has ended, a message names the other processes of its group that are still running after this
+/// time.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`, before it is reported as still running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The lock under which the command runs, as far as the supervisor uses it.
+/// The lock under which the command runs. The trait has only the functions that the supervisor needs.
 pub(crate) trait Lease {
     /// How long the lock is still valid; zero once its validity has ended.
     fn remaining(&self) -> Duration;
@@ -99,14 +100,15 @@ pub(crate) enum Ended {
         /// ended the command, if `quorate` received that signal as well or if it came from the keyboard. If a second
         /// Ctrl-C has stopped the command, it is SIGINT.
         signal: Option<Signal>,
-        /// Processes of the command's group that are still running, and that are not stopped; `None` if there are none.
+        /// Other processes of the command's group that are still running, and that `quorate` leaves running; `None` if
+        /// there are none.
         left: Option<Members>,
     },
     /// The command was ended because the lock was lost or was about to expire.
     Lost {
         /// Why the lock was lost.
         cause: String,
-        /// The fate of the command: whether it ended on `SIGTERM`, was killed, or is still running.
+        /// What happened to the command: it ended on `SIGTERM`, was killed, or is still running.
         fate: Fate,
     },
 }
@@ -123,7 +125,8 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// Returns the fate of a command after [`Watch::stop`], which returns the processes that it could not stop.
+    /// The fate of a command after [`Watch::stop`]. `survivors` are the processes that `stop` could not end; `None` if
+    /// it ended all.
     fn of(survivors: Option<Members>) -> Self {
         survivors.map_or(Self::Killed, Self::StillRunning)
     }
@@ -235,7 +238,7 @@ struct Watch {
     interrupts: Interrupts,
     /// Whether the user was warned that this process may not signal the command.
     denied: bool,
-    /// Whether the group need not be stopped any more, because the command has ended or was killed.
+    /// True once the command has ended or was killed, so that a drop of this value need not kill the group.
     over: bool,
     /// Signals to forward to the command, after the next check of the lock.
     pending: Vec<Signal>,
@@ -280,8 +283,9 @@ impl Watch {
         }
     }
 
-    /// The longest time until the next check of the command. It is short while the supervisor waits for changes that
-    /// send it no signal.
+    /// The longest time until the next check of the command. It is short before the trampoline has stopped itself, and
+    /// after the end of the command, while the supervisor waits for other processes of the group: no signal reports the
+    /// end of a process that is not its child.
     fn tick(&self) -> Duration {
         if self.end.is_some() || !self.running {
             Duration::from_millis(10)
@@ -335,8 +339,8 @@ impl Watch {
         }
     }
 
-    /// The reason why the lock was lost, for the case that the deadline came before the library reported the loss.
-    /// Waits at most 50 ms for the library's reason, which is more exact.
+    /// The reason why the lock was lost, if the deadline came before the library reported a loss. Waits at most 50 ms
+    /// for the library's report, because it names the reason more exactly.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
@@ -345,12 +349,14 @@ impl Watch {
             })
     }
 
-    /// How the command ended; `None` while the command or another process that must be waited for is still running.
+    /// How the command ended. `None` while the command is running, or while the supervisor still waits for other
+    /// processes of its group.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
         let CommandEnd { code, signal, at } = self.end?;
         self.check_the_guard();
         if self.terminated.is_some() {
-            // The lock ends. Wait for the other processes of the group, which received SIGTERM as well.
+            // The group got SIGTERM because the lock was about to end. Wait until its other processes have ended as
+            // well.
             return self.group.alive().is_none().then(|| Ended::Lost {
                 cause: "the lock could not be renewed in time".to_owned(),
                 // Exit code 137 means that the command was killed, for example by the guard.
@@ -368,7 +374,8 @@ impl Watch {
             });
         }
         let left = self.group.alive();
-        // Wait a little, because other processes of the group may end together with the command.
+        // Wait for [`AFTERMATH`] before other processes of the group are reported, because they may end together with
+        // the command.
         (left.is_none() || at.elapsed() >= AFTERMATH).then_some(Ended::ByItself {
             code,
             signal,
@@ -390,7 +397,7 @@ impl Watch {
             let (pid, status) = match children::changed() {
                 Ok(Some(change)) => change,
                 Ok(None) => return Ok(()),
-                // There is no child left, because the command has been reaped already.
+                // The error means that there is no child: the command has been reaped already.
                 Err(_) if self.end.is_some() => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -416,8 +423,8 @@ impl Watch {
         let typed =
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
-            // The user typed Ctrl-C or Ctrl-\ for the whole job. So send the signal to the group of this process as
-            // well: the group includes, for example, a script that has started this process.
+            // The user typed Ctrl-C or Ctrl-\ for the whole job. While the terminal is lent, only the command's group
+            // got it. So send it to the group of this process, for example to the script that has started this process.
             let _ = kill(Pid::from_raw(0), sig);
         }
         let interrupted = self.interrupts.stopped().then_some(Signal::SIGINT);
@@ -460,8 +467,8 @@ impl Watch {
     }
 
     /// Stops the whole job, to which this process belongs, so that the shell gets the terminal back. A stopped process
-    /// does not renew the lock. If the job is continued too late, the guard has ended the command before the lock
-    /// expired.
+    /// does not renew the lock. If the user continues the job only after the lock has expired, the guard has ended the
+    /// command before that.
     fn stop_with_it(&mut self) {
         if terminal::has_job_control() {
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
@@ -494,7 +501,7 @@ impl Watch {
     }
 
     /// Kills the group and waits up to [`KILL_TIMEOUT`] until all its processes have ended. Returns the processes that
-    /// could not be stopped. Blocks the thread, because nothing else is more urgent.
+    /// could not be stopped. Blocks the thread: no other work of this process is more urgent.
     fn stop(&mut self) -> Option<Members> {
         self.over = true;
         // Ignore errors here: the loop below finds the processes that are still running.

@@ -26,7 +26,7 @@ pub(crate) fn look_for(program: &OsStr) -> Result<(), Failure> {
     found(program, &path).map_err(|why| not_started(program, &why))
 }
 
-/// The failure of a command that cannot be started, for the reason `why`.
+/// The failure of a command that could not be started because of the error `why`.
 pub(super) fn not_started(program: &OsStr, why: &io::Error) -> Failure {
     let (code, what) = match why.kind() {
         io::ErrorKind::NotFound => (exit::NOT_FOUND, "command not found".to_owned()),

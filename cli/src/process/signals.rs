@@ -31,7 +31,7 @@ const RECEIVED: [Signal; 11] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Whether to reap children that have ended while no command runs.
+    /// While no command runs: whether to reap children that have ended.
     reaps: bool,
     /// The first received signal that asks this process to end; `None` if no such signal was received.
     end: Option<Signal>,
@@ -91,7 +91,7 @@ impl Signals {
         self.end
     }
 
-    /// For the time in which no command runs: waits for the next signal that asks this process to end. While this
+    /// Waits for the next signal that asks this process to end. To be used only while no command runs. While this
     /// function waits, SIGTSTP stops the process, as it does by default.
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {

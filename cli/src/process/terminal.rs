@@ -4,9 +4,9 @@
 //! write to the terminal. If it reads from the terminal or changes its settings, the kernel stops the command with
 //! `SIGTTIN` or `SIGTTOU`. Only then does `quorate` make the command's group the foreground group.
 //!
-//! Until then, Ctrl-C reaches the same processes as without `quorate`: the rest of the job (a script, the other
-//! commands of a pipe), and `quorate` itself, which forwards the signal to the command. In `quorate run .. | less`, the
-//! pager keeps the keyboard.
+//! Until then, the foreground group is the job that the user started: `quorate` and, for example, a script around it or
+//! the other commands of a pipe. So Ctrl-C reaches the whole job, and `quorate` forwards the signal to the command. In
+//! `quorate run .. | less`, the pager keeps the keyboard.
 
 use std::fs::File;
 
@@ -34,8 +34,8 @@ impl Terminal {
         self.lent
     }
 
-    /// Makes `group` the foreground group of the terminal, if the group of this process is in the foreground now.
-    /// Returns whether `group` is then in the foreground.
+    /// Makes `group` the foreground group of the terminal, if the group of this process is the foreground group.
+    /// Returns whether `group` is in the foreground afterwards.
     pub(super) fn lend(&mut self, group: Pid) -> bool {
         if self.in_front(getpgrp()) {
             self.lent = self.put_in_front(group);
@@ -75,8 +75,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether a shell of the same session can continue this process after a stop. If not, this process must not stop
-/// itself, because it would stay stopped: for example, if it is the session leader in a container.
+/// True if a shell of the same session can continue this process after a stop. If false, this process must not stop
+/// itself, because it would stay stopped. An example is the session leader in a container.
 pub(super) fn has_job_control() -> bool {
     getsid(Some(getppid())).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }
