@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_of_quorate_run_is_written_for_prometheus_and_statsd() {
+    fn outcome_of_quorate_run_is_formatted_for_prometheus_and_statsd() {
         let text = ended("failed", 3).prometheus();
         for line in [
             r#"quorate_run_running{resource="a \"b\"\\c:1"} 0"#,

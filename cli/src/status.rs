@@ -150,9 +150,9 @@ pub(crate) struct MasterStatus {
     pub(crate) waiting: Vec<WaiterStatus>,
     /// How long the reply of this master took, in milliseconds.
     pub(crate) latency_ms: f64,
-    /// Why this master did not report the state of the lock, as text; null if it did.
+    /// The error because of which the state of the lock on this master is unknown, as text; null if there is no error.
     pub(crate) error: Option<String>,
-    /// The kind of `error`, as a word that is stable across versions; null without an error.
+    /// The kind of `error`, as a word that does not change between versions; null if `error` is null.
     pub(crate) error_kind: Option<&'static str>,
 }
 
@@ -187,14 +187,15 @@ impl NoteStatus {
     }
 }
 
-/// One hold of a lock that several clients hold at the same time, in the JSON form.
+/// One holder of a lock that readers or an owner hold, in the JSON form. Several clients can hold such a lock at the
+/// same time.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldStatus {
-    /// The token of this hold.
+    /// The random token with which this holder acquired the lock.
     pub(crate) token: String,
-    /// Time until the hold expires without a renewal, in milliseconds.
+    /// Time until this holder loses the lock if it does not renew it, in milliseconds.
     pub(crate) ttl_left_ms: u64,
-    /// The note of this hold's holder; null if the holder has left none.
+    /// The note of this holder; null if the holder has left no note.
     pub(crate) note: Option<NoteStatus>,
 }
 
@@ -215,11 +216,11 @@ pub(crate) struct WaiterStatus {
     pub(crate) id: String,
     /// Time until the waiter loses its place in the queue if it sends no further heartbeat, in milliseconds.
     pub(crate) lives_ms: u64,
-    /// The host name of the waiter's machine; null if the client does not show it.
+    /// The host name of the waiter's machine; null if the waiter's id does not contain it.
     pub(crate) host: Option<String>,
-    /// The pid of the waiter on its machine; null if the client does not show it.
+    /// The pid of the waiter on its machine; null if the waiter's id does not contain it.
     pub(crate) pid: Option<u32>,
-    /// When the client began to wait, by the clock of its machine; null if the client does not show it.
+    /// When the client began to wait, by the clock of its machine; null if the waiter's id does not contain it.
     pub(crate) since: Option<String>,
     /// The waiter as one line, for the output for people.
     #[serde(skip)]
@@ -269,7 +270,7 @@ impl LineStatus {
 }
 
 impl StatusArgs {
-    /// Whether no lock is named, so that all held locks are listed.
+    /// True if the command line names no lock, so that `status` lists all held locks.
     pub(crate) fn is_list(&self) -> bool {
         self.resource.is_empty()
     }
@@ -291,8 +292,8 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
     }
 }
 
-/// Reads the state of each resource. If silent masters are the only reason why no majority replied, asks the masters
-/// again and gives them more time.
+/// Reads the state of each resource. If no majority of the masters replied, but silent masters may be up, asks the
+/// masters again with longer timeouts.
 async fn look_patiently(
     masters: &mut MasterOptions,
     names: &[OsString],
@@ -347,8 +348,9 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     )
 }
 
-/// The failure if only `answered` of `of` masters replied, and at least `needed` are required. `kinds` are the error
-/// kinds of the other masters. They show whether the cause is an outage or an outdated configuration.
+/// The failure if too few masters replied: `answered` of `of` masters, but at least `needed` are required. `kinds` are
+/// the kinds of errors of the masters that did not reply. The exit code depends on them, because the cause may be an
+/// outage or an outdated configuration.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -389,8 +391,8 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // A user that may not read the queue of the semaphore sees no permits either, because the keys of both have the
-        // same prefix.
+        // If the user may not read the queue of the semaphore, the permits are unknown as well: the keys of both have
+        // the same prefix, so the user has no right to read them either.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -407,7 +409,7 @@ impl ResourceStatus {
         notes.map(|note| &*note.line).collect()
     }
 
-    /// The longest time until the lock expires on a master, as text; `-` if no master reports a time.
+    /// The time until the lock key has expired on all masters, as text; `-` if no master reports a time.
     pub(crate) fn left(&self) -> String {
         let left = self.masters.iter().filter_map(|master| master.ttl_left_ms);
         let left = left.max().map(|ms| human(Duration::from_millis(ms)));
@@ -559,18 +561,20 @@ fn page(status: &ResourceStatus) -> String {
     )
 }
 
-/// One line for each client that waits on the master with the longest queue. `queues` are the queues of the masters,
-/// and `holder` is the note of the holder.
+/// Lines about the waiting clients, from the master with the longest queue: one line for each of the first [`SHOWN`]
+/// clients, and one with the number of further clients. `queues` are the queues of all masters, and `holder` is the
+/// note of the holder.
 fn waiting_lines<'a>(
     queues: impl Iterator<Item = &'a Vec<WaiterStatus>>,
     holder: Option<&NoteStatus>,
 ) -> String {
-    // Leave out waiters whose time has passed: a master removes them only when a client asks it for the lock.
+    // Leave out waiters that have lost their place because they sent no heartbeat. A master removes such a waiter only
+    // when another client requests the lock.
     let living = queues.map(|queue| queue.iter().filter(|one| one.lives_ms > 0).collect());
     let waiters: Vec<&WaiterStatus> = living.max_by_key(Vec::len).unwrap_or_default();
     let mut lines = String::new();
     for (at, waiter) in waiters.iter().take(SHOWN).enumerate() {
-        // The holder may still be listed as the first waiter if it waited for the lock.
+        // If the holder has waited for the lock, its entry may still be the first one in the queue.
         let holds = at == 0
             && holder.is_some_and(|holder| {
                 (Some(&holder.host), Some(holder.pid)) == (waiter.host.as_ref(), waiter.pid)
@@ -603,8 +607,8 @@ fn waiting_for_permits(status: &ResourceStatus) -> usize {
     queues.max().unwrap_or(0)
 }
 
-/// The output for people about the semaphore of the same name: its held permits and the number of waiters, or why these
-/// could not be read. Empty if there are neither permits nor waiters.
+/// The output for people about the semaphore that has the same name as the lock: the held permits and the number of
+/// waiters, or the reason why they could not be read. Empty if no permit is held and no client waits.
 fn permits(status: &ResourceStatus) -> String {
     const WHICH: &str = "semaphore of the same name (a separate lock)";
     let permits = &status.permits;

@@ -10,9 +10,11 @@ use crate::output::{self, Cell, YELLOW};
 /// The output of `quorate masters status --json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct SurveyStatus {
-    /// `untouched`, `begun`, `partly_closed`, `closed`, `open` or `finished`; `None` if `next_masters` is not set.
+    /// How far the change of the masters has come: `untouched`, `begun`, `partly_closed`, `closed`, `open` or
+    /// `finished`. `None` if `next_masters` is not set.
     stage: Option<&'static str>,
-    /// The step of the change of masters that the configuration of this command belongs to.
+    /// The step of this command's configuration: a number that rises with each step of a change of the masters. A
+    /// client of another step has another configuration.
     step: u64,
     masters: Vec<MasterRow>,
     clients: Vec<ClientRow>,
@@ -23,13 +25,13 @@ pub(crate) struct SurveyStatus {
 struct MasterRow {
     /// The address of the master, without credentials.
     master: String,
-    /// `old`, `next` or `both`; `None` if `next_masters` is not set.
+    /// The set that the master belongs to: `old`, `next` or `both`. `None` if `next_masters` is not set.
     set: Option<&'static str>,
-    /// The generation marker.
+    /// The generation marker that the master stores; `None` if it stores none, or if it could not be read.
     mark: Option<String>,
     uptime_s: Option<u64>,
     run_id: Option<String>,
-    /// Why the state of this master is missing or incomplete.
+    /// The error because of which the state of this master is unknown or incomplete; `None` if there is no error.
     error: Option<String>,
     error_kind: Option<&'static str>,
 }
@@ -39,7 +41,9 @@ struct MasterRow {
 struct ClientRow {
     /// The client's step of the change; `None` if the client does not check generation markers.
     step: Option<u64>,
-    /// `current`, `outdated`, `ahead`, `other_masters`, `without_marker` or `unknown`.
+    /// How the client's configuration differs from that of this command: `current` (same step), `outdated` (lower
+    /// step), `ahead` (higher step), `other_masters`, `without_marker` (the client checks no marker) or `unknown` (no
+    /// client of quorate).
     state: &'static str,
     host: Option<String>,
     pid: Option<u32>,
@@ -108,9 +112,9 @@ fn stage(stage: ChangeStage) -> &'static str {
     }
 }
 
-/// The connected clients: clients at the lowest step of the change first, and clients without a step last. All
-/// connections of one process are one row. Connections without a process id in the name are one row each, because they
-/// may belong to different clients.
+/// The connected clients, in the order of their steps; clients without a step are last. All connections of one process
+/// are one row. If the name of a connection contains no process id, the connection is a row of its own, because the
+/// client that it belongs to is unknown.
 fn clients(survey: &Survey) -> Vec<ClientRow> {
     let mut rows: BTreeMap<_, ClientRow> = BTreeMap::new();
     for master in &survey.masters {

@@ -80,7 +80,8 @@ fn is_unknown(name: &str, known: &BTreeSet<String>) -> bool {
         && !TOOLS.iter().any(|tool| name.starts_with(tool))
 }
 
-/// The known variable whose name is most similar to `name`; `None` if no name is similar enough.
+/// The known variable whose name is most similar to `name`; `None` if none is so similar that `name` may be a
+/// misspelling of it.
 fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let bare = name.strip_prefix(OURS)?.to_ascii_uppercase();
     let known = known.iter().map(|other| &**other);
@@ -89,8 +90,8 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     })
 }
 
-/// The word of `known` that is most similar to `word`; `None` if all of them differ too much for a misspelling. `part`
-/// returns the part of a known word that is compared.
+/// The word of `known` that is most similar to `word`; `None` if `word` cannot be a misspelling of any of them. `part`
+/// returns the part of a known word to compare with `word`.
 pub(crate) fn nearest_of<'a>(
     word: &str,
     known: impl Iterator<Item = &'a str>,

@@ -1,4 +1,5 @@
-//! Shows the progress of a wait for a lock: a spinner on a terminal, otherwise a line from time to time.
+//! Shows the progress of a wait for a lock on stderr. If stderr is a terminal, a spinner is shown. Otherwise a line is
+//! printed when the state of the wait changes, and every 30 s.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,15 +14,16 @@ use quorate::Waiting;
 use crate::kind::holder_words;
 use crate::output::{self, human};
 
-/// Without a terminal: no line is printed about a wait that is shorter than this.
+/// If stderr is not a terminal: how long the wait must last before the first line is printed.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Without a terminal: the shortest time between two printed lines if the state of the wait changes.
+/// If stderr is not a terminal: the shortest time between two lines, even if the state of the wait changes more often.
 const CHANGE: Duration = Duration::from_secs(2);
-/// Without a terminal: if the state of the wait does not change, a line is printed after this time.
+/// If stderr is not a terminal: the time after which another line is printed although the state of the wait has not
+/// changed.
 const STILL: Duration = Duration::from_secs(30);
 
-/// With `--quiet`: one line is printed if no majority of the masters answers when the wait has lasted for this time.
-/// Otherwise a job without a limit for its wait would wait for ever, and nobody would notice.
+/// With `--quiet`: how long the wait must last before one warning is printed that no majority of the masters answers. A
+/// job that waits without a time limit would otherwise wait for ever without a message.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 
 /// The spinner on the terminal; `None` while no spinner is shown.
@@ -46,7 +48,8 @@ pub(crate) struct WaitDisplay {
     /// does not run under a lock.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// The last line that was printed: when (time since the start of the wait), and the state of the wait in it.
+    /// When the last line was printed, as the time since the start of the wait, and the state of the wait in that line.
+    /// `None` if no line was printed.
     last: Mutex<Option<(Duration, String)>>,
 }
 
@@ -80,7 +83,7 @@ impl WaitDisplay {
         }
     }
 
-    /// Shows the present state of the wait, if it is time for an update.
+    /// Shows the current state of the wait, if it is time for an update.
     pub(crate) fn see(&self, seen: &Waiting) {
         if output::is_quiet() {
             self.warn_if_unreachable(seen);
@@ -108,7 +111,7 @@ impl WaitDisplay {
 }
 
 impl WaitDisplay {
-    /// Warns once if the wait has not reached a majority of the masters for [`UNREACHABLE`].
+    /// Prints one warning if the wait has lasted for [`UNREACHABLE`] and no majority of the masters answers.
     fn warn_if_unreachable(&self, seen: &Waiting) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.majority_answers || last.is_some() || seen.waited < UNREACHABLE {
@@ -129,8 +132,8 @@ impl Drop for WaitDisplay {
     }
 }
 
-/// The state of the wait, as far as a change of it causes a new line: position in the queue, holder, and masters with
-/// problems.
+/// The part of the state of the wait whose change causes a new line: the position in the queue, the holder, and the
+/// masters with problems.
 fn key(seen: &Waiting) -> String {
     let trouble = seen.trouble.iter();
     let trouble: Vec<_> = trouble

@@ -52,15 +52,16 @@ fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String>
     })
 }
 
-/// Commands and steps that have been renamed. Each entry has the command that the step belongs to (empty for a command
-/// of `quorate` itself), the former name, and the present name.
+/// Commands and steps that have been renamed. Each entry has three parts: the command that the step belongs to (empty
+/// if `quorate` itself has the renamed command), the former name, and the current name.
 const FORMER: [(&str, &str, &str); 3] = [
     ("", "list", "status"),
     ("", "prepare", "prepare-server"),
     ("masters", "prepare", "begin"),
 ];
 
-/// The present name of a command that the user typed with its former name.
+/// The current name of the command or step that the user typed as `word`; `None` if `word` is not the former name of
+/// one.
 fn renamed(word: &str) -> Option<String> {
     let typed = std::env::args_os().skip(1);
     let typed = typed.filter_map(|word| word.into_string().ok());
@@ -72,7 +73,8 @@ fn renamed(word: &str) -> Option<String> {
     former.map(|(_, _, now)| (*now).to_owned())
 }
 
-/// A text that the parser has attached to the error. Of several suggestions, the parser's best one is the last.
+/// The text of this kind that the parser has attached to the error; `None` if there is none. If there are several
+/// suggestions, returns the last one, which is the parser's best.
 fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text.clone()),
@@ -81,8 +83,8 @@ fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// The option that is most similar to `word`, of all options of the command that the user has typed; `None` if no
-/// option is similar. The parser itself suggests no option for short words such as `--tyr`.
+/// The option of the typed command whose name is most similar to `word`; `None` if no option is similar. Needed because
+/// the parser itself suggests nothing for short words such as `--tyr`.
 fn nearest(word: &str, commands: &clap::Command) -> Option<String> {
     let word = word.strip_prefix("--")?;
     let typed = std::env::args_os().skip(1);

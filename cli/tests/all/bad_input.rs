@@ -40,7 +40,8 @@ fn wrong_master_urls_are_refused_with_an_error_of_one_line() {
         &["master 2 of 3"],
     );
     refused(&["--masters", "http://a", "r"], &["http", "redis://"]);
-    // Text in the place of the port must be hidden. It may be a password, if the user forgot the host in the URL.
+    // The error must not show text in the place of the port. It may be a password, because the user may have forgotten
+    // the host.
     refused(&["--masters", "a:b:c", "r"], &["a:b:***"]);
     refused(&["--masters", "redis://a:port", "r"], &["redis://a:***"]);
     refused(
@@ -224,8 +225,8 @@ fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
         masters.urls()[0]
     );
     std::fs::write(&file, text).expect("written");
-    // The file overrides the variables for masters, wait and grace. If it did not, they would make the command fail,
-    // wait, or print a message. The file has no ttl, so QUORATE_TTL has an effect.
+    // The file overrides the variables for masters, wait and grace. If a variable had an effect, the command would
+    // fail, wait, or print a message. The file sets no ttl, so QUORATE_TTL has an effect.
     let with = |words: &[&str]| {
         let mut command = bare();
         command.env("QUORATE_MASTERS", "redis://127.0.0.1:1");

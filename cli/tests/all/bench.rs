@@ -1,5 +1,5 @@
-//! Tests of `quorate bench`: it takes the given time, writes its report, and leaves neither other files nor keys apart
-//! from fencing counters.
+//! Tests of `quorate bench`: it takes the given time and writes its report. It leaves no other files, and no keys on
+//! the masters except fencing counters.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn bench_kinds_compares_each_kind_with_the_plain_lock() {
 
 #[test]
 fn bench_on_a_busy_machine_warns_that_other_processes_used_it() {
-    // Run one busy loop more than there are processors.
+    // Run one more busy loop than the machine has processors.
     let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
     let loops = (0..busy).map(|_| {
         let mut shell = std::process::Command::new("sh");
@@ -258,7 +258,7 @@ fn interrupted_bench_stops_its_spawned_masters() {
     assert_eq!(inside(), 0, "{run:?}");
 }
 
-/// All keys that the benchmark has left on the masters, without fencing counters.
+/// All keys that the benchmark has left on the masters, except fencing counters.
 fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
     let keys =
         masters.iter().flat_map(

@@ -123,7 +123,7 @@ fn demo_prints_the_result_on_stdout_and_progress_on_stderr() {
 }
 
 #[test]
-fn interrupted_demo_dies_of_the_signal_and_stops_its_masters() {
+fn interrupted_demo_stops_its_masters_and_ends_itself_by_the_signal() {
     let temporary = tempfile::tempdir().expect("a directory");
     let child = bare()
         .arg("demo")
@@ -137,7 +137,7 @@ fn interrupted_demo_dies_of_the_signal_and_stops_its_masters() {
     std::thread::sleep(Duration::from_millis(400));
     signal(&child, "INT");
     let run = end(child);
-    // `demo` must end itself by the signal SIGINT, so that a shell loop around it ends, too.
+    // `demo` must end itself by the signal SIGINT, so that a shell loop around it ends as well.
     assert_eq!((run.code, run.died_of), (Some(130), Some(2)), "{run:?}");
     assert!(
         run.err.contains("interrupted") && run.out.is_empty(),

@@ -1,4 +1,4 @@
-//! Tests of `quorate doctor` on real masters: it reports every problem, and none on healthy masters.
+//! Tests of `quorate doctor` on real masters: it reports every problem, and reports no problem of healthy masters.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -47,8 +47,8 @@ fn doctor_finds_no_problem_on_healthy_masters() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(json["well"], true);
     let findings = json["findings"].as_array().expect("findings");
-    // Ignore findings of the check `version`, because the version of the installed server may not be on the list of
-    // tested versions.
+    // Ignore findings of the check `version`: the version of the installed server is possibly not on the list of tested
+    // versions.
     assert!(findings.iter().all(|f| f["check"] == "version"), "{run:?}");
     let first = &json["masters"][0];
     assert_eq!(first["appendfsync"], "always");
@@ -133,7 +133,7 @@ fn doctor_names_the_missing_rights_of_a_user() {
     assert_eq!(found(&json, "error"), ["acl"; 3], "{run:?}");
     assert_eq!(
         json["masters"][0]["denied"],
-        // CONFIG GET is needed only without the restart guard, which is off in these tests.
+        // CONFIG GET is needed because the restart guard is off in these tests.
         serde_json::json!(["EVALSHA", "CONFIG GET"]),
         "{run:?}"
     );
@@ -230,8 +230,8 @@ fn doctor_names_each_documented_right_that_is_missing() {
 fn doctor_asks_for_the_option_prefix_if_the_user_may_not_use_all_keys() {
     let masters = durable(3);
     grant(&masters, None);
-    // Without `--prefix`, `doctor` cannot know whether all locks have names like `lock:a`. The user may have all rights
-    // that are needed, so the finding is only a warning.
+    // Without `--prefix`, `doctor` cannot know whether all locks have names like `lock:a`. It is possible that the user
+    // has all rights that are needed, so the finding is only a warning.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
@@ -239,7 +239,8 @@ fn doctor_asks_for_the_option_prefix_if_the_user_may_not_use_all_keys() {
     assert!(run.out.contains("--prefix"), "{run:?}");
 }
 
-/// The reaction of a scripted server to the data that it receives.
+/// A function that decides how a scripted server reacts to received data. Its arguments are the connection and the
+/// data.
 type Manner = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
 
 /// Starts a scripted server on a free port, and returns its URL. It runs until the test program ends.
@@ -261,7 +262,7 @@ fn scripted(manner: Manner) -> String {
     format!("redis://{address}")
 }
 
-/// The reaction of a server that is too old for RESP3: it does not know the command HELLO.
+/// Reacts as a server that is too old for RESP3: replies with an error to the command HELLO.
 fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
     let heard = String::from_utf8_lossy(heard);
     for line in heard.split("\r\n").filter(|line| line.starts_with('*')) {

@@ -2,8 +2,8 @@
 
 use crate::common::{Done, bare, done};
 
-/// The commands and steps whose help is tested, with arguments that they need. The first number is the number of words
-/// that name the command.
+/// The commands and steps whose help is tested, with arguments that they need. The number is how many of the words name
+/// the command or step; the other words are its arguments.
 const COMMANDS: [(usize, &[&str]); 26] = [
     (1, &["run", "r", "true"]),
     (1, &["hold", "r"]),
@@ -33,7 +33,7 @@ const COMMANDS: [(usize, &[&str]); 26] = [
     (0, &[]),
 ];
 
-/// The commands that connect to masters: all but the last six.
+/// The commands that connect to masters: all except the last six of [`COMMANDS`].
 fn with_masters() -> &'static [(usize, &'static [&'static str])] {
     &COMMANDS[..20]
 }
@@ -44,7 +44,8 @@ fn ask(words: &[&str]) -> Done {
     asked
 }
 
-/// The options that a help text shows, each with the name of its value; empty for an option without a value.
+/// The options that a help text shows: pairs of the option and the name of its value. This name is empty if the option
+/// has no value.
 fn options(help: &str) -> Vec<(String, String)> {
     let rows = help.lines().filter_map(|line| {
         // Only the rows of lists of options are indented like this.
@@ -128,7 +129,7 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
                 _ => drop(command.arg(value(&value_name))),
             }
             let rest = &words[*number..];
-            // Leave out the required arguments that this option replaces.
+            // Leave out the arguments that are not allowed or not needed with this option.
             let without_command = ["create", "drop", "status", "shell", "yes"].contains(&&*option);
             let rest = match (&*option, words[0]) {
                 ("per", _) => &rest[2..],

@@ -60,7 +60,7 @@ fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
 }
 
 #[test]
-fn hold_ends_on_a_signal_and_not_because_its_input_is_dev_null() {
+fn hold_with_dev_null_as_its_input_runs_until_a_signal() {
     let masters = masters(3);
     for (name, number_of) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         let mut child = hold(&masters, &["r"])
@@ -81,7 +81,7 @@ fn hold_ends_on_a_signal_and_not_because_its_input_is_dev_null() {
 }
 
 #[test]
-fn hold_keeps_the_lock_if_nobody_reads_its_output() {
+fn hold_keeps_the_lock_if_its_stdout_has_no_reader() {
     let masters = masters(1);
     let mut child = hold(&masters, &["r"])
         .stdin(Stdio::piped())
@@ -106,7 +106,8 @@ fn hold_exits_with_74_when_the_lock_is_lost() {
         .spawn();
     let mut taken = taken.expect("starts");
     number(&mut taken);
-    // Keep the child's standard input open: waiting for the child would close it, and that would end the hold.
+    // Keep the standard input of `quorate hold` open until it ends by itself. `end` would close the input, and `quorate
+    // hold` ends at the end of its input.
     let _input = taken.stdin.take();
     for master in &masters {
         master.command(&["SET", "r", "another"]).expect("a reply");

@@ -1,5 +1,5 @@
-//! Tests of `quorate run` with locks other than the exclusive lock, and of a `quorate run` in the command of another
-//! `quorate run`.
+//! Tests of `quorate run` with locks other than the exclusive lock, and of a nested `quorate run`, which the command of
+//! another `quorate run` starts.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn option_also_locks_several_resources_or_none_of_them() {
 }
 
 #[test]
-fn commands_of_readers_run_at_the_same_time_and_permits_are_numbered() {
+fn readers_share_a_lock_and_a_command_with_a_permit_gets_its_slot() {
     let masters = masters(3);
     let mut reader = lasting(&masters, &["--shared", "doc"]);
     until("the reader holds the lock", || holds(&masters, "doc"));
@@ -181,8 +181,8 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
     }
 }
 
-/// The variable `QUORATE_HELD` lists locks of ancestor processes. A daemon that outlives the `quorate run` that started
-/// it inherits the variable, but must ignore the entry of this `quorate run`.
+/// The variable `QUORATE_HELD` lists locks of ancestor processes. A daemon inherits it from the `quorate run` that
+/// started it. When this `quorate run` has ended, a `quorate` in the daemon must ignore its entry.
 #[test]
 fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancestor() {
     let masters = masters(3);
@@ -201,8 +201,8 @@ fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancesto
         if outer.len() > 1 {
             continue;
         }
-        // If the entry names no holder process, or a malformed one, the holder may be an ancestor. So the entry must
-        // block the inner run.
+        // If the entry names no holder process or has a malformed name, the holder is possibly an ancestor. So the
+        // inner run must be refused the lock.
         let (hold, _) = held
             .split_once('@')
             .expect("the entry must name the process of its holder");
@@ -214,7 +214,7 @@ fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancesto
 }
 
 #[test]
-fn nested_lead_or_run_is_refused_the_lock_of_its_ancestor_at_once() {
+fn nested_lead_or_run_is_refused_the_lock_of_its_ancestor_without_waiting() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let lead = format!("'{quorate}' lead job -- true");
@@ -226,7 +226,8 @@ fn nested_lead_or_run_is_refused_the_lock_of_its_ancestor_at_once() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // `lead` would campaign again if its command failed. So the script succeeds if the inner process exits with 75.
+    // The script exits with 0 if the inner process exits with 75. It must exit with 0, because `lead` campaigns again
+    // if its command fails.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);
@@ -296,8 +297,8 @@ fn nested_quota_or_once_under_the_lock_of_its_ancestor_is_refused_without_waitin
             ran.err.contains("'x' is held by the outer quorate process"),
             "{inner}: {ran:?}"
         );
-        // The outer run does not block the inner run, because it holds a lock of another name or a semaphore of the
-        // same name.
+        // The inner run must succeed, because the outer run holds a lock of another name, or a permit of a semaphore of
+        // the same name.
         for outer in [&["y"][..], &["--permits", "2", "x"]] {
             let beside = nested(&masters, outer, inner);
             assert!(!beside.err.contains("outer quorate"), "{inner}: {beside:?}");

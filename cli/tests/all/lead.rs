@@ -35,7 +35,7 @@ fn lead(masters: &Masters, note: &str, command: &[&str]) -> Command {
     lead
 }
 
-/// A child process and the lines that it prints, as they arrive.
+/// A child process, and a channel on which the lines that it prints arrive.
 struct Lines {
     child: Child,
     lines: Receiver<String>,
@@ -268,7 +268,7 @@ fn lead_ends_when_its_command_exits_with_0() {
 }
 
 #[test]
-fn watch_ends_on_a_signal_or_when_nobody_reads_its_output() {
+fn watch_ends_on_a_signal_or_when_its_stdout_has_no_reader() {
     let masters = masters(3);
     let mut watch = Lines::of(&mut patient(&masters, &["watch", "boss"]));
     assert_eq!(watch.next(), "boss: no leader known");

@@ -1,6 +1,5 @@
-//! Tests that `quorate run` leaves only the fencing counter on the masters, however it ends. The tests look at the
-//! masters directly after `quorate run` has ended: a key that a waiter or a holder has leaked blocks all other clients
-//! until the key expires.
+//! Tests that `quorate run` leaves only the fencing counter on the masters, however it ends. The tests list the keys
+//! directly after `quorate run` has ended, because a leaked key blocks all other clients until it expires.
 
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -17,9 +16,9 @@ fn leavings(masters: &Masters) -> Vec<String> {
             panic!("master {number} must list its keys");
         };
         let keys = keys.iter().filter_map(Reply::text);
-        // The key with the largest ticket may remain: it outlives the queue by one heartbeat time, so that a waiter
-        // that was away for a moment gets its place back. The key `quorate:lines`, which exists while there are queues,
-        // may remain, too. Neither key blocks other clients.
+        // Two further keys may remain, because they block no client. The key with the largest ticket outlives the queue
+        // by one heartbeat time, so that a waiter that was disconnected for a moment gets its place back. The key
+        // `quorate:lines` exists while there are queues.
         let blocks = |key: &std::borrow::Cow<'_, str>| {
             let may_stay = ["quorate:fence:", "quorate:ticket:", "quorate:lines"];
             !may_stay.iter().any(|before| key.starts_with(before))
@@ -30,7 +29,7 @@ fn leavings(masters: &Masters) -> Vec<String> {
     left
 }
 
-/// Sets the lock key `r` on the first `n` masters, as if a foreign client held the lock there.
+/// Sets the lock key `r` on the first `n` masters, as if another client held the lock there.
 fn hold(masters: &Masters, n: usize) {
     for master in masters.iter().take(n) {
         let held = master.command(&["SET", "r", "somebody else", "PX", "600000"]);
@@ -106,8 +105,8 @@ const WAYS_OUT: &[WayOut] = &[
                     Some(1),
                     "quorate must not delete the lock of another client"
                 );
-                // A client deletes its note only together with its lock. The note that is left here is not shown to
-                // anybody, and expires.
+                // The test has deleted the lock key, so the client does not delete its note, which it deletes only
+                // together with the lock key. A note without a lock is not shown, and expires.
                 master.command(&["DEL", "quorate:note:r"]).expect("a reply");
             }
             done
@@ -178,8 +177,8 @@ const WAYS_OUT: &[WayOut] = &[
     (
         "the command line is too long for the system",
         |m| done(&mut run(m, &["r"], &["echo", &"x".repeat(130_000)])),
-        // The limit for the length of an argument depends on the page size of the system. So the command may also
-        // succeed.
+        // Code 0 is accepted as well: the limit for the length of an argument depends on the page size of the system,
+        // so the command possibly starts.
         &[126, 0],
     ),
     (
@@ -247,7 +246,7 @@ fn held_on(masters: &Masters) -> usize {
     masters.iter().filter(holds).count()
 }
 
-/// Checks that the foreign lock, which [`hold`] has set on the first `n` masters, is unchanged, and deletes it.
+/// Checks that the lock key that [`hold`] has set on the first `n` masters is unchanged, and deletes it.
 fn unhold(masters: &Masters, n: usize) {
     for master in masters.iter().take(n) {
         let held = master.command(&["GET", "r"]).expect("a reply");
@@ -288,8 +287,8 @@ fn refused_single_tries_leave_no_keys() {
 
 #[test]
 fn slow_masters_get_the_release_before_run_exits() {
-    // A round trip takes 500 ms. That is less than --node-timeout, but longer than a fixed pause for releases at the
-    // end of `quorate run` would be.
+    // A round trip takes 500 ms: less than --node-timeout, so `quorate run` must wait for the replies to its releases.
+    // A short fixed pause before the exit would fail this test.
     let masters = masters(3);
     hold(&masters, 2);
     let proxies: Vec<_> = masters
@@ -330,8 +329,8 @@ fn dead_and_silent_masters_do_not_delay_the_exit_of_run() {
     masters[4].kill().expect("killed");
     assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
     assert_eq!(leavings(&masters).len(), 3, "{run:?}");
-    // The failed connection may take two seconds, and the replies half a second. The rest of the six seconds is for a
-    // busy machine.
+    // The connection to the dead master fails after at most two seconds, and the wait for the silent master ends after
+    // half a second. The remaining time allows for a busy machine.
     assert!(run.took < Duration::from_secs(6), "{run:?}");
 }
 

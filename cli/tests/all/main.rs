@@ -1,4 +1,5 @@
-//! All tests of the command line. They are one program, so that only one program must be linked.
+//! All tests of the command line. They are modules of one test program, because linking a program for each file would
+//! take longer.
 
 mod bad_input;
 mod bench;

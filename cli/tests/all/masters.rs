@@ -71,8 +71,8 @@ impl Scene {
     }
 }
 
-/// Two of five masters do not reply. These two are a majority of the three old masters, so a client of the old masters
-/// may hold a lock there. The replies of the three other masters are not enough to rule that out.
+/// Two of five masters do not reply. These two are a majority of the three old masters, so a client that knows only the
+/// old masters may hold a lock on them. The other three masters cannot show whether that is so.
 #[test]
 fn commands_break_and_status_need_a_majority_of_the_old_masters_during_a_change() {
     let scene = Scene(masters(5));
@@ -371,14 +371,15 @@ fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
     assert!(next.err.contains("begin"), "{next:?}");
 }
 
-/// The configuration of a client: its masters, next masters and generation. The numbers are the indices of the servers
-/// in the scene.
+/// The configuration of a client: its masters, its next masters and its generation. Masters are given as indices of the
+/// servers in the scene.
 struct Told<'a> {
     scene: &'a Scene,
     masters: &'a [usize],
     next: &'a [usize],
     generation: &'a str,
-    /// Index of a master for which the client has a wrong user and password; `None` if there is no such master.
+    /// Index of the master for which the client has a wrong user and password, so that it cannot use this master;
+    /// `None` if there is no such master.
     away: Option<usize>,
 }
 
@@ -532,8 +533,8 @@ fn quota_survives_a_change_of_masters_and_the_change_back_while_old_servers_run(
     assert_eq!(left.code, Some(64), "{left:?}");
 }
 
-/// Regression test: with the documented rights of clients, `status` exited with 69 although all masters had answered,
-/// and `begin` failed after it had marked the next masters.
+/// Regression test for two bugs with a user that has only the documented rights of clients: `status` exited with 69
+/// although all masters had answered, and `begin` failed after it had already marked the next masters.
 #[test]
 fn user_without_the_rights_of_operators_cannot_take_a_step_and_sees_an_incomplete_status() {
     let scene = Scene(masters(5));

@@ -17,7 +17,7 @@ fn names(masters: &Masters) -> Vec<String> {
 }
 
 #[test]
-fn refused_try_does_not_report_healthy_masters_as_silent() {
+fn error_of_a_refused_try_does_not_report_healthy_masters_as_silent() {
     let masters = masters(5);
     for master in &masters {
         master
@@ -88,7 +88,8 @@ fn quiet_wait_without_a_majority_of_the_old_masters_warns_during_a_change_of_mas
     assert!(waited.err.starts_with(warning), "{waited:?}");
 }
 
-/// Without the warning, a command that waits for ever would be silent for ever.
+/// Tests the warning that `--quiet` does not suppress. Without it, a command that waits for ever would never print
+/// anything.
 #[test]
 fn quiet_quota_and_once_without_a_majority_of_masters_warn_once() {
     let masters = masters(3);
@@ -110,7 +111,7 @@ fn quiet_quota_and_once_without_a_majority_of_masters_warn_once() {
 }
 
 #[test]
-fn waiter_does_not_report_healthy_masters_as_silent() {
+fn line_about_a_wait_does_not_report_healthy_masters_as_silent() {
     let masters = masters(5);
     for master in &masters {
         master
@@ -124,7 +125,7 @@ fn waiter_does_not_report_healthy_masters_as_silent() {
 }
 
 #[test]
-fn permanent_refusal_ends_an_unlimited_wait_with_69() {
+fn wait_without_a_time_limit_exits_with_69_if_the_masters_can_never_grant_the_lock() {
     let user = |_| {
         ServerOptions::new()
             .acl("lock on >right ~* &* +@all -@scripting")
@@ -167,7 +168,8 @@ fn lost_lock_is_reported_with_the_replies_of_the_masters() {
     );
 }
 
-/// Runs `echo data` under a lock on three masters, one of which is down. `prepare` changes the command first.
+/// Runs `quorate run` with the command `echo data` on three masters, one of which is down. `prepare` can change options
+/// and variables of this `quorate run` before its start.
 fn beside_a_dead_one(prepare: impl FnOnce(&mut std::process::Command)) -> common::Done {
     let user = |_| {
         ServerOptions::new()
@@ -223,7 +225,7 @@ fn library_warnings_are_printed_according_to_quiet_verbose_and_rust_log() {
 }
 
 #[test]
-fn master_that_often_reconnects_while_a_lock_is_held_causes_few_messages() {
+fn run_prints_few_messages_about_a_master_that_it_often_reconnects_to() {
     let masters = masters(3);
     let mut holder = run(&masters, &["r"], &["sleep", "3"]);
     let holder = holder.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -299,7 +301,7 @@ fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
     let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
     let outer = done(&mut run(&masters, &["mine"], &inside));
     assert_eq!(outer.code, Some(75), "{outer:?}");
-    // The inner run must be refused at once, not only when its wait time is over.
+    // The inner run must be refused immediately, and not only at the end of its wait.
     assert!(outer.took < Duration::from_secs(4), "{outer:?}");
     assert!(
         outer.err.contains("waits for this inner quorate to end"),
@@ -322,8 +324,8 @@ fn lock_is_renewed_while_a_write_to_stderr_blocks() {
     drop(command);
     until_held(&masters, "x");
     masters[1].kill().expect("killed");
-    // The last message may block until somebody reads stderr. After 15 s the test closes the reading end, which ends
-    // the write.
+    // `quorate` possibly blocks in the write of its last message. After 15 s the test closes the reading end of stderr,
+    // which ends this write.
     let late = Instant::now() + Duration::from_secs(15);
     while child.try_wait().expect("a status").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));

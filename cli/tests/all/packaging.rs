@@ -26,8 +26,8 @@ fn is_there(program: &str) -> bool {
     found.is_ok()
 }
 
-/// Runs the command line `words` once for each exit code in `times`, and expects this exit code. If the command is
-/// `quorate once`, first creates the record `name`.
+/// Runs `quorate` with the arguments `words` several times, and expects the exit codes `times` in this order. If the
+/// command is `quorate once`, first creates the record `name`.
 fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
     let mut create = quorate(masters);
     create.env("QUORATE_NODE_TIMEOUT", "500ms");
@@ -197,7 +197,7 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
     assert!(held.err.contains("held by another"), "{held:?}");
 }
 
-/// The number in the file of the cron job after this field.
+/// The number that is the value of this field in the file of the cron job.
 fn number_in_the_cron_job(field: &str) -> usize {
     let file = text("kubernetes/cronjob.yaml");
     let (_, rest) = file.split_once(&format!("{field}: ")).expect("a field");
@@ -234,7 +234,7 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     let created = done(quorate(&masters).args(["once", "--create", "nightly-report"]));
     assert_eq!(created.code, Some(0), "{created:?}");
     let dir = tempfile::tempdir().expect("a directory");
-    // The job fails for as long as a file is missing.
+    // The job fails until the test creates this file.
     let go = dir.path().join("go");
     let job = dir.path().join("job");
     std::fs::write(
@@ -271,7 +271,8 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     }
 }
 
-/// The pods of two clusters: the second pod starts while the job of the first pod runs. Then the first job fails.
+/// Two clusters run the same cron job. The pod of the second cluster starts while the job of the first pod runs. When
+/// the first job fails, the second pod must run the job.
 #[test]
 fn pod_of_the_kubernetes_cron_job_waits_for_a_failing_pod_of_another_cluster_and_repeats_its_job() {
     let masters = masters(3);
@@ -365,7 +366,7 @@ fn compose_file_has_five_masters_and_a_job_that_uses_them() {
     }
 }
 
-/// Checks that docker accepts the file. The error says why docker cannot be run.
+/// Checks that docker accepts the file. Returns an error with the reason if docker cannot be run on this machine.
 fn docker_reads(docker: &mut Command) -> Result<(), String> {
     let said = docker
         .output()

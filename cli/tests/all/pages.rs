@@ -106,7 +106,7 @@ fn every_manual_page_has_the_standard_sections() {
     );
 }
 
-/// Typesets the manual page of `command`. Checks that it has the same examples as the help text.
+/// Typesets the manual page `file` of `command`. Checks that it shows the same examples as the help text of `command`.
 fn typeset(name: &str, file: &std::path::Path, command: &str) {
     let groff = Command::new("groff")
         .args(["-man", "-Tutf8", "-P-cbou", "-ww", "-rLL=60n"])

@@ -124,8 +124,8 @@ fn run_works_while_a_minority_is_down_and_exits_with_69_while_a_majority_is_down
     masters[1].cont().expect("continued");
 }
 
-/// Starts proxies that delay each message to and from these masters by `delay`, until the first returned value is
-/// dropped. The second returned value has the URLs of the proxies.
+/// Starts proxies in front of these masters, which delay each message in both directions by `delay`. Returns a value
+/// that stops the proxies when it is dropped, and the URLs of the proxies.
 fn delayed(masters: &Masters, delay: Duration) -> (impl Sized, String) {
     let start = |master: &Server| Proxy::start(master.addr()).expect("a proxy");
     let proxies: Vec<Proxy> = masters.iter().map(start).collect();
@@ -142,8 +142,8 @@ fn delayed(masters: &Masters, delay: Duration) -> (impl Sized, String) {
     ((proxies, delays), urls.join(","))
 }
 
-/// Regression test: of 200 processes that tried one lock at the same time on two processors, 62 ended with 69, although
-/// all masters were up.
+/// Regression test: 200 processes tried to take one lock at the same time on a machine with two processors. 62 of them
+/// exited with 69 (no quorum), although all masters were up.
 #[test]
 fn single_try_does_not_take_slow_masters_for_masters_that_are_down() {
     let masters = masters(3);
@@ -166,7 +166,7 @@ fn single_try_does_not_take_slow_masters_for_masters_that_are_down() {
     let (_delays, urls) = delayed(&masters, Duration::from_millis(200));
     let far = done(&mut tried(&["--masters", &urls]));
     assert_eq!((far.code, &*far.out), (Some(0), "ran\n"), "{far:?}");
-    // Two of three masters stop for longer than any timeout of a single attempt.
+    // Stop two of three masters (SIGSTOP) for longer than any timeout of a single attempt, so that they are silent.
     let frozen = || masters.iter().take(2);
     frozen().for_each(|master| master.stop().expect("stopped"));
     let run = tried(&[]).spawn().expect("quorate starts");
@@ -181,7 +181,8 @@ fn single_try_does_not_take_slow_masters_for_masters_that_are_down() {
     assert!(!down.err.contains("attempts: 2"), "{down:?}");
 }
 
-/// Each answer takes longer than the default timeouts, but not longer than those of `--try`.
+/// In this test each answer takes longer than the default timeouts allow, but not longer than the timeouts of `--try`
+/// allow.
 #[test]
 fn single_try_gives_masters_more_time_than_the_default_timeouts() {
     let masters = masters(3);
@@ -272,7 +273,7 @@ fn signal_ends_the_wait_for_a_lock_and_leaves_no_keys() {
 }
 
 #[test]
-fn processes_of_the_command_end_and_the_lock_expires_if_quorate_is_killed() {
+fn killed_quorate_leaves_no_process_of_its_command_and_its_lock_expires() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("sleep {mark} & sleep {mark}");
@@ -363,8 +364,8 @@ fn guard_process_ends_the_command_of_a_stopped_quorate_before_the_lock_expires()
         .expect("starts");
     until("all three processes run", || alive(&mark) == 3);
     signal(&holder, "STOP");
-    // While `quorate` is stopped, the guard process must end the process group of the command. The next holder must not
-    // start earlier.
+    // While `quorate` is stopped, the guard process must end the process group of the command. This must happen before
+    // the next holder gets the lock.
     let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
     assert_eq!(next.code, Some(0), "{next:?}");
     assert_eq!(
@@ -392,7 +393,7 @@ fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
     until("the guard process has asked the command to end", || {
         alive(&mark) == 0
     });
-    // Continue `quorate` while it could still renew the lock: about three seconds of validity are left.
+    // Continue `quorate` about three seconds before the end of the lock's validity, so that it can renew the lock.
     signal(&holder, "CONT");
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");

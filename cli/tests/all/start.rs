@@ -51,11 +51,11 @@ fn untouched(masters: &Masters) -> bool {
 }
 
 #[test]
-fn parent_that_ignores_sigchld_does_not_change_the_exit_code() {
+fn run_started_with_sigchld_ignored_exits_with_the_code_of_the_command() {
     let ignoring = ["env", "--ignore-signal=CHLD"];
     if !works(&ignoring) {
         return did_not_run(
-            "parent_that_ignores_sigchld_does_not_change_the_exit_code",
+            "run_started_with_sigchld_ignored_exits_with_the_code_of_the_command",
             "env has no option --ignore-signal",
         );
     }
@@ -115,7 +115,7 @@ fn run_receives_signals_that_were_blocked_when_it_started() {
 }
 
 #[test]
-fn run_dies_of_the_signal_that_ends_its_command_or_its_wait() {
+fn run_ends_itself_by_the_signal_that_ended_its_command_or_its_wait() {
     let masters = masters(3);
     for name in ["TERM", "INT", "HUP", "QUIT"] {
         let number = Some(format!("SIG{name}").parse::<Signal>().expect("a signal") as i32);
@@ -152,7 +152,7 @@ fn run_exits_with_the_code_of_a_command_that_handles_a_signal() {
     for (script, name, code) in [
         ("trap 'exit 9' TERM", "TERM", 9),
         ("trap 'exit 130' INT", "INT", 130),
-        // On HUP, the command kills itself with another signal.
+        // On SIGHUP, the command kills itself with SIGKILL, so the exit code is 128 + 9.
         ("trap 'kill -9 $$' HUP", "HUP", 137),
     ] {
         let ends = Ends(mark());
@@ -243,7 +243,8 @@ fn run_as_pid_1_reaps_orphans() {
         );
     }
     let masters = masters(3);
-    // Each inner shell ends before its child. So the first process adopts the child, and must reap it.
+    // Each inner shell ends before its child `sleep`. So `quorate`, the first process of the container, adopts the
+    // child and must reap it.
     let script = "for i in 1 2 3; do sh -c 'sleep 0.1 & exit'; done; sleep 1.5; \
                   cat /proc/[0-9]*/status | grep -c '^State:.Z'; exit 6";
     let run = done(&mut by(
@@ -363,7 +364,7 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
     let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
     assert_eq!(hidden.out, "none r\n", "{hidden:?}");
-    // The variable QUORATE_NEXT_MASTERS may contain passwords, too, and must also be removed.
+    // The variable QUORATE_NEXT_MASTERS may contain passwords as well, and must be removed as well.
     let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
     let mut hidden = run(
         &masters,

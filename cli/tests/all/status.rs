@@ -136,11 +136,11 @@ fn status_shows_the_first_ten_waiters_that_are_alive_and_marks_the_holder() {
     for number in 0..14 {
         let (pid, alive) = match number {
             0 => ("7", "9e15"),
-            // This waiter's place in the queue has expired.
+            // This waiter has sent no heartbeat in time, so it has lost its place in the queue.
             1 => ("8", "0"),
             _ => ("8", "9e15"),
         };
-        // The ids of old clients contain neither host nor pid.
+        // Older versions of the client use ids without host and pid.
         let id = match number {
             2 => "00000000000000aa:2".to_owned(),
             _ => format!("00000000000000aa:{number}/web-3:{pid}:1763000000500"),
@@ -167,7 +167,7 @@ fn status_shows_the_first_ten_waiters_that_are_alive_and_marks_the_holder() {
 
 /// Reads the name of a held lock from `quorate status --json`, and passes it to `quorate status NAME`.
 #[test]
-fn listed_name_with_a_newline_can_be_passed_to_status() {
+fn name_with_a_newline_from_the_list_of_status_can_be_passed_to_status() {
     let masters = masters(1);
     let name = "a\n\\b\u{1b}[31m";
     let set = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);
@@ -201,7 +201,7 @@ fn list_names_the_missing_majority_as_the_reason_why_it_is_incomplete() {
 }
 
 #[test]
-fn status_does_not_report_a_lock_as_free_while_most_masters_do_not_vote() {
+fn status_does_not_report_a_lock_as_free_while_a_majority_of_masters_does_not_vote() {
     let masters = masters(5);
     let value = "0123456789abcdef".repeat(2);
     for master in masters.iter().skip(3) {
@@ -421,7 +421,8 @@ fn status_shows_waiters_for_a_permit_even_if_no_permit_is_held() {
             line.expect("a reply").int() == Some(1)
         })
     });
-    // Stop the waiter, so that it cannot take the free permit, but keeps its place in the queue for a while.
+    // Stop the waiter with SIGSTOP before a permit becomes free. It cannot take the permit, but keeps its place in the
+    // queue for one heartbeat time.
     signal(&waits, "STOP");
     all(&["DEL", "quorate:slot:0:api"]);
     let status = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);

@@ -1,5 +1,5 @@
-//! Tests of database and ZooKeeper servers that are not prepared for locks, or not configured properly. Both the lock
-//! and `doctor` report the problem and the remedy, and no command waits without a message.
+//! Tests of database and ZooKeeper servers that are not prepared for locks, or are configured wrongly. `quorate run`
+//! and `doctor` must report the problem and the remedy, and no command may wait without a message.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use crate::common::{Done, bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, ZooKeeper, ZooKeeperOptions, not_run};
 use serde_json::Value;
 
-/// Time limit for commands that must fail at once. It is shorter than the `--wait` that they use, and longer than they
-/// take on a busy machine.
+/// Time limit for commands that must fail without waiting. It is shorter than their `--wait`, and longer than they take
+/// on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
 fn mariadb(options: MariaDbOptions) -> Option<MariaDb> {
@@ -41,8 +41,8 @@ fn quorate(masters: &str, words: &[&str]) -> Done {
     done(command.args(words))
 }
 
-/// Runs `quorate run` with a long `--wait`. Checks that it ends before the end of this wait, because waiting cannot
-/// help.
+/// Runs `quorate run` with a long `--wait` on masters that can never grant the lock. Checks that it fails before the
+/// end of this wait.
 fn lock(masters: &str) -> Done {
     let words = ["run", "--wait", "45s", "nightly", "--", "true"];
     let run = quorate(masters, &words);
@@ -371,20 +371,21 @@ fn printed_sql_starts_a_new_server_run_only_if_it_creates_the_table_of_records()
     let now = "SELECT TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
     let now = server.sql(now).expect("a time");
     let [since, now] = [since, now.trim()].map(|number| number.parse::<i64>().expect("a number"));
-    // The start of the run is a time of the server's monotonic clock, which began with the wall-clock time. The server
+    // The stored start time is a time of the server's monotonic clock, which began with the wall-clock time. The server
     // started less than an hour ago, so both clocks are still close to each other.
     assert!((now - since).abs() < 3_600_000_000, "{since} {now}");
     server.sql(&sql).expect("the SQL runs again");
     assert_eq!(run(), first, "a complete schema must stay as it is");
-    // The dropped table contained the locks. So the SQL must start a new server run, after which the server does not
-    // vote for a while.
+    // The dropped table contained the locks. So the SQL must start a new server run (a new id and start time), as if
+    // the server had restarted. The server then does not vote until the lost locks have expired.
     server
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
     server.sql(&sql).expect("the SQL runs");
     assert_ne!(run(), first);
 
-    // Only MySQL runs the block in this special comment. Remove the comment signs, so that MariaDB runs the block.
+    // The block is in a special comment that only MySQL executes. Remove the comment signs, so that the MariaDB of this
+    // test executes it.
     let block = sql.replace("/*!50700 ", "").replace(" */ //", " //");
     server.sql(&block).expect("the procedure must be created");
     let called = server.sql("CALL locks.quorate_listen('p',0,0,0)");

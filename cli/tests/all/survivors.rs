@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use quorate_testbed::Masters;
 
-/// A directory for an ordinary user, with `quorate` and with a set-uid program that becomes root.
+/// A directory that an ordinary user can read. It contains `quorate` and a set-uid program that runs as root.
 struct Ordinary {
     dir: tempfile::TempDir,
 }
@@ -85,8 +85,8 @@ impl Ordinary {
     }
 }
 
-/// Redirects the output of a process, because a process that outlives `quorate` must not keep the test's output pipes
-/// open.
+/// Shell text that discards the output of a process. A process that outlives `quorate` would otherwise keep the test's
+/// output pipes open.
 const QUIET: &str = ">/dev/null 2>&1";
 
 #[test]
@@ -104,8 +104,8 @@ fn command_of_another_user_is_reported_as_not_stopped() {
         .spawn()
         .expect("starts");
     until("the command runs", || sleeps(mark));
-    // Give `quorate` time to print its warning. It must come while the lock is still held, so that a user can act on
-    // it.
+    // Give `quorate` time to print its warning before the lock is lost. The warning must come that early, so that a
+    // user can act on it.
     std::thread::sleep(std::time::Duration::from_millis(600));
     held_by_another(&masters);
     let holder = end(holder);

@@ -1,4 +1,5 @@
-//! Tests of `quorate run` on a terminal: it lends the keyboard to the command and takes it back.
+//! Tests of `quorate run` on a terminal: it makes the command's process group the foreground group when the command
+//! reads from the terminal, and its own group when the command has ended.
 //!
 //! The program `script` of util-linux creates the terminals. If it is missing, these tests do not run.
 
@@ -89,7 +90,8 @@ fn ctrl_c_ends_the_command() {
     }
 }
 
-/// A command that reads from the terminal has the keyboard to itself, so quorate does not see Ctrl-C.
+/// While the command reads from the terminal, Ctrl-C reaches only the command, and not quorate. The help names two
+/// other ways to end such a command, and this test tries both.
 #[test]
 fn command_that_reads_from_the_terminal_and_ignores_ctrl_c_is_ended_as_the_help_says() {
     let masters = masters(1);

@@ -141,7 +141,8 @@ fn certificate_of_a_database_is_checked_before_the_login() {
         (&wrong, 69, "certificate"),
         (&by_web, 69, "certificate"),
         (&missing, 64, "/no/such/file"),
-        // MariaDB refuses a client without encryption with the error "denied". The error of MySQL would be clearer.
+        // MariaDB refuses a client without encryption with the error "denied", which does not name encryption as the
+        // reason.
         (&plain, 69, "denied"),
     ] {
         let refused = run(master);

@@ -209,7 +209,7 @@ fn once_that_waits_beyond_the_end_of_its_period_does_not_run_in_the_next_period(
             .expect("a time after 1970")
     };
     let into = |now: Duration| now.as_millis() % period.as_millis();
-    // Begin early in a period, so that both calls are made in it.
+    // Wait until a period begins, so that both calls of `quorate once` are made in the same period.
     while into(now()) > 1_000 {
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -389,7 +389,8 @@ fn status_of_once_restores_a_lost_record_and_joins_no_queue() {
     lost.command(&["DEL", "quorate:value:r"]).expect("a reply");
     let shown = ask(&masters, &["once", "--status", "r"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
-    // docs/operations.md, "Values under locks": this is how an operator restores a record after a restart.
+    // `--status` has restored the record on the master that had lost it. docs/operations.md, "Values under locks",
+    // advises operators to restore records in this way after a restart.
     let value = lost.command(&["EXISTS", "quorate:value:r"]);
     assert_eq!(value.expect("a reply").int(), Some(1));
     held_by_another(&masters);
@@ -497,9 +498,9 @@ fn signal_before_once_has_recorded_the_period_does_not_use_up_the_period() {
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // From now on, each reply takes one second. SIGTERM must arrive after the lock was granted, and before the
-        // reply with the stored record. The test sends it when the holder's note is there, which the holder writes 100
-        // ms after the grant. So there is enough time before the reply.
+        // From this point on, each reply takes one second. SIGTERM must arrive after the grant of the lock and before
+        // the reply with the stored record. So the test sends SIGTERM when it sees the holder's note on a master. The
+        // holder writes this note 100 ms after the grant, long before that reply.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));
@@ -595,7 +596,7 @@ fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
 }
 
 #[test]
-fn once_refuses_options_for_other_kinds_of_locks_at_once() {
+fn once_refuses_options_for_other_kinds_of_locks_without_waiting() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     for master in &masters {

@@ -3,7 +3,7 @@
 
 use crate::common::{self, Done, bare, done, masters, quorate, run};
 
-/// The commands that need masters, with their required arguments.
+/// The commands that connect to masters, with their required arguments.
 const COMMANDS: [&[&str]; 10] = [
     &["run", "r", "true"],
     &["hold", "r"],
@@ -61,7 +61,7 @@ fn misspelt_environment_variable_is_reported_with_a_suggestion() {
 }
 
 #[test]
-fn nested_quorate_does_not_warn_of_variables_that_the_outer_one_has_set() {
+fn nested_quorate_does_not_warn_of_variables_that_the_outer_quorate_has_set() {
     let masters = masters(3);
     let inner = env!("CARGO_BIN_EXE_quorate");
     for options in [&["--owner", "me"][..], &["--permits", "2"]] {

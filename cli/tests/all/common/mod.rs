@@ -13,7 +13,7 @@ pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).expect("masters start")
 }
 
-/// Sets the lock key `r` on all masters, as if a foreign client held the lock.
+/// Sets the lock key `r` on all masters, as if another client held the lock.
 pub(crate) fn held_by_another(masters: &Masters) {
     for master in masters {
         master.command(&["SET", "r", "x"]).expect("a reply");
@@ -77,7 +77,8 @@ pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Comm
 /// The output, the exit status and the run time of a process that has ended.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// The exit code as a shell shows it: 128 + n if signal n ended the process. `None` if it is unknown.
+    /// The exit code as a shell shows it: 128 + n if signal n ended the process. `None` if the system reports neither a
+    /// code nor a signal.
     pub(crate) code: Option<i32>,
     /// The number of the signal that ended the process; `None` if no signal did.
     pub(crate) died_of: Option<i32>,
@@ -120,7 +121,8 @@ pub(crate) fn signal(child: &Child, name: &str) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process must exist");
 }
 
-/// A unique duration for `sleep`, in seconds. A test recognises the processes that it started by this argument.
+/// A unique number of seconds, to use as the argument of `sleep`. By this argument a test recognises the processes that
+/// it has started.
 pub(crate) fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -152,7 +154,8 @@ pub(crate) fn pids(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Kills the processes with this mark in their command line when the test ends, even in a panic.
+/// Kills all processes that have this number (see [`mark`]) in their command line when the value is dropped, even if
+/// the test panics.
 pub(crate) struct Ends(pub(crate) String);
 
 impl Drop for Ends {
@@ -170,8 +173,8 @@ pub(crate) fn did_not_run(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
 }
 
-/// Whether a process `sleep MARK` runs. A new process that has not called `exec` yet is not counted: it is still a copy
-/// of the shell, and would not react to a signal as `sleep` does.
+/// Whether a process `sleep MARK` runs. A child of the shell that has not called `exec` yet is not such a process,
+/// because it reacts to signals as the shell does.
 pub(crate) fn sleeps(mark: &str) -> bool {
     let wanted = format!("sleep\0{mark}\0").into_bytes();
     let processes = std::fs::read_dir("/proc").expect("/proc must be readable");
@@ -189,7 +192,7 @@ pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until at least one master has the key `resource`.
+/// Waits until at least one master has the lock key `resource`.
 pub(crate) fn until_held(masters: &Masters, resource: &str) {
     until("the lock is held", || {
         masters.iter().any(|master| {
