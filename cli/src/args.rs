@@ -127,7 +127,8 @@ impl Command {
 ///
 /// # Errors
 ///
-/// The errors of the argument parser. A request for help or for the version is returned as an error, too.
+/// The errors of the argument parser. A request for help or for the version is also returned as an error, which the
+/// caller prints.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error> {
     let command = help::on_screen(
         without_empty_variables(Cli::command()),

@@ -82,7 +82,7 @@ pub(crate) struct ChangeArgs {
     step: Step,
 }
 
-/// The steps of a change of the masters. "Next masters" are the masters that will replace the present ones.
+/// The steps of a change of the masters. "Next masters" are the masters that will replace the old ones.
 #[derive(Debug, Subcommand)]
 enum Step {
     /// Show the state of the change, and the step, host and process of each connected client

@@ -181,7 +181,7 @@ mod tests {
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");
         // Raising SIGALRM is safe here, because no other test in this process handles it.
-        raise(Signal::SIGALRM).expect("the signal must be raised");
+        raise(Signal::SIGALRM).expect("the test must be able to send SIGALRM to itself");
         let seen = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         let failure = seen.expect_err("a failure");
         assert_eq!(failure.signal, Some(Signal::SIGALRM), "{failure:?}");

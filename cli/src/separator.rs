@@ -90,7 +90,9 @@ mod tests {
 
     /// The result of [`check`] for a command line, in which a bar separates quorate's words from the command to run.
     fn said(line: &str) -> Result<(), String> {
-        let (head, command) = line.split_once('|').expect("the line must contain a bar");
+        let (head, command) = line
+            .split_once('|')
+            .expect("a bar must separate the words of quorate from the command");
         let words =
             |text: &str| -> Vec<OsString> { text.split_whitespace().map(OsString::from).collect() };
         let command = words(command);

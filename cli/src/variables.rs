@@ -7,8 +7,8 @@ use crate::output;
 /// The prefix of the names of all variables that quorate reads.
 const OURS: &str = "QUORATE_";
 
-/// The variables that quorate sets for a command that it runs under a lock or while it leads, with their meanings. A
-/// `quorate` process inside that command reads them, too.
+/// The variables that quorate sets for a command that it runs under a lock or while it leads, with their meanings. If
+/// this command starts another `quorate` process, that process reads them.
 pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),

@@ -5,12 +5,12 @@
 //! | event | what happens | kept by |
 //! |---|---|---|
 //! | the lock cannot be renewed | the group gets `SIGTERM`, and after the grace period `SIGKILL`, before the validity ends | the supervisor, by [`Deadline`] |
-//! | a majority reports that the lock is lost | the group gets `SIGKILL` at once, because another client may already hold the lock | the supervisor |
-//! | `quorate` is stopped, or gets no processor time | the group gets the same signals a little later, but still within the validity | the guard process |
-//! | `quorate` is killed with `SIGKILL` | the whole group is killed at once | the guard process, and for the command itself the parent-death signal |
-//! | `quorate` and the guard process are both killed | the command is killed at once, but its children are not | the parent-death signal (Linux) |
+//! | a majority reports that the lock is lost | the group gets `SIGKILL` immediately, because another client may already hold the lock | the supervisor |
+//! | `quorate` is stopped, or gets no processor time | the group gets `SIGTERM` and `SIGKILL` from the guard process, a little later than the supervisor would send them, but within the validity | the guard process |
+//! | `quorate` is killed with `SIGKILL` | the whole group is killed immediately | the guard process, and for the command itself the parent-death signal |
+//! | `quorate` and the guard process are both killed | the command is killed immediately, but its children are not | the parent-death signal (Linux) |
 //! | `quorate` receives a signal | the signal is forwarded to the group | the supervisor |
-//! | the user presses Ctrl-C again | the group gets `SIGTERM`, and after the grace period or a third Ctrl-C `SIGKILL` | [`Interrupts`] |
+//! | the user presses Ctrl-C a second time within 5 s | the group gets `SIGTERM`, and after the grace period or a third Ctrl-C `SIGKILL` | [`Interrupts`] |
 //! | the command is a set-uid program, which `quorate` may not signal | it continues to run; a message gives its pid, and never says that it was stopped | the supervisor |
 //! | orphans end in a container whose first process is `quorate` | the orphans are reaped | the supervisor |
 //!

@@ -93,7 +93,7 @@ mod tests {
             let file = dirs[dir].path().join("job");
             std::fs::write(&file, "").expect("written");
             std::fs::set_permissions(&file, PermissionsExt::from_mode(mode))
-                .expect("the permissions must be set");
+                .expect("the test must be able to make the file executable");
             file.to_str().expect("text").to_owned()
         };
         assert_eq!(kind("job"), Err(io::ErrorKind::NotFound));
@@ -114,7 +114,7 @@ mod tests {
         let kind = |text: &str| {
             std::fs::write(&file, text).expect("written");
             std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755))
-                .expect("the permissions must be set");
+                .expect("the test must be able to make the file executable");
             found(file.as_os_str(), OsStr::new("")).map_err(|error| error.kind())
         };
         for good in [

@@ -33,7 +33,7 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
     let noise = &result["noise"];
     let others = noise["others"]
         .as_f64()
-        .expect("the share of other processes must be known with --spawn");
+        .expect("with --spawn, result.json must contain the processor share of other processes");
     assert!((0.0..=1.0).contains(&others), "{noise}");
     assert_eq!(
         noise["noisy"] == true,
@@ -53,7 +53,7 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
     for foreign in ["http:", "https:", "<script", "url(", "NaN"] {
         assert!(
             !page.contains(foreign),
-            "the report must not contain {foreign}"
+            "report.html must be self-contained, but it contains {foreign}"
         );
     }
     for name in ["latency", "throughput", "cost", "wide"] {

@@ -48,7 +48,8 @@ fn demo_without_an_installed_server_sells_ten_prizes_in_memory() {
 }
 
 fn redis() -> String {
-    let server = quorate_testbed::available().expect("a server must be installed");
+    let server =
+        quorate_testbed::available().expect("redis-server or valkey-server must be installed");
     let name = server.file_name().expect("a name");
     name.to_string_lossy().into_owned()
 }
@@ -84,7 +85,8 @@ fn demo_sells_ten_prizes_on_two_redis_masters_and_a_zookeeper() {
 
 #[test]
 fn demo_runs_a_master_in_memory_with_a_message_if_its_server_is_not_installed() {
-    let server = quorate_testbed::available().expect("a server must be installed");
+    let server =
+        quorate_testbed::available().expect("redis-server or valkey-server must be installed");
     let run = done(
         bare()
             .args(["demo", "--json", "--nodes", "redis,redis,mysql"])

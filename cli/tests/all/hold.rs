@@ -48,7 +48,7 @@ fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
         std::thread::sleep(Duration::from_millis(300));
         assert!(
             child.try_wait().expect("a status").is_none(),
-            "`quorate hold` must still be running"
+            "`quorate hold` must not have ended yet"
         );
         assert!(!is_free(&masters, "r"));
         drop(child.stdin.take());
@@ -71,7 +71,7 @@ fn hold_with_dev_null_as_its_input_runs_until_a_signal() {
         std::thread::sleep(Duration::from_millis(300));
         assert!(
             child.try_wait().expect("a status").is_none(),
-            "`quorate hold` must still be running"
+            "`quorate hold` must not have ended yet"
         );
         signal(&child, name);
         let over = end(child);
@@ -92,7 +92,7 @@ fn hold_keeps_the_lock_if_its_stdout_has_no_reader() {
     std::thread::sleep(Duration::from_millis(600));
     assert!(
         child.try_wait().expect("a status").is_none(),
-        "`quorate hold` must still be running"
+        "`quorate hold` must not have ended yet"
     );
     drop(child.stdin.take());
     assert_eq!(end(child).code, Some(0));

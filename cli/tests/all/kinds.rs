@@ -205,7 +205,7 @@ fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancesto
         // inner run must be refused the lock.
         let (hold, _) = held
             .split_once('@')
-            .expect("the entry must name the process of its holder");
+            .expect("an entry of QUORATE_HELD must name the process that holds the lock");
         for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
             let inner = done(run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));
             assert_eq!(inner.code, Some(75), "{held}: {inner:?}");

@@ -187,7 +187,7 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
         0,
         "only one leader may run the command at a time"
     );
-    // Kill the first leader with SIGKILL. Its command must be killed, too.
+    // Kill the first `quorate lead` with SIGKILL. Its guard process must then kill its command.
     signal(&first, "KILL");
     end(first);
     until("the command of the first leader has ended", || {

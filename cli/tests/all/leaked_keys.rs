@@ -264,14 +264,16 @@ fn quorate_run_leaves_only_the_fencing_counter_however_it_ends() {
         let left = leavings(&masters);
         let expected = run.code.is_some_and(|code| codes.contains(&code));
         if !left.is_empty() || !expected {
-            wrong.push(format!("{name}: left {left:?}, {run:?}"));
+            wrong.push(format!(
+                "{name}: quorate run must leave no keys, but left {left:?}: {run:?}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn refused_single_tries_leave_no_keys() {
+fn refused_runs_with_the_option_try_leave_no_keys() {
     let masters = masters(5);
     hold(&masters, 3);
     for round in 0..10 {
@@ -286,7 +288,7 @@ fn refused_single_tries_leave_no_keys() {
 }
 
 #[test]
-fn slow_masters_get_the_release_before_run_exits() {
+fn run_waits_before_its_exit_until_slow_masters_have_received_the_release() {
     // A round trip takes 500 ms: less than --node-timeout, so `quorate run` must wait for the replies to its releases.
     // A short fixed pause before the exit would fail this test.
     let masters = masters(3);

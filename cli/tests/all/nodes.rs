@@ -103,8 +103,8 @@ fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named_in_the_error
 }
 
 #[test]
-fn database_is_reached_over_its_unix_socket() {
-    let Some(server) = mariadb("database_is_reached_over_its_unix_socket") else {
+fn run_connects_to_a_database_over_its_unix_socket() {
+    let Some(server) = mariadb("run_connects_to_a_database_over_its_unix_socket") else {
         return;
     };
     server

@@ -243,7 +243,8 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     )
     .expect("written");
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&job, executable).expect("the permissions must be set");
+    std::fs::set_permissions(&job, executable)
+        .expect("the test must be able to make the script executable");
     let words = words.iter().map(|word| {
         if word.starts_with("/usr/local") {
             job.to_str().expect("text").to_owned()
@@ -523,5 +524,8 @@ fn every_example_of_a_job_once_per_period_limits_its_wait() {
             assert!(is_limited, "{}: {line}", name.display());
         }
     }
-    assert!(seen >= 8, "only {seen} examples were found");
+    assert!(
+        seen >= 8,
+        "the pages must contain at least 8 examples, but only {seen} were found"
+    );
 }

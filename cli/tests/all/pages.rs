@@ -175,7 +175,8 @@ fn tables_fit_narrow_terminals() {
                 .any(|line| line.starts_with("MASTER  ") || line.starts_with("RESOURCE  ")),
             "{wide:#?}"
         );
-        let narrow = on_a_terminal(40, &urls, words).expect("the program script must be installed");
+        let narrow = on_a_terminal(40, &urls, words)
+            .expect("the program `script` of util-linux must be installed");
         for line in &narrow {
             assert!(
                 line.chars().count() <= 40,
@@ -284,5 +285,8 @@ fn every_command_that_a_page_mentions_exists() {
             seen += 1;
         }
     }
-    assert!(seen > 50, "only {seen} commands were found on the pages");
+    assert!(
+        seen > 50,
+        "the pages must contain more than 50 quorate commands, but only {seen} were found"
+    );
 }

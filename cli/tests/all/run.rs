@@ -145,7 +145,7 @@ fn delayed(masters: &Masters, delay: Duration) -> (impl Sized, String) {
 /// Regression test: 200 processes tried to take one lock at the same time on a machine with two processors. 62 of them
 /// exited with 69 (no quorum), although all masters were up.
 #[test]
-fn single_try_does_not_take_slow_masters_for_masters_that_are_down() {
+fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
     let masters = masters(3);
     let tried = |options: &[&str]| {
         let mut run = quorate(&masters);
@@ -184,7 +184,7 @@ fn single_try_does_not_take_slow_masters_for_masters_that_are_down() {
 /// In this test each answer takes longer than the default timeouts allow, but not longer than the timeouts of `--try`
 /// allow.
 #[test]
-fn single_try_gives_masters_more_time_than_the_default_timeouts() {
+fn run_with_the_option_try_uses_longer_timeouts_than_the_defaults() {
     let masters = masters(3);
     let (_delays, urls) = delayed(&masters, Duration::from_millis(280));
     let mut run = quorate(&masters);
@@ -194,7 +194,7 @@ fn single_try_gives_masters_more_time_than_the_default_timeouts() {
 }
 
 #[test]
-fn quota_status_and_break_give_silent_masters_as_much_time_as_a_single_try() {
+fn quota_status_and_break_give_silent_masters_as_much_time_as_run_with_the_option_try() {
     let masters = masters(3);
     let created = done(quorate(&masters).args(["quota", "create", "prizes", "9"]));
     assert_eq!(created.code, Some(0), "{created:?}");
@@ -349,7 +349,8 @@ fn command_is_ended_at_once_when_a_majority_of_masters_has_lost_its_lock() {
     assert_eq!(holder.code, Some(74), "{holder:?}");
     assert!(
         holder.err.contains("no longer holds it"),
-        "the loss of the lock must be noticed at the next renewal, not at the end of the validity: {holder:?}"
+        "quorate must end the command when a renewal reports the loss of the lock, not only at the end of the \
+         validity: {holder:?}"
     );
     assert_eq!(alive(&mark), 0);
 }
@@ -468,7 +469,7 @@ fn concurrent_runs_write_in_the_order_of_their_fencing_tokens() {
 }
 
 #[test]
-fn sighup_that_quorate_was_started_to_ignore_does_not_end_the_command() {
+fn run_started_by_nohup_does_not_end_its_command_on_sighup() {
     let masters = masters(1);
     let mark = mark();
     let mut command = bare();

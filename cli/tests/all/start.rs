@@ -286,7 +286,7 @@ fn pipe_or_directory_with_the_name_of_the_configuration_file_is_ignored() {
             nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU)
                 .expect("the pipe must be created");
         } else {
-            std::fs::create_dir(&file).expect("the directory must be created");
+            std::fs::create_dir(&file).expect("the test must be able to create the directory");
         }
         for command in [&["run", "r", "--", "true"][..], &["status", "r"]] {
             let mut quorate = common::quorate(&masters);

@@ -185,7 +185,7 @@ fn name_with_a_newline_from_the_list_of_status_can_be_passed_to_status() {
 }
 
 #[test]
-fn list_names_the_missing_majority_as_the_reason_why_it_is_incomplete() {
+fn status_without_a_name_reports_an_incomplete_list_if_no_majority_answers() {
     let masters = masters(3);
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
@@ -465,7 +465,7 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
     let status = json(&look(&["status", "--json", "api"]).out);
     let why = status["resources"][0]["permits_error"]
         .as_str()
-        .expect("the status must have an error");
+        .expect("status must report why the semaphore could not be read");
     assert!(why.contains("NOPERM"), "{why}");
     // The default user of the server may read the semaphore, so there is no error.
     let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);

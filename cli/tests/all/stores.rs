@@ -115,11 +115,11 @@ fn database_with_a_missing_or_wrong_schema_is_reported_with_the_remedy() {
     assert_eq!(lock(&url).code, Some(0));
     server
         .sql("UPDATE locks.quorate_schema SET version=0")
-        .expect("the version of the schema must be lowered");
+        .expect("the test must be able to lower the version of the schema");
     refused(&lock(&url), &[&name, "older", "quorate prepare-server"]);
     server
         .sql("UPDATE locks.quorate_schema SET version=9")
-        .expect("the version of the schema must be raised");
+        .expect("the test must be able to raise the version of the schema");
     refused(&lock(&url), &[&name, "version 9", "use a newer program"]);
     let prepared = done(bare().args(["prepare-server", &url]));
     refused(&prepared, &[&name, "version 9", "use a newer program"]);
@@ -150,7 +150,7 @@ fn missing_right_and_read_only_server_cause_different_findings_of_doctor() {
     // Locks work without the right to remove records, so only `doctor` reports it.
     server
         .sql("GRANT UPDATE ON locks.* TO app; REVOKE DELETE ON locks.quorate_record FROM app")
-        .expect("the rights must be changed");
+        .expect("the test must be able to change the rights of the user");
     assert_eq!(lock(&url).code, Some(0));
     let (_, lines) = doctor(&url);
     let words = [
@@ -160,7 +160,7 @@ fn missing_right_and_read_only_server_cause_different_findings_of_doctor() {
     says(&lines, "warning acl", &words);
     server
         .sql("SET GLOBAL read_only=1")
-        .expect("the server must become read-only");
+        .expect("the test must be able to make the server read-only");
     let run = quorate(&url, &["run", "--wait", "2s", "nightly", "--", "true"]);
     refused(&run, &[&name, "read-only"]);
     let (_, lines) = doctor(&url);
@@ -187,7 +187,7 @@ fn statement_based_binary_log_is_refused_and_a_replica_is_reported_by_doctor() {
     says(&lines, "error binlog", &[&name, "binlog_format = ROW"]);
     server
         .sql("SET GLOBAL binlog_format=ROW; CHANGE MASTER TO MASTER_HOST='10.9.8.7'")
-        .expect("the server must become a replica");
+        .expect("the test must be able to make the server a replica");
     assert_eq!(lock(&url).code, Some(0));
     let (run, lines) = doctor(&url);
     assert_eq!(run.code, Some(1), "{run:?}");
@@ -229,7 +229,7 @@ fn server_that_is_listed_under_two_names_is_refused() {
     // this database, so each has its own server name.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
-        .expect("the server name must be changed");
+        .expect("the test must be able to change the server name");
     let both = format!("{here},{}", url("127.0.0.1", "others"));
     refused(&lock(&both), &["same server"]);
     let (_, lines) = doctor(&both);

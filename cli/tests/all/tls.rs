@@ -97,8 +97,8 @@ fn masters_with_tls_and_client_certificates_hold_locks() {
 }
 
 #[test]
-fn certificate_of_a_database_is_checked_before_the_login() {
-    let test = "certificate_of_a_database_is_checked_before_the_login";
+fn client_checks_the_certificate_of_a_database_before_it_logs_in() {
+    let test = "client_checks_the_certificate_of_a_database_before_it_logs_in";
     if let Err(why) = MariaDb::available() {
         return not_run(test, &why.to_string());
     }

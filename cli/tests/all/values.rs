@@ -451,7 +451,8 @@ fn once_does_not_use_up_the_period_for_a_command_that_cannot_be_started() {
     let script = dir.path().join("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").expect("written");
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&script, executable).expect("the permissions must be set");
+    std::fs::set_permissions(&script, executable)
+        .expect("the test must be able to make the script executable");
     for (command, code, why) in [
         ("no-such-command", 127, "command not found"),
         ("/etc/passwd", 126, "denied"),
