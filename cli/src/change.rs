@@ -101,7 +101,7 @@ enum Step {
     BackOut(StepArgs),
 }
 
-/// Options of every step.
+/// The options that every step of a change of the masters has.
 #[derive(Debug, Args)]
 struct StepArgs {
     #[command(flatten)]
@@ -119,7 +119,7 @@ struct StatusArgs {
     step: StepArgs,
 }
 
-/// Options of the steps that refuse clients.
+/// The options of `masters close` and `masters open`.
 #[derive(Debug, Args)]
 struct PassArgs {
     /// Continue although unknown clients run scripts or set keys on the masters. Use this only if they take no locks

@@ -22,8 +22,8 @@ use crate::settings::{self, MasterSettings};
 /// The configuration file that is read if it exists and `--config` is not given.
 const DEFAULT_FILE: &str = "quorate.toml";
 
-/// Sets each of these options to its value in the TOML file, unless a flag or a variable has set it. For options of the
-/// command only: settings of the library have `Settings::or` for this purpose.
+/// Sets each of these options to its value in the TOML file if neither a flag nor a variable has set it. For options
+/// that are not settings of the library: settings of the library are merged by `Settings::or`.
 macro_rules! fill {
     ($options:ident from $under:ident: $($name:ident),+ $(,)?) => {
         $($options.$name = $options.$name.take().or($under.$name.take());)+

@@ -101,7 +101,7 @@ struct MasterReport {
     state: State,
 }
 
-/// Whether the master is usable for locks.
+/// Whether this client can take locks on a master.
 #[derive(Debug, Clone, Copy)]
 enum State {
     Up,

@@ -15,7 +15,7 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Exit code for an internal failure: for example, a process could not be started, or a result could not be written.
 pub(crate) const SOFTWARE: u8 = 70;
-/// Exit code: the lock was lost while the command ran under it.
+/// Exit code: `quorate` lost the lock before the command had ended.
 pub(crate) const LOST: u8 = 74;
 /// Exit code: another client held the lock for the whole time that this command waited for it.
 pub(crate) const HELD: u8 = 75;
@@ -26,7 +26,7 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// Exit code: the command to run was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// An exit code as help texts show it, and its meaning.
+/// An exit code as help texts show it, for example `75` or `128+n`, and its meaning.
 pub(crate) type Meaning = (&'static str, &'static str);
 
 /// Exit codes of all commands, with their meanings. All help texts are built from this table, and tests compare the
@@ -73,7 +73,7 @@ pub(crate) fn table_of(codes: &[Meaning]) -> String {
     text
 }
 
-/// The text `help`, followed by the table of the command's exit codes.
+/// The text below the options in the help of a command: `help`, followed by the table of the exit codes in `codes`.
 pub(crate) fn below(help: &str, codes: &[Meaning]) -> String {
     format!("{help}\n\n{}", table_of(codes))
 }
@@ -95,7 +95,7 @@ pub(crate) struct Failure {
     pub(crate) is_usual: bool,
 }
 
-/// The result of every command: the exit code, or a failure.
+/// The result of every subcommand of `quorate`: the exit code, or a failure that `main` reports.
 pub(crate) type Outcome = Result<u8, Failure>;
 
 impl Failure {

@@ -110,13 +110,13 @@ fn explained(arg: Arg) -> Arg {
 pub(crate) struct Topic {
     name: &'static str,
     about: &'static str,
-    /// Builds the text below the options of the page.
+    /// Builds the text of the page. If the page has options, the text follows them.
     text: fn() -> String,
     /// Whether the page shows the options about masters.
     has_options: bool,
 }
 
-/// All topics of `quorate help`.
+/// The topics of `quorate help`, each with a page.
 pub(crate) const TOPICS: [Topic; 3] = [
     Topic {
         name: "masters",

@@ -21,7 +21,7 @@ const OWNER: &str = "QUORATE_OWNER";
 /// The heading of the options for the kind of lock in help texts.
 const HEADING: &str = "Kind of lock";
 
-/// Options of `run` and `hold` for the kind of lock.
+/// The options that select the kind of lock, such as `--shared` or `--permits`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct KindArgs {
     /// Lock this resource as well: all of them or none
@@ -86,7 +86,7 @@ impl KindArgs {
 }
 
 impl Kind {
-    /// Creates the library's request for this kind of lock.
+    /// Creates the library's lock request for a lock of this kind.
     ///
     /// # Errors
     ///
@@ -335,8 +335,8 @@ fn nearest_owner() -> Option<String> {
     std::env::var(OWNER).ok().filter(|id| !id.is_empty())
 }
 
-/// The masters and the key prefix of a resource. The same resource name with other masters or another prefix means
-/// another lock.
+/// The masters and the key prefix with which this process takes locks. The same resource name with other masters or
+/// another prefix means another lock.
 pub(crate) struct Place {
     masters: u64,
     prefix: String,

@@ -1,4 +1,4 @@
-//! `quorate status` without a name: prints the locks that are held, their holders, and the number of waiters.
+//! `quorate status` without a name: prints all held locks, the holders of each, and the number of its waiters.
 
 use std::os::unix::ffi::OsStrExt;
 

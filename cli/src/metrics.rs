@@ -28,7 +28,7 @@ pub(crate) struct RunMetrics {
     /// unit.
     pub(crate) began: f64,
     pub(crate) waited: Duration,
-    /// Whether the command is running.
+    /// Whether the command has been started and has not ended.
     pub(crate) is_running: bool,
     pub(crate) number: Option<u64>,
     pub(crate) held: Option<Duration>,

@@ -19,7 +19,7 @@ use crate::layout;
 
 /// Style of a good state.
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
-/// Style of a state that deserves attention.
+/// Style of a state that the user has to check.
 pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 /// Style of a bad state.
 pub(crate) const RED: Style = AnsiColor::Red.on_default();
@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Suppresses messages from now on if `quiet` is true.
+/// If `quiet` is true, [`mention`] prints nothing from this call on.
 pub(crate) fn be_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
@@ -47,7 +47,7 @@ pub(crate) fn say(line: impl Display) {
     let _ = writeln!(anstream::stderr(), "quorate: {}", flat(&redact(&line)));
 }
 
-/// Prints one line on stderr, unless `--quiet` was given.
+/// Prints one line on stderr. Prints nothing if `--quiet` was given.
 pub(crate) fn mention(line: impl Display) {
     if !is_quiet() {
         say(line);
@@ -176,7 +176,7 @@ impl<T: Into<String>> From<T> for Cell {
 }
 
 impl Cell {
-    /// A cell in a style.
+    /// Creates a cell whose text is printed in this style.
     pub(crate) fn styled(text: impl Into<String>, style: Style) -> Self {
         Self {
             text: text.into(),

@@ -128,7 +128,7 @@ struct Of {
     masters: MasterOptions,
 }
 
-/// The result of one subcommand of `quota`.
+/// The result of one subcommand of `quota` (create, take, left or drop).
 struct Count {
     taken: u64,
     left: Option<u64>,

@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
 /// The heading of the options about the command to run in help texts.
 pub(crate) const HEADING: &str = "Command";
 
-/// Arguments of both `run` and `once`: the lock, the command to run under it, and the masters.
+/// The arguments that `run` and `once` have in common: the lock, the command to run under it, and the masters.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
     #[command(flatten)]

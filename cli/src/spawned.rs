@@ -15,7 +15,8 @@ pub(crate) enum Spawned {
 }
 
 impl Spawned {
-    /// The reason why no server of this kind can be started on this machine, and advice; `None` if one can be started.
+    /// Text with the reason why this machine cannot start a server of this kind, and with advice. `None` if it can
+    /// start one.
     pub(crate) fn missing(kind: Scheme) -> Option<String> {
         match kind {
             Scheme::Redis if quorate_testbed::available().is_none() => Some(
@@ -101,7 +102,8 @@ impl Spawned {
         killed.map_err(Failure::internal)
     }
 
-    /// Starts the killed server again. A Redis server has lost all its data then; other servers have kept theirs.
+    /// Starts the killed server again. A Redis server then has no data; a server of another kind has the data that it
+    /// had before.
     pub(crate) fn come_back(&self) -> Result<(), Failure> {
         let back = match self {
             Self::Redis(server) => server.restart_empty(),

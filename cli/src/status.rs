@@ -100,7 +100,7 @@ pub(crate) struct ResourceStatus {
     /// holder has a majority) or `unknown` (no majority replied).
     pub(crate) verdict: &'static str,
     /// The value of the lock key that a majority of masters reports: the holder's token, or a fixed text that means
-    /// readers or an owner. Null unless the verdict is `held`.
+    /// readers or an owner. Null if the verdict is not `held`.
     pub(crate) holder: Option<String>,
     /// The note of the lock's holder; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) note: Option<NoteStatus>,

@@ -25,8 +25,8 @@ pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> Outcome 
     }
 }
 
-/// The message about an option or a command that does not exist, with the existing one that the user may have meant.
-/// `None` for any other error.
+/// The message about an option or a command that does not exist. It suggests the most similar one that exists. `None`
+/// if the error has another cause.
 fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String> {
     let (what, word, meant) = match error.kind() {
         ErrorKind::UnknownArgument => {

@@ -26,7 +26,7 @@ pub(super) struct Series {
     pub(super) upper: Option<Vec<f64>>,
 }
 
-/// How the y axis maps values to heights.
+/// How the y axis maps values to heights: linearly or logarithmically.
 #[derive(Clone, Copy)]
 pub(super) enum Scale {
     /// Linear scale, which starts at zero.

@@ -77,7 +77,7 @@ pub(crate) struct DemoArgs {
     json: bool,
 }
 
-/// The result of the demo.
+/// The result of the demo, which is printed as a table or as JSON.
 #[derive(Debug, Serialize)]
 struct Summary {
     masters: String,

@@ -22,7 +22,7 @@ const MAX_TTL: Duration = Duration::from_secs(1);
 const LONG_TTL: Duration = Duration::from_secs(2);
 const LONG_MAX_TTL: Duration = Duration::from_millis(2500);
 
-/// All masters of the demo.
+/// All masters of the demo, in the order in which messages number them (from 1).
 pub(super) struct Stage(Vec<Actor>);
 
 /// One master of the demo: a real server, or a master in this process's memory.

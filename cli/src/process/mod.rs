@@ -24,7 +24,7 @@
 //! - It does not follow processes that leave the group (`setsid`, the jobs of an interactive shell).
 //! - It does not stop processes that are still in the background when the command ends by itself. A message names them.
 //! - It does not become a subreaper: `/proc` lists all processes of the group, even if they are not its children.
-//! - It creates no cgroup. Ordinary users may not create one, unless systemd delegates one to them.
+//! - It creates no cgroup, because ordinary users may create one only if systemd has delegated a cgroup to them.
 
 mod binary;
 mod captured;
@@ -61,8 +61,8 @@ pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
 use terminal::Terminal;
 
-/// Longest time between two checks of the lock. Checks are frequent because timers stop while the machine sleeps, but
-/// the validity of the lock does not.
+/// Longest time between two checks of the lock's validity. Timers stop while the machine sleeps, but the validity goes
+/// on. With frequent checks, an expired lock is noticed soon after the machine wakes up.
 const TICK: Duration = Duration::from_millis(250);
 /// After the command has ended, a message names the other processes of its group that are still running after this
 /// time.

@@ -43,8 +43,8 @@ impl Terminal {
         self.lent
     }
 
-    /// If the terminal was lent, makes the group of this process the foreground group again. Returns whether that was
-    /// done.
+    /// If the terminal was lent, makes the group of this process the foreground group again, and returns true.
+    /// Otherwise returns false.
     pub(super) fn take_back(&mut self) -> bool {
         std::mem::take(&mut self.lent) && self.put_in_front(getpgrp())
     }

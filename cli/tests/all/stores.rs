@@ -165,8 +165,8 @@ fn missing_right_and_read_only_server_cause_different_findings_of_doctor() {
     refused(&run, &[&name, "read-only"]);
     let (_, lines) = doctor(&url);
     says(&lines, "error role", &[&name, "read_only = 0"]);
-    // This user is an administrator, and can write even to a read-only server. `doctor` must still report that the
-    // server is read-only.
+    // The user in this URL is an administrator, and can write even to a read-only server. `doctor` must still report
+    // that the server is read-only.
     let (_, lines) = doctor(&server.url("locks"));
     says(&lines, "error role", &[&name, "is read-only"]);
 }

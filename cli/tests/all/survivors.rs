@@ -41,7 +41,8 @@ impl Ordinary {
             .and_then(|()| copy(env!("CARGO_BIN_EXE_quorate").as_ref(), "quorate", 0o755))
             .and_then(|()| fs::set_permissions(this.dir.path(), Permissions::from_mode(0o755)))
             .map_err(|error| error.to_string())?;
-        // Check that the set-uid program really becomes root. The file system may ignore set-uid bits.
+        // Check that the set-uid program runs as root, because a file system can be mounted so that set-uid bits have
+        // no effect.
         let mut nobody = Self::nobody();
         let seen = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
         let seen = seen.output().map_err(|error| error.to_string())?;

@@ -22,7 +22,7 @@ fn ask(masters: &Masters, words: &[&str]) -> Done {
     done(&mut with(masters, words))
 }
 
-/// Checks that no master still has the lock key of this name.
+/// Checks that no master has the lock key `name` any more.
 fn assert_tidy(masters: &Masters, name: &str) {
     for master in masters {
         let key = master.command(&["EXISTS", name]).expect("a reply");
