@@ -252,8 +252,7 @@ fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bo
 }
 
 /// Makes the parser treat an empty environment variable as unset, for every option. By default the parser would use the
-/// empty text as the value, but a user who makes a variable empty, for example in a unit file or a compose file, means
-/// to unset it.
+/// empty text as the value. But a user that makes a variable empty, for example in a compose file, wants to unset it.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| {

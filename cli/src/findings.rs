@@ -111,8 +111,8 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
 fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
     // Leave out the rights that only the persistence check needs, because the persistence check reports them itself.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
-    // If no prefix is set and the user has no right to some keys, the checks cannot tell whether that is a fault: the
-    // operator may have limited the user to the names of the locks in use, which only the operator knows.
+    // Rights to keys cannot be judged if no prefix is set. The operator may have limited the user to the keys of the
+    // locks in use, and only the operator knows the names of these locks.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
     let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
     let some = |wanted: &dyn Fn(&&MissingRight) -> bool| -> Vec<&MissingRight> {

@@ -388,9 +388,9 @@ async fn begin<'a>(
 /// Keeps the lock for the time `rest`, because the command ended earlier than `--keep-for` requires. Returns earlier if
 /// a signal asks this process to end, or if the lock is lost.
 ///
-/// Returns the signal if it is SIGINT or SIGQUIT, by which `quorate` must then end itself: these come from the
-/// keyboard, and are meant for the whole job, for example a shell loop around this process. Returns `None` in all other
-/// cases: `quorate` then exits with the exit code of the command.
+/// Returns the signal if it is SIGINT or SIGQUIT. `quorate` must then end itself by this signal, because it comes from
+/// the keyboard and is meant for the whole job, for example a shell loop around this process. Returns `None` in all
+/// other cases: `quorate` then exits with the exit code of the command.
 async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
         return None;

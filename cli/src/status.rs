@@ -391,8 +391,8 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // If the user may not read the queue of the semaphore, the permits are unknown as well: the keys of both have
-        // the same prefix, so the user has no right to read them either.
+        // If the user has no right to read the queue of the semaphore, the permits are unknown as well. The keys of
+        // both have the same prefix, so the user has no right to read the permits.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));

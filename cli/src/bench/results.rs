@@ -20,8 +20,8 @@ pub(super) struct Row {
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
     pub(super) cycle_us: Latency,
-    /// How much the rounds of the benchmark differ: each round has a median time of one acquire and release in
-    /// microseconds, and this is the smallest and the largest of these medians.
+    /// How much the rounds of the benchmark differ. Each round has a median time of one acquire and release, in
+    /// microseconds. This is the smallest and the largest of these medians.
     pub(super) rounds_us: Apart,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,

@@ -283,9 +283,9 @@ impl Watch {
         }
     }
 
-    /// The longest time until the next check of the command. It is short before the trampoline has stopped itself, and
-    /// after the end of the command, while the supervisor waits for other processes of the group: no signal reports the
-    /// end of a process that is not its child.
+    /// The longest time until the next check of the command. It is short (10 ms) before the trampoline has stopped
+    /// itself, and after the command has ended. After the command's end, the supervisor waits for other processes of
+    /// the group, and no signal reports their end.
     fn tick(&self) -> Duration {
         if self.end.is_some() || !self.running {
             Duration::from_millis(10)

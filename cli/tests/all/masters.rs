@@ -533,8 +533,8 @@ fn quota_survives_a_change_of_masters_and_the_change_back_while_old_servers_run(
     assert_eq!(left.code, Some(64), "{left:?}");
 }
 
-/// Regression test for two bugs with a user that has only the documented rights of clients: `status` exited with 69
-/// although all masters had answered, and `begin` failed after it had already marked the next masters.
+/// Regression test. With a user that has only the documented rights of clients, `status` exited with 69 although all
+/// masters had answered. `begin` failed only after it had already marked the next masters.
 #[test]
 fn user_without_the_rights_of_operators_cannot_take_a_step_and_sees_an_incomplete_status() {
     let scene = Scene(masters(5));

@@ -1,5 +1,5 @@
-//! Tests of `quorate run` on a terminal: it makes the command's process group the foreground group when the command
-//! reads from the terminal, and its own group when the command has ended.
+//! Tests of `quorate run` on a terminal: it lends the terminal to a command that reads from it. To lend means: the
+//! command's process group becomes the foreground group until the command ends.
 //!
 //! The program `script` of util-linux creates the terminals. If it is missing, these tests do not run.
 
