@@ -59,7 +59,7 @@ pub(super) fn bulk(words: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
     }
 }
 
-/// Writes the reply to LOOK: the state of a lock, with the present note if there is one.
+/// Writes the reply to LOOK: the state of a lock, and the holder's note if there is one.
 fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
     let words = 5 + usize::from(note.is_some());
     write!(out, "*{words}\r\n")?;
@@ -79,7 +79,7 @@ fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::R
     note.map_or(Ok(()), |note| bulk(Some(note), out))
 }
 
-/// Writes the reply to a client that subscribes to a channel (`on`) or unsubscribes from it.
+/// Writes the reply to a client that subscribes to a channel (`on` is true) or unsubscribes from it (`on` is false).
 pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
     let kind = if on { "subscribe" } else { "unsubscribe" };
     let (channel, len) = (text(channel), channel.len());
@@ -123,7 +123,7 @@ impl World {
         answer
     }
 
-    /// Lets a master execute LOOK, and writes the reply.
+    /// Lets a master execute the script LOOK, and writes the reply into `out`.
     pub(super) fn look_at(&mut self, index: usize, request: &Request, out: &mut String) {
         let Request::Look { key } = request else {
             return;
@@ -140,8 +140,8 @@ impl World {
         state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
     }
 
-    /// Returns the note of the present holder, which the master adds to a refusal; `None` if the answer is no refusal,
-    /// or if there is no note.
+    /// Returns the holder's note, if the answer is a refusal; the master adds this note to the refusal. Returns `None`
+    /// if the answer is no refusal, or if the holder has left no note.
     pub(super) fn note_of_refusal(
         &self,
         index: usize,

@@ -21,25 +21,26 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The TTL of a fencing counter whose number is not ahead of the master's clock. (If the number is ahead, the TTL is
-/// longer by the difference.)
+/// The TTL of a fencing counter whose number is not ahead of the master's clock. If the number is ahead, the counter
+/// lives longer by the difference.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// An order of an operator to a master.
+/// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the generation marker to this number, with this fingerprint of the masters, if the present number is
-    /// lower. The flag is true if other masters show that this master has lost its marker.
+    /// Raise the generation marker to this number, if its present number is lower. The second member is the fingerprint
+    /// of the masters. The third member is true if other masters show that this master has lost its marker.
     Raise(u64, Arc<str>, bool),
     /// List the connections of clients.
     Clients,
     /// Close the connection with this id.
     Kill(u64),
-    /// List the fencing counters that are at most this far behind the master's clock.
+    /// List the fencing counters that are ahead of the master's clock, or behind it by at most this time.
     Counters(Duration),
-    /// List the locks under which values are stored.
+    /// List the keys of the locks under which the master stores values.
     Values,
-    /// Raise fencing counters to these numbers if they are lower. Omit locks that an owner holds.
+    /// Raise each of these fencing counters to its number, if the counter is lower. Do not raise the counters of locks
+    /// that an owner holds.
     Carry(Arc<[Counter]>),
     /// Report the state of the master.
     Look,
@@ -52,10 +53,10 @@ pub(crate) enum Heard {
     Clients(String),
     Killed(bool),
     Counters(Vec<Counter>),
-    /// The locks under which values are stored.
+    /// The keys of the locks under which the master stores values.
     Values(Vec<Vec<u8>>),
-    /// The counters that were not raised because an owner holds the lock: each counter key with the value of the lock
-    /// key, which names the owner.
+    /// The counters that were not raised, because an owner holds the lock. The first member is the key of the counter;
+    /// the second is the value of the lock key, which names the owner.
     Owned(Vec<(Vec<u8>, Vec<u8>)>),
     /// The state of the master, and its list of connections.
     Seen(Box<ChangeSeen>, String),
@@ -68,7 +69,8 @@ pub(crate) enum Heard {
 pub(super) struct Order {
     pub(super) client: usize,
     master: usize,
-    /// The number of the server process's run to which the operator is connected; `None` for a new connection.
+    /// The run of the server process to which the operator is connected, as its number of restarts; `None` if the
+    /// operator makes a new connection.
     run: Option<u32>,
     word: Word,
     heard: Option<(Heard, u32)>,
@@ -77,8 +79,9 @@ pub(super) struct Order {
 }
 
 impl Shared {
-    /// Sends an order to a master over a connection to this run of the server process (`None` for a new connection),
-    /// and waits for the reply. Returns the reply and the run in which the order was executed.
+    /// Sends an order to a master, and waits for the reply. `run` is the run of the server process (its number of
+    /// restarts) to which the operator is connected; `None` makes a new connection. Returns the reply, and the run in
+    /// which the order was executed.
     pub(crate) async fn say_order(
         &self,
         client: usize,
@@ -161,7 +164,8 @@ impl World {
         self.at(at, Event::Obeyed { order });
     }
 
-    /// Delivers the reply to the operator's order with this index. Returns the waker of the task that waits for it.
+    /// Delivers to the operator the reply to the order with this index. Returns the waker of the task that waits for
+    /// the reply.
     pub(super) fn obeyed(&mut self, index: usize) -> Option<Waker> {
         let order = &mut self.orders[index];
         order.obeyed = true;
@@ -250,8 +254,8 @@ impl World {
         }
     }
 
-    /// For a seeded bug: restarts masters that are no longer used, without their generation markers, instead of
-    /// stopping them.
+    /// For a seeded bug: restarts the masters that are no longer used instead of stopping them. The restarted masters
+    /// have no generation markers.
     fn restart_left_over(&mut self, change: u64) {
         let plan = self.scenario.change.as_ref();
         let sets = plan.map(|plan| plan.named(2 * change as u8 + 1).sets());
@@ -290,8 +294,8 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// For a seeded bug in which the operator reads the fencing counters of only one old master: whether it reads them
-    /// on this master, the one with the smallest counters.
+    /// For a seeded bug in which the operator reads the fencing counters of only one old master. Returns true if
+    /// `master` is this one: the master with the smallest counters.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {
             let counters = self.counters_of(master, DAY);

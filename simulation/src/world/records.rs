@@ -6,7 +6,8 @@ use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use crate::seeded_bugs::Flaw;
 
-/// The number of states that are kept of each record. So a follower returns a state that is at most three changes old.
+/// The number of states that are kept of each record: the current one and the three states before it. A follower
+/// returns one of these.
 const KEPT: usize = 4;
 
 /// For a seeded bug: the number of changes after which version numbers repeat.
@@ -26,13 +27,13 @@ struct State {
 #[derive(Clone, Default)]
 struct Past {
     states: Vec<State>,
-    /// Whether earlier states were dropped from the list.
+    /// Whether the list is incomplete because its oldest states were dropped.
     cut: bool,
 }
 
 impl Past {
-    /// Returns the state that the record had after the change with this number, or the oldest kept state if older
-    /// states were dropped; `None` if the record did not exist then.
+    /// Returns the state that the record had after the change with this number. If this state was dropped, returns the
+    /// oldest kept state. Returns `None` if the record did not exist after that change.
     fn at(&self, number: u64) -> Option<&State> {
         let found = self.states.iter().rev().find(|one| one.number <= number);
         found.or_else(|| self.states.first().filter(|_| self.cut))
@@ -47,7 +48,7 @@ impl Past {
 #[derive(Clone, Default)]
 pub(super) struct Records {
     all: BTreeMap<Vec<u8>, Past>,
-    /// The number of the last change of any record. A restart does not reset the number.
+    /// The number of the latest change of any record of this store. It continues after a restart.
     last: u64,
 }
 
@@ -132,7 +133,8 @@ impl Records {
         });
     }
 
-    /// Replaces the records by those of `disk`. Change numbers continue, so that none is used twice.
+    /// Replaces all records by the records of `disk`, as a restart with a stale disk does. The numbers of changes
+    /// continue, so that no number is used twice.
     pub(super) fn fall_back_to(&mut self, disk: Self) {
         let last = self.last;
         *self = disk;

@@ -11,7 +11,8 @@ use super::words::{number, text, token};
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
-/// The lock value in every decoded WRITE. The command WRITE carries only the fencing token and no lock value.
+/// The lock value in each decoded request to write a value. The script WRITE gets only a fencing token and no lock
+/// value, so all decoded writes have this value.
 const NOBODY: [u8; 32] = [b'0'; 32];
 
 fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
@@ -53,7 +54,8 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // Clients only check whether the run id is that of this run of the server process, so any other text will do.
+    // Clients only compare the reported run id with the run id of the present server process. So any other text stands
+    // for an earlier run.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -93,7 +95,8 @@ impl World {
         answer
     }
 
-    /// For a seeded bug: returns the value with the smallest fencing token that any master stores for this lock.
+    /// For a seeded bug: returns the value with the smallest fencing token among the values that the masters store for
+    /// this lock.
     pub(super) fn shown_elsewhere(&self, key: &[u8]) -> Option<StoredValue> {
         let shown = (0..self.masters.len()).filter_map(|master| self.stored_on(master, key));
         let oldest = shown.min_by_key(|stored| stored.number);
@@ -103,7 +106,7 @@ impl World {
         })
     }
 
-    /// The value that a master stores for this lock; `None` if it stores none.
+    /// Returns the value that one master stores for this lock; `None` if it stores none.
     fn stored_on(&self, master: usize, key: &[u8]) -> Option<StoredValue> {
         let master = &self.masters[master];
         let key = [b"quorate:value:", key].concat();
@@ -117,8 +120,9 @@ impl World {
         })
     }
 
-    /// For a seeded bug: answers an operator that copies a value without taking the lock of the value. The master then
-    /// neither takes the lock nor raises the fencing counter. Returns `None` for requests that the master executes.
+    /// For a seeded bug in which an operator copies values without taking their locks: answers the operator's requests
+    /// for the lock, without taking the lock or raising the fencing counter. Returns `None` if the master must execute
+    /// the request.
     pub(super) fn answer_without_lock(&self, index: usize, request: &Request) -> Option<Answer> {
         let master = &self.masters[index];
         let run = master.memory.run().clone();

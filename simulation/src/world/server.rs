@@ -32,14 +32,15 @@ fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     (at <= bytes.len()).then_some((words, at))
 }
 
-/// Formats the free slots of a semaphore (bit n of `free` is slot n): one digit for each slot, `1` if the slot is free.
+/// Formats the free slots of a semaphore as text: one digit for each slot, `1` if the slot is free. Bit n of `free` is
+/// set if slot n is free.
 fn slots(free: u64, permits: u8) -> String {
     let digit = |slot| if free >> slot & 1 == 1 { '1' } else { '0' };
     (0..permits).map(digit).collect()
 }
 
-/// Writes the reply to an extension of locks: one digit for each lock. If a lock failed, the reply is an array with an
-/// error in place of the digit of that lock.
+/// Writes the reply to an extension of several locks: a text with one digit for each lock. If the extension of a lock
+/// failed, the reply is an array, in which this lock has an error instead of a digit.
 fn extended(said: &[Extended], out: &mut String) -> std::fmt::Result {
     let digit = |said: &Extended| match said {
         Extended::Kept => '1',
@@ -65,7 +66,7 @@ fn extended(said: &[Extended], out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// Writes the reply to a request. `note` is the note of the present holder, which a refusal contains.
+/// Writes the reply to a request. `note` is the holder's note; it is added to a refusal.
 fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>, out: &mut String) {
     let left = |ttl: Option<Duration>| ttl.map_or(-1, |ttl| ttl.as_millis() as i64);
     let written = match (request, answer) {
@@ -88,8 +89,8 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
-                    // The reply to a claim on several keys also contains the index of a key that is not free. No client
-                    // reads this index, so it is always 1 here.
+                    // For a claim on several keys, the reply also contains the index of a key that is not free. It is
+                    // always 1 in the simulation, because no client reads it.
                     let (words, way) = match claim.group() {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),
@@ -141,8 +142,8 @@ impl World {
                 "\r\n\0\0",
                 "+PONG\r\n",
                 ":-7\r\n",
-                // This array contains a string instead of a number. With a number, it would be a valid reply to two
-                // acquires in one call.
+                // This malformed array contains a string instead of a number. With a number, it would be the valid
+                // reply to a command with two acquires.
                 "*2\r\n+x\r\n-ERR x\r\n",
                 "_junk\r\n",
             ];
@@ -303,8 +304,8 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// Returns the index of the check of the generation marker that a script makes; zero if it makes none. Returns an
-    /// error reply if the script is not loaded, or if it refuses its client because of the marker.
+    /// Checks whether a script may run. Returns the index of its check of the generation marker; zero if it makes none.
+    /// Returns an error reply if the script is not loaded, or if the check refuses the client.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -324,8 +325,8 @@ impl World {
         Err(refusal)
     }
 
-    /// Executes a request and returns the answer. For seeded bugs, falsifies some answers to operators, and to clients
-    /// with two sets of masters.
+    /// Executes a request and returns the answer. With some seeded bugs, it falsifies answers to operators, or answers
+    /// to clients with two sets of masters.
     fn answer_to(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
         let wrong = self.flaw.filter(|flaw| flaw.is_of_changes());
         let wrong = wrong.filter(|_| self.is_next_of(conn));
@@ -370,8 +371,8 @@ impl World {
         there
     }
 
-    /// Sends a wake-up from a master to a process, if a connection of the process is subscribed to wake-ups. On this
-    /// connection, the wake-up arrives after earlier replies.
+    /// Sends a wake-up from a master to a process. Does nothing if no connection of the process is subscribed to
+    /// wake-ups. The wake-up uses this connection, so it arrives after earlier replies.
     pub(super) fn publish(&mut self, master: usize, process: &str, key: &[u8]) {
         if self.flaw == Some(Flaw::NobodyWoken) {
             return;
@@ -416,8 +417,8 @@ impl World {
             self.at(at, Event::Stray(index as u32));
             return;
         }
-        // The copy is lost if the server is down or has restarted since the first copy, or if an operator has closed
-        // the connection.
+        // The copy does not arrive if the server is down, if it has restarted since the first copy, or if an operator
+        // has closed the connection.
         let readable = master.up && master.run == stray.run && !self.conns[stray.conn].ended;
         let refused = self.refusal_by_mark(stray.conn, stray.looks).is_some();
         let readable = readable && !refused;

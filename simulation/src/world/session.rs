@@ -1,5 +1,6 @@
-//! Sessions of clients with stores. Each request is in flight to the server, waits at the server, or is answered. The
-//! server may execute a request after the client has abandoned its session, even after the requests of later sessions.
+//! Sessions of clients with stores. A request in a session is first in flight to the server, then possibly waits at the
+//! server, and is then answered. After the client has abandoned the session, the server may still execute the request,
+//! even after the requests of later sessions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,19 +39,21 @@ pub(crate) enum Said {
     Removed,
 }
 
-/// A request in a session, and its answer once the server has executed it.
+/// A request in a session. It contains the answer once the server has executed the request.
 pub(crate) struct Asked {
     session: usize,
     question: Question,
-    /// Whether the request is lost before it reaches the server.
+    /// Whether the request is lost on the way, so that it never reaches the server.
     void: bool,
     reached: bool,
-    /// Whether the request has already waited at the server, as if for the commits of other sessions.
+    /// Whether the request has waited at the server once already, as if for the commits of other sessions. It does not
+    /// wait a second time.
     waited: bool,
-    /// The reading of the server's clock before the request waited for other commits, in microseconds. `None` if it did
-    /// not wait, or if the store has no clock.
+    /// The reading of the server's clock, in microseconds, just before the request began to wait for other commits.
+    /// `None` if it did not wait, or if the store has no clock.
     showed: Option<u64>,
-    /// The number of commits of the request that the server executes, from the first commit on.
+    /// The number of commits in the request that the server executes, counted from the first one. It is smaller than
+    /// the number of all commits if the session was lost.
     upto: usize,
     answer: Option<Result<Said, Fault>>,
     /// Whether the answer has reached the client.
@@ -63,9 +66,9 @@ pub(crate) struct Session {
     master: usize,
     /// The run of the server process that accepted the session.
     run: u32,
-    /// Whether the client still has the session.
+    /// Whether the session is open on the client's side.
     open: bool,
-    /// Whether the server still has the session.
+    /// Whether the session is open on the server's side.
     server: bool,
     /// Whether the client has been notified that the session has ended.
     lost: bool,
@@ -73,12 +76,13 @@ pub(crate) struct Session {
     garbled: bool,
     last_to: u64,
     last_from: u64,
-    /// The number of the newest change of records that the session has read or made.
+    /// The number of the latest change of records that the client has read or made in this session. A follower must not
+    /// answer the session with an older state.
     seen: u64,
     /// The requests whose answers the client has not read yet, oldest first.
     unread: VecDeque<usize>,
     waker: Option<Waker>,
-    /// The process whose wake-up messages this session receives; `None` if the session is for requests.
+    /// The process whose wake-up messages arrive on this session; `None` if the session carries requests instead.
     process: Option<Arc<str>>,
     /// The wake-up messages in flight to the client, oldest first.
     coming: VecDeque<Vec<Vec<u8>>>,
@@ -160,7 +164,8 @@ impl World {
         }
     }
 
-    /// Returns the answer to the oldest request of the session whose answer the client has not read yet.
+    /// Returns the answer to the oldest request of this session that the client has not read yet. Registers `waker` if
+    /// the answer has not arrived.
     pub(crate) fn answer(&mut self, session: usize, waker: &Waker) -> Poll<Result<Said, Fault>> {
         let one = &mut self.sessions[session];
         if one.lost {
@@ -178,7 +183,7 @@ impl World {
         Poll::Pending
     }
 
-    /// Returns the oldest wake-up message that has arrived and that the client has not read yet.
+    /// Returns the oldest wake-up message that has arrived on this session and that the client has not read yet.
     pub(crate) fn words(
         &mut self,
         session: usize,
@@ -196,7 +201,7 @@ impl World {
     }
 
     /// The client drops the session. Requests in flight may still reach the server. With a seeded bug, a session with
-    /// an outstanding answer goes into a pool instead.
+    /// an outstanding answer is not closed: it goes into a pool, from which a client takes it later.
     pub(crate) fn close_session(&mut self, session: usize) {
         let one = &mut self.sessions[session];
         one.waker = None;
@@ -217,8 +222,8 @@ impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // A client may need four requests within the timeout to change one lock, while other requests are in flight as
-        // well. So a packet takes at most a twelfth of the timeout.
+        // A client may need four requests within the timeout to change one lock, while other requests are in flight. So
+        // a packet takes at most a twelfth of the timeout.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -236,8 +241,8 @@ impl World {
         *last
     }
 
-    /// Decides for each request in flight to the server whether it is lost, or still reaches the server. Of a request
-    /// that reaches the server, the server may execute only the first commits.
+    /// Decides the fate of each request that is in flight to the server: it is lost, or it reaches the server. If a
+    /// request reaches the server, the server may execute only the first of its commits.
     fn strand_session(&mut self, session: usize) {
         let net = self.scenario.net;
         let one = &mut self.sessions[session];
@@ -255,7 +260,7 @@ impl World {
         }
     }
 
-    /// Breaks a session in the network. If `alive`, the server does not notice it, and keeps the session.
+    /// Breaks a session in the network. If `alive` is true, the server does not notice the break and keeps the session.
     fn cut_session(&mut self, session: usize, alive: bool) {
         if !self.sessions[session].open || self.sessions[session].lost {
             return;
@@ -296,7 +301,7 @@ impl World {
         }
     }
 
-    /// For a seeded bug: when a session ends, removes the records that it wrote.
+    /// For a seeded bug: when a session has ended, removes the records that this session wrote.
     fn lease_ends(&mut self, session: usize) {
         if self.flaw == Some(Flaw::SessionIsLease) {
             let master = self.sessions[session].master;
@@ -346,7 +351,7 @@ impl World {
         asked.reached = true;
         asked.answer = Some(answer);
         if !self.sessions[session].open {
-            // The client has dropped the session and no longer waits for the answer.
+            // The client has dropped the session and does not wait for the answer, so the answer is dropped.
             self.asked[index] = None;
             return;
         }
@@ -355,8 +360,8 @@ impl World {
         self.at(at, Event::Tell { asked });
     }
 
-    /// Sometimes lets a request with commits wait at the server, as if for a row lock. Returns true if the request
-    /// waits now.
+    /// Sometimes lets a request with commits wait at the server, as if for a row lock. Returns true if the request has
+    /// to wait.
     fn gets_stuck(&mut self, index: usize) -> bool {
         let healed = self.healed();
         let Some(asked) = self.asked[index].as_mut() else {
@@ -389,7 +394,7 @@ impl World {
         let refusing = self.masters[master]
             .refusing
             .filter(|(until, _)| self.now < *until);
-        // The server refuses only lock requests; a client can still connect.
+        // While the server refuses requests, it refuses only requests about locks. Clients can still connect.
         let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
         let answer = match refusing {
             Some((_, how)) if !greets => {
@@ -430,7 +435,7 @@ impl World {
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
         // A real server reads its clock at some moment between the request and the answer. If the request has waited,
-        // the reading from before the wait is used.
+        // use the reading from before the wait.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
@@ -465,8 +470,8 @@ impl World {
         })
     }
 
-    /// Returns the reading of the store's clock in microseconds, if the store reports dates; otherwise `None`. Of the
-    /// stores without a clock for leases, those with an even number report dates.
+    /// Returns the date of the store: the reading of its clock in microseconds. Only stores without a clock for leases
+    /// report dates, and only those with an even number. Returns `None` for all other stores.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;
@@ -486,7 +491,8 @@ impl World {
         greeting.uptime(Duration::from_secs(self.uptime(master)))
     }
 
-    /// Reads records. A lagging follower may answer, but never with an older state than the session has seen before.
+    /// Reads records. A lagging follower may answer, possibly with an older state. But the state is never older than
+    /// one that this session has already read or made.
     fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
         let healed = self.healed();
         let one = &mut self.sessions[session];
@@ -535,7 +541,7 @@ impl World {
         done
     }
 
-    /// Sends a wake-up message to a process, over all its sessions that listen to this store.
+    /// Sends a wake-up message to a process. It goes over every session in which the process listens to this store.
     fn tell_process(&mut self, master: usize, process: &str, word: &[u8]) {
         let hears = |one: &Session| {
             let server = one.master == master && one.server && one.open;

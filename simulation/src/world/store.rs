@@ -1,4 +1,5 @@
-//! Reports to the checkers the requests of clients to stores, and the answers of stores.
+//! Reports the communication of clients with stores to the checkers: the requests of clients, and the answers of
+//! stores.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::locker::{name, resource_of};
 /// client, the number of the store among the masters, and the client's `Node` for the store.
 pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
 
-/// A force-release of one lock at all stores, which is sent through the connections of one client process.
+/// A force-release of one lock at all stores. It is sent through the connections of one client process.
 pub(super) struct Breaks {
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
@@ -28,8 +29,8 @@ impl Breaks {
 }
 
 impl Shared {
-    /// Reports to the checkers a request of a client to a store. Returns false, and reports nothing, if the client's
-    /// process is dead.
+    /// Reports to the checkers that a client sends a request to a store. If the client's process is dead, reports
+    /// nothing and returns false.
     pub(crate) fn asks_store(&self, link: usize, master: usize, request: &Request) -> bool {
         let mut world = self.world();
         if world.links[link].dead {
@@ -72,7 +73,7 @@ impl World {
         }
     }
 
-    /// Reports to the checkers an answer of a store that a client receives.
+    /// Reports to the checkers that a client has received an answer of a store.
     pub(crate) fn hears_store(
         &mut self,
         master: usize,
@@ -129,8 +130,8 @@ impl World {
         });
     }
 
-    /// Called when a record of a store has the new state `state` instead of `before`. Reports each lock value that is
-    /// in the record again, although the store had reported it as released.
+    /// Called when a store's record changes from the state `before` to the state `state`. Reports each lock value that
+    /// the new state contains, although the store had reported it as released.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);
@@ -147,8 +148,8 @@ impl World {
         }
     }
 
-    /// Prepares the force-release of a lock at all stores, through the connections of the first client process that is
-    /// running.
+    /// Prepares a force-release of a lock at all stores. It will be sent through the connections of the first client
+    /// process that is running.
     pub(super) fn breaks_at_stores(&self, resource: u8) -> Breaks {
         let alive = |(client, ..): &&Breaker| {
             !self.processes[*client].killed && self.processes[*client].paused_until <= self.now

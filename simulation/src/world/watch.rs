@@ -1,4 +1,4 @@
-//! The holds that clients believe to have, and the observers of a run: checkers, coverage and trace.
+//! The holds that clients believe they have. Also the observers of a run: the checkers, the coverage and the trace.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(scenario: &Scenario, play: Play) -> Self {
         let promises = scenario.promises();
-        // The small client of the seeded bugs never waits in a queue, so the order of waiters is not checked for it.
+        // Do not check the order of waiters for the small client of the seeded bugs, because it never waits in a queue.
         let in_order = !play.flaw.is_some_and(Flaw::is_locker);
         Self {
             checkers: Checkers::new(scenario, play.harm),
@@ -66,8 +66,8 @@ impl Watch {
         self.watched.see(&moment, fact);
     }
 
-    /// Drops the promises of exclusion, fencing tokens and values, because the run violates the assumptions behind
-    /// them.
+    /// Called when the run violates the assumptions behind exclusion, fencing tokens and values. From then on the
+    /// checkers do not require these promises.
     pub(crate) fn lose_promises(&mut self) {
         self.coverage.split += u64::from(self.promises.exclusion);
         self.promises = Promises {
@@ -78,8 +78,8 @@ impl Watch {
         };
     }
 
-    /// Runs the checkers after an event. First reads the state of the holds of `client`, whose process has just run;
-    /// `None` if no process has run.
+    /// Runs the checkers after an event. `client` is the client whose process has just run: the state of its holds is
+    /// read first. `None` means that no process has run.
     pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {
         for index in 0..self.believers.len() {
             let believer = &mut self.believers[index];
@@ -122,7 +122,7 @@ impl Watch {
         self.checkers.after(&moment);
     }
 
-    /// Reports a fact about one hold to the checkers.
+    /// Reports a fact about one hold to the checkers. `index` is the index of the hold in `believers`.
     fn show(&mut self, now: u64, index: usize, fact: impl FnOnce(&Believer) -> Fact<'_>) {
         let moment = Moment {
             now,
@@ -179,10 +179,10 @@ impl Watch {
         self.holds
     }
 
-    /// Ends a client's belief that it has the hold with this id. The caller drops the returned hold while the world is
-    /// unlocked; `None` if there is no such hold.
+    /// Ends a client's belief that it has the hold with this id, and returns the hold; `None` if there is no such hold.
+    /// The caller drops the hold after it has unlocked the world.
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
-        // The last extension of the hold must be reported before the belief ends.
+        // Report an extension of the hold that has not been reported yet, before the belief ends.
         let of = |believer: &Believer| believer.id == id;
         let index = self.believers.iter().position(of)?;
         self.after(now, Some(self.believers[index].client));
@@ -203,7 +203,8 @@ impl Watch {
         Some(believer.hold)
     }
 
-    /// Ends all beliefs of a killed client process. The caller drops the returned holds while the world is unlocked.
+    /// Ends all beliefs of a client process that is killed, and returns the holds. The caller drops the holds after it
+    /// has unlocked the world.
     pub(crate) fn kill(&mut self, now: u64, client: usize) -> Vec<Arc<dyn Hold>> {
         let of = self.believers.iter().filter(|one| one.client == client);
         let ids: Vec<u64> = of.map(|one| one.id).collect();

@@ -22,8 +22,8 @@ fn every_nightly_seed_breaks_no_rule_while_masters_are_replaced() {
 fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Changes, seeds);
     must_pass(&summary, " --changes");
-    // Even the few seeds of a build without optimizations must contain runs in which masters are closed, opened and
-    // finished, and runs in which clients at later steps of the replacement acquire locks.
+    // In a build without optimizations the test plays few seeds. Even these must contain runs in which masters are
+    // closed, opened and finished, and runs in which clients acquire locks at later steps of the replacement.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
@@ -65,8 +65,8 @@ fn same_seed_gives_the_same_simulation_run_while_masters_are_replaced() {
 
 const MS: u64 = 1_000_000;
 
-/// Two operators take the same steps. The first operator opens the new masters, and a client of the new masters takes
-/// units from a quota. Only then does the second operator read the old masters for the last time. It must not overwrite
+/// Two operators take the same steps. After the first operator has opened the new masters, a client takes units from a
+/// quota on the new masters. Then the second operator reads the old masters for the last time. It must not overwrite
 /// the new number of units with the old number.
 #[test]
 fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
@@ -106,9 +106,9 @@ fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
     );
 }
 
-/// After the next masters were prepared, their clocks go back by an hour. The old masters have a fencing counter that
-/// is so old that the operator does not copy it: with correct clocks, the next masters would grant a larger number
-/// anyway. The operator must not open the next masters before their clocks are correct again.
+/// The next masters are prepared, and then their clocks go back by an hour. The old masters have an old fencing
+/// counter. The operator does not copy it, because with correct clocks the next masters would grant a larger number
+/// anyway. So the operator must not open the next masters before their clocks are correct again.
 #[test]
 fn next_masters_whose_clocks_went_back_are_not_opened() {
     let hour_us = 3_600_000_000;
@@ -152,7 +152,7 @@ fn next_masters_whose_clocks_went_back_are_not_opened() {
     );
 }
 
-/// For each seeded bug, the number of seeds within which it must be caught.
+/// For each seeded bug, the number of seeds (from 0 on) within which a rule must catch it.
 const SEEDED_BUGS: [(Flaw, u64); 23] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),

@@ -1,5 +1,6 @@
-//! Tests the table of crossings: for every kind of masters, kind of lock or value, and happening (an event that may
-//! interfere), some rule must have been checked. `NEVER` lists the exceptions with their reasons.
+//! Tests the table of crossings. A cell of the table is a combination of a kind of masters, a kind of lock or value,
+//! and a happening (an event that may interfere). For every cell, some rule must have been checked. `NEVER` lists the
+//! exceptions with their reasons.
 //!
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 

@@ -1,7 +1,7 @@
 //! Bugs that the simulation has found, kept as hand-written scenarios.
 //!
-//! They are not kept as seeds, because a seed draws another scenario after every change of the code that draws
-//! scenarios. The comment of each test describes the bug as it was before the fix.
+//! They are not kept as seeds. A seed is of no use after a change of the code that draws scenarios, because it then
+//! draws another scenario. The comment of each test describes the bug as it was before the fix.
 
 use quorate_simulation::{
     ChangePlan, Disk, Fault, FaultKind, Kind, Outcome, Play, Scenario, Step, ValueStep,
@@ -37,9 +37,9 @@ fn renewal_task_continues_after_a_fixed_lease_has_expired() {
     assert_eq!(outcome.coverage.acquired, 3);
 }
 
-/// A waiter for a semaphore was woken, and asked for the same slot as before. The reply named another slot as free. The
-/// waiter asked for this free slot at once only in its first few attempts. In later attempts it first waited for
-/// another wake-up or a timer.
+/// A waiter for a semaphore was woken, and asked for the same slot as before. The reply named another slot as free.
+/// Only in its first few attempts, the waiter asked for this free slot immediately. In later attempts it first waited
+/// for another wake-up or a timer.
 #[test]
 fn waiter_woken_for_another_slot_requests_that_slot_at_once() {
     for seed in 0..40 {
@@ -58,9 +58,9 @@ fn waiter_woken_for_another_slot_requests_that_slot_at_once() {
     }
 }
 
-/// The driver measured the connect timeout from the start of the process, while the actor measures it from the first
-/// request. If the first request of a client came later than `connect_timeout` after the start, it was refused until
-/// the client was connected.
+/// The driver measured the connect timeout from the start of the process. The actor measures it from the first request.
+/// If a client made its first request later than `connect_timeout` after the start, the driver refused the request
+/// instead of waiting for the connection.
 #[test]
 fn first_lock_of_an_old_process_is_not_refused_while_the_process_connects() {
     let mut scenario = Scenario::quiet(1, 3, 1);
@@ -96,9 +96,9 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
     Fault { at: at * MS, kind }
 }
 
-/// A master was still down when the faults ended. It came back a moment later without its generation marker, and the
-/// simulated administrator did not check it again. Then a majority of the new masters had no marker, and refused all
-/// clients forever.
+/// A master was still down when the faults ended, and then came back without its generation marker. The simulated
+/// administrator had checked the masters before, and did not check again. A majority of the new masters then had no
+/// marker, and refused all clients forever.
 #[test]
 fn generation_markers_lost_after_the_last_fault_are_restored() {
     let mut scenario = one_replaced(Some(2), 2, 2);
@@ -108,8 +108,8 @@ fn generation_markers_lost_after_the_last_fault_are_restored() {
     assert!(outcome.coverage.mended > 0);
 }
 
-/// After the first change of masters, and before the second had begun, a majority of the masters lost their
-/// generation markers. The error asked the operator to repeat the first change, and the operator never did.
+/// Masters were to be replaced twice. Between the two changes, a majority of the masters lost their generation markers.
+/// The library's error asked the operator to repeat the first change, but the simulated operator never did.
 #[test]
 fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
     let mut scenario = one_replaced(Some(4), 5, 3);
@@ -121,10 +121,14 @@ fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
     assert!(outcome.coverage.not_yet > 0 && outcome.coverage.opened > 0);
 }
 
-/// The clock of a master jumped 30 hours ahead, and back. In between, an observer read the lock, so the master removed
-/// the expired counter key. The next client's clock was behind the first client's clock, so it proposed a smaller
-/// counter. The checker of the rule `counters` knew the master's clock only from the last message, and reported that
-/// the counter had fallen instead of expired.
+/// The checker of the rule `counters` reported that a fencing counter had fallen, although the counter had expired:
+///
+/// - The clock of a master jumped 30 hours ahead, and later back.
+/// - In between, an observer read the lock, so the master removed the expired key of the counter.
+/// - The next client's clock was behind the first client's clock, so it proposed a smaller counter.
+///
+/// The checker knew the master's clock only from the last message about the lock, so it did not know that the clock had
+/// been ahead.
 #[test]
 fn fencing_counter_that_expired_while_a_clock_was_ahead_is_not_reported_as_lost() {
     const HOUR_US: i64 = 3_600_000_000;
@@ -150,9 +154,9 @@ fn fencing_counter_that_expired_while_a_clock_was_ahead_is_not_reported_as_lost(
     passes(&scenario);
 }
 
-/// A value had been removed on all masters. But the call that removed it returned only after another client had created
-/// the value again. The checker of the rule `stock` assumed that the writes had happened in the order in which the
-/// calls returned, and took the new value for the removed value.
+/// A client removed a value on all masters. Before its call returned, another client created the value again. The
+/// checker of the rule `stock` assumed that the writes had happened in the order in which the calls returned. So it
+/// took the new value for the removed value.
 #[test]
 fn removal_that_returns_after_a_later_creation_is_not_applied_to_the_new_value() {
     let value = |think, verb| Step {
@@ -190,8 +194,8 @@ fn removal_that_returns_after_a_later_creation_is_not_applied_to_the_new_value()
     );
 }
 
-/// The simulated operator decides by texts in the library's errors. After the text of one error was rewritten, the
-/// operator repeated a finished change forever (in 24 of 200,000 seeds).
+/// The simulated operator searches for texts in the library's errors, and acts on them. After the text of one error had
+/// been rewritten, the operator repeated a finished change forever (in 24 of 200,000 seeds).
 #[test]
 fn errors_of_changes_contain_the_words_that_the_simulated_operator_looks_for() {
     let operator = include_str!("../../src/operator.rs");

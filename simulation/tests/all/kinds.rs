@@ -28,9 +28,9 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// A client takes one lock on two resources, and one of the two resources is force-released. Each scenario
-/// force-releases it 0.1 ms later than the previous scenario. So in some scenarios the force-release happens while the
-/// fencing token is confirmed.
+/// A client takes one lock on two resources, and one of the resources is force-released. Each scenario force-releases
+/// it 0.1 ms later than the scenario before. So in some of the scenarios, the force-release happens while masters
+/// confirm the fencing token.
 fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
     (0..400).map(|tenth| {
         let mut scenario = apart(tenth, 1);
@@ -74,8 +74,8 @@ fn locks_of_every_kind_on_one_resource_exclude_each_other_without_a_violation() 
         let outcome = play(&scenario, None);
         assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
         let seen = outcome.coverage;
-        // Each of the six clients takes six locks and its last lock. A client that downgrades obtains one more hold
-        // each time.
+        // Each of the six clients takes six locks and then its last lock. The client that downgrades obtains two holds
+        // in each of the six: as a writer and then as a reader.
         assert_eq!(
             (seen.acquired, seen.downgraded),
             (7 * 6 + 6, 6),
@@ -85,8 +85,8 @@ fn locks_of_every_kind_on_one_resource_exclude_each_other_without_a_violation() 
     }
 }
 
-/// If the masters' counters differ, and two clients acquire an owner's first hold at the same time, their holds cannot
-/// agree on a fencing token. If both clients retried at once, they would collide again and again.
+/// The masters' counters differ, and two clients acquire an owner's first hold at the same time. The two holds then
+/// cannot agree on a fencing token. If both clients retried immediately, they would collide again and again.
 #[test]
 fn first_holds_of_one_owner_requested_at_the_same_time_are_both_granted() {
     for seed in 0..40 {
@@ -145,8 +145,8 @@ fn seeded_bug_that_only_counts_permits_grants_three_of_two_permits() {
     assert!(three.is_some());
 }
 
-/// One client has a permit on two of three masters, and one of these two masters dies. Then the two live masters have
-/// different free slots of the semaphore.
+/// One client has a permit on two of three masters, and one of these two masters dies. The two remaining masters then
+/// have different free slots of the semaphore.
 fn one_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
     let takes = |think, wait, hold| Step {

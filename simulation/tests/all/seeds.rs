@@ -25,7 +25,7 @@ fn every_seed_passes(seeds: u64) {
     println!("the call that ended latest: {:?}", summary.worst);
     println!("{seeds} seeds took {:.1} s", summary.took.as_secs_f64());
     must_pass(&summary, "");
-    // Even in the few seeds of a build without optimizations, every rule must have judged some case.
+    // In a build without optimizations the test plays few seeds. Even in these, every rule must have judged some case.
     assert_eq!(
         summary.idle_rules(),
         Vec::<&str>::new(),
@@ -148,7 +148,8 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
         .filter(|(_, within)| is_played(*within))
     {
         let within = within.min(seeds);
-        // A build without optimizations plays fewer seeds. It need not catch bugs for which these seeds are too few.
+        // A build without optimizations plays fewer seeds. If these seeds are too few for a bug, the bug need not be
+        // caught.
         let is_left = cfg!(debug_assertions) && within == seeds;
         let caught = is_caught(flaw, within);
         assert!(

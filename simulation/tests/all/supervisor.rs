@@ -24,7 +24,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The server's behaviour, which tests change while the server runs, its keys, and the commands that it has received.
+/// The state of the server: its behaviour, which tests change while the server runs, its keys, and the commands that it
+/// has received.
 #[derive(Default)]
 struct Script {
     /// Whether the server accepts connections and reads commands, but never replies.
@@ -358,7 +359,8 @@ fn connection_on_which_the_server_stops_replying_is_replaced_by_a_new_connection
             took <= NODE_TIMEOUT + ms(50),
             "the release must fail after the node timeout: {took:?}"
         );
-        // The old connection stays open and silent. From now on the server replies, but only on new connections.
+        // The old connection stays open, but the server never replies on it. The server replies only on new
+        // connections.
         change(&shared, |script| script.mute = false);
         sleep(Duration::from_secs(4)).await;
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);

@@ -27,8 +27,8 @@ fn refuses(master: u8, from: u64, to: u64) -> Fault {
     at(from, FaultKind::Refuse { master, how, lasts })
 }
 
-/// A partition between one client and some masters (bit n is master n), from `from` to `to`, in milliseconds since the
-/// beginning of the run. Messages that are sent during the partition arrive right after its end.
+/// A partition between one client and some masters (bit n is master n). It lasts from `from` to `to`, in milliseconds
+/// since the beginning of the run. Messages that are sent in this time arrive right after its end.
 fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     let kind = FaultKind::Partition {
         clients: 1 << client,
@@ -40,9 +40,9 @@ fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     at(from, kind)
 }
 
-/// A scenario in which client 0 creates the once-per-period record. Client 1 takes the lock on it after `think`
-/// milliseconds. Client 1 reads the record after half of `hold` (milliseconds), and writes it at the end of `hold`. Its
-/// lease is not renewed.
+/// A scenario with a once-per-period record, which client 0 creates. After `think` milliseconds, client 1 takes the
+/// record's lock for `hold` milliseconds without renewal. It reads the record in the middle of this time, and writes it
+/// at the end.
 fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
@@ -67,8 +67,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Checks that the library and the small client without a flaw break no rule in the scenario, and that with the seeded
-/// bug `flaw` the rule `stock` is broken: the work of a period is done twice.
+/// Checks two things. With the library, and with the small client without a flaw, the scenario breaks no rule. With the
+/// seeded bug `flaw` it breaks the rule `stock`: the work of a period is done twice.
 fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
         let outcome = play(scenario, sound);
@@ -85,9 +85,9 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
 }
 
-/// The lock is force-released while the holder's write is in flight to one master. On that master, the next holder gets
-/// its lock key by an extension, which raises no counter, and not by a grant. Only the next holder's read raises the
-/// counter on that master, so that the master refuses the late write.
+/// The lock is force-released while the holder's write is in flight to one master. On this master, the next holder gets
+/// its lock key by an extension and not by a grant. An extension raises no fencing counter. So the next holder's read
+/// must raise the counter on this master. Otherwise the master would accept the late write.
 #[test]
 fn reading_a_value_blocks_late_writes_of_the_previous_holder() {
     let mut scenario = recorded(3, 100, 200);
@@ -108,8 +108,9 @@ fn reading_a_value_blocks_late_writes_of_the_previous_holder() {
 }
 
 /// The lock is force-released while client 1 still believes that it holds the lock. Three of five masters grant the
-/// lock to client 2, which does the work of the period. Then one of these three masters loses its memory. This master
-/// and the two masters that did not grant the lock are a majority, which could accept the write of client 1.
+/// lock to client 2, which does the work of the period. Then one of these three masters loses its memory. Together with
+/// the two masters that did not grant the lock to client 2, it is a majority. This majority could accept the write of
+/// client 1.
 fn one_master_forgets() -> Scenario {
     let mut scenario = recorded(5, 50, 300);
     scenario.clients[2].steps = vec![Step {

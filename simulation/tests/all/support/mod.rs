@@ -2,7 +2,7 @@
 
 use quorate_simulation::{Flaw, Summary, Sweep, Worlds, first_caught};
 
-/// The numbers of seeds that tests play from a family of scenarios.
+/// The numbers of seeds that the tests play from one family of scenarios.
 pub(crate) struct Seeds {
     /// The number of seeds in the tests that run in every `cargo test`.
     short: u64,
@@ -46,8 +46,8 @@ impl Seeds {
     }
 }
 
-/// Whether the tests that run in every `cargo test` include a seeded bug that must be caught within `within` seeds. The
-/// nightly tests include the other bugs.
+/// Whether the tests of every `cargo test` must catch a seeded bug that needs `within` seeds. If not, the nightly tests
+/// must catch it.
 pub(crate) fn is_short(within: u64) -> bool {
     within < 1_000
 }
@@ -69,8 +69,8 @@ pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     summary
 }
 
-/// Panics if a seed failed. For each failed seed, the message contains the command that replays it. `worlds` is the
-/// command's option for the family of scenarios; empty for Redis masters.
+/// Panics if the run of a seed broke a rule. For each such seed, the message contains the command that replays it.
+/// `worlds` is the option of this command for the family of scenarios; empty for Redis masters.
 pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     let failures: Vec<String> = summary
         .failures
@@ -83,7 +83,7 @@ pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Whether one of the seeds from 0 to `within - 1` catches a seeded bug. Prints the first such seed.
+/// Whether a run with one of the seeds from 0 to `within - 1` catches the seeded bug. Prints the first such seed.
 pub(crate) fn is_caught(flaw: Flaw, within: u64) -> bool {
     let caught = first_caught(flaw, false, within, threads());
     if let Some(caught) = &caught {
