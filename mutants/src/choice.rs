@@ -153,7 +153,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_test_program_of_the_library_checks_mutants_or_is_listed_as_excluded() {
+    fn every_test_program_of_the_library_is_a_judge_of_mutants_or_is_excluded() {
         let files = ["tests/*/main.rs", "tests/all/*.rs"];
         let files = targets::tracked(&targets::root(), &files)
             .expect("git must list the files of the folder tests");

@@ -204,7 +204,9 @@ impl Judge {
                     deaf.push(test);
                 }
                 other => {
-                    deaf.push(format!("the whole judge, {other:?}"));
+                    deaf.push(format!(
+                        "the whole judge, because it did not pass without a mutant: {other:?}"
+                    ));
                     return Ok(deaf);
                 }
             }

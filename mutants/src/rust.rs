@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn mutants_do_not_split_a_condition_that_contains_a_pattern() {
+    fn condition_with_an_if_let_pattern_is_not_negated_as_a_whole() {
         let text = "fn f(a: Option<bool>, b: bool) { if let Some(x) = a && b && x { go(); } }";
         let mut found = changes(text);
         found.sort();

@@ -28,7 +28,7 @@ pub(crate) fn read() -> Result<Vec<Survivor>> {
         if line.starts_with(' ') {
             let last = list
                 .last_mut()
-                .context("the list begins with a reason instead of a mutant")?;
+                .context("survivors.txt must begin with a mutant, but begins with a reason")?;
             if !last.reason.is_empty() {
                 last.reason.push(' ');
             }

@@ -91,8 +91,8 @@ impl Cover {
         if !is_majority(keepers, believer.sets) {
             let count = keepers.count_ones();
             return Err(format!(
-                "client {} believes to hold r{} for another {:.3} ms, but only {count} masters keep the lock key until \
-                 then",
+                "client {} believes that it holds r{} for another {:.3} ms, but only {count} masters keep the lock key \
+                 until then",
                 believer.client,
                 believer.resource,
                 until.saturating_sub(at.now) as f64 / 1e6

@@ -71,7 +71,7 @@ impl Records {
         })
     }
 
-    /// Returns up to `count` records in the order of their names, from the record with the index `from` on.
+    /// Returns up to `count` records in the order of their names, starting with the record at the index `from`.
     pub(super) fn page(&self, from: u64, count: u32) -> Vec<NamedRecord> {
         let named = |(name, past): (&Vec<u8>, &Past)| (name.clone(), past.last());
         let all = self.all.iter().map(named);

@@ -9,13 +9,13 @@ use quorate_simulation::{
 };
 
 #[test]
-fn every_seed_breaks_no_rule_while_masters_are_replaced() {
+fn every_seed_keeps_all_rules_while_masters_are_replaced() {
     every_seed_passes(CHANGES.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn every_nightly_seed_breaks_no_rule_while_masters_are_replaced() {
+fn every_nightly_seed_keeps_all_rules_while_masters_are_replaced() {
     every_seed_passes(CHANGES.all());
 }
 
@@ -102,7 +102,7 @@ fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
     }
     assert!(
         taken > 500,
-        "clients must take more than 500 units in all runs: {taken}"
+        "clients must take more than 500 units in all runs together: {taken}"
     );
 }
 
@@ -148,7 +148,7 @@ fn next_masters_whose_clocks_went_back_are_not_opened() {
     }
     assert!(
         waited > 20,
-        "more than 20 steps of operators must fail in all runs: {waited}"
+        "more than 20 steps of operators must fail in all runs together: {waited}"
     );
 }
 

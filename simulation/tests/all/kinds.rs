@@ -57,7 +57,7 @@ fn seeded_bug_that_confirms_a_token_on_one_of_several_resources_is_caught() {
 }
 
 #[test]
-fn locks_of_every_kind_on_one_resource_exclude_each_other_without_a_violation() {
+fn clients_with_all_kinds_of_locks_on_one_resource_break_no_rule() {
     let kinds = [
         Kind::Exclusive,
         Kind::Several(0b11),
@@ -169,7 +169,7 @@ fn one_slot_on_two_masters(seed: u64) -> Scenario {
 }
 
 #[test]
-fn seeded_bug_that_lets_each_master_pick_a_slot_gets_no_permit_while_a_master_is_down() {
+fn client_gets_no_permit_if_each_master_picks_the_slot_and_a_master_is_down() {
     for seed in 0..20 {
         let world = one_slot_on_two_masters(seed);
         let had = |flaw| {

@@ -13,7 +13,7 @@ fn every_seed_breaks_no_rule_and_every_kind_of_event_happens_in_some_seed() {
 
 #[test]
 #[ignore = "nightly"]
-fn every_nightly_seed_breaks_no_rule() {
+fn every_nightly_seed_keeps_all_rules() {
     every_seed_passes(REDIS.all());
 }
 
@@ -169,12 +169,12 @@ fn sound_ones_pass(seeds: u64) {
 }
 
 #[test]
-fn simplified_client_without_a_seeded_bug_breaks_no_rule() {
+fn small_client_without_a_seeded_bug_breaks_no_rule() {
     sound_ones_pass(REDIS.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn simplified_client_without_a_seeded_bug_breaks_no_rule_in_any_nightly_seed() {
+fn small_client_without_a_seeded_bug_breaks_no_rule_in_any_nightly_seed() {
     sound_ones_pass(REDIS.all());
 }

@@ -261,7 +261,7 @@ where
 }
 
 #[test]
-fn reset_within_a_reply_is_a_fault_and_the_release_is_sent_first_on_the_next_connection() {
+fn release_is_sent_first_on_the_connection_that_follows_a_reset_within_a_reply() {
     play(|node, shared| async move {
         let (first, second) = (claim(1), claim(2));
         change(&shared, |script| script.cut_next = true);
@@ -284,7 +284,7 @@ fn reset_within_a_reply_is_a_fault_and_the_release_is_sent_first_on_the_next_con
 }
 
 #[test]
-fn partition_delays_a_call_by_one_node_timeout_and_the_pending_release_is_sent_afterwards() {
+fn release_that_fails_in_a_partition_is_sent_before_other_requests_afterwards() {
     play(|node, shared| async move {
         let claim = claim(1);
         assert_eq!(ask(&node, acquire(&claim)).await.0, GRANTED);
@@ -300,7 +300,7 @@ fn partition_delays_a_call_by_one_node_timeout_and_the_pending_release_is_sent_a
                 answer.expect_err("the acquire must fail, because the server cannot be reached");
             assert!(
                 fault.left_nothing() && took < ms(50),
-                "the acquire must fail at once, and send nothing: {fault} after {took:?}"
+                "the acquire must fail immediately, and send nothing: {fault} after {took:?}"
             );
         }
         sleep(Duration::from_secs(3)).await;

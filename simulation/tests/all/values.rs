@@ -128,14 +128,14 @@ fn one_master_forgets() -> Scenario {
 }
 
 #[test]
-fn write_does_not_count_on_a_master_whose_value_was_not_read() {
+fn client_does_not_count_its_write_on_a_master_from_which_it_has_not_read() {
     let mut scenario = one_master_forgets();
     scenario.faults.insert(0, cut_off(1, 0b11000, 195, 215));
     only_the_flaw_is_caught(&scenario, Flaw::WriteElsewhere);
 }
 
 #[test]
-fn write_does_not_count_on_a_master_that_restarted_since_the_read() {
+fn client_does_not_count_its_write_on_a_master_that_restarted_after_the_read() {
     let scenario = one_master_forgets();
     only_the_flaw_is_caught(&scenario, Flaw::LateRefill);
 }
