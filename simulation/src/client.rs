@@ -243,7 +243,8 @@ impl Client {
         world.watch.fact(now, &fact(task));
     }
 
-    /// Does `work` while the lock is held. Returns true if the lock is lost before the work is done.
+    /// Does `work` while the client holds the lock. Returns true if the holder is notified of a loss before the work is
+    /// done.
     async fn is_lost(&self, hold: &Arc<dyn Hold>, work: impl Future<Output = ()>) -> bool {
         let lost = hold.lost();
         let work = std::pin::pin!(work);

@@ -230,7 +230,7 @@ pub(crate) enum Verb {
     Extend,
 }
 
-/// A call of the library.
+/// A call of the library whose duration the rule "calls end" checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// An acquire with this timeout in nanoseconds; `None` waits without a limit.

@@ -7,7 +7,7 @@ use crate::seeded_bugs::Flaw;
 pub struct Play {
     /// The seeded bug that replaces a part of the library or of the masters.
     pub flaw: Option<Flaw>,
-    /// Whether to write a trace.
+    /// Whether to write a trace of the run, as text lines that describe its events.
     pub trace: bool,
     /// Whether to check only the rules whose violation harms users ([`HARM`](crate::HARM)).
     pub harm: bool,

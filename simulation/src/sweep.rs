@@ -58,7 +58,7 @@ impl Worlds {
 /// A seed whose run broke a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The seed.
+    /// The seed that was played. Replaying it breaks the same rule again.
     pub seed: u64,
     /// How the run broke a rule.
     pub violation: Violation,

@@ -342,7 +342,7 @@ impl World {
         }
     }
 
-    /// Called when an operator has reached the goal of the plan.
+    /// Called when an operator has reached the goal of the plan. From then on clients may take their last locks.
     pub(crate) fn change_done(&mut self) {
         self.arrived = true;
     }

@@ -1,4 +1,4 @@
-//! Parses the words of a command.
+//! Parses the words (arguments) of a command, such as numbers.
 
 use std::time::Duration;
 
