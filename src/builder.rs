@@ -197,8 +197,8 @@ impl RedlockBuilder {
     /// The pauses between two attempts of one acquire. Default: 10 ms, growing to 250 ms.
     ///
     /// These pauses apply to unordered waiters, and to all waiters while no majority of the masters answers. They also
-    /// apply to the first waiter of a queue if the holder is a client of another Redlock library, because the release
-    /// of such a holder may send no wake-up.
+    /// apply to the first waiter of a queue if the holder got the lock without waiting in the queue, or is a client of
+    /// another Redlock library, because the release of such a holder may send no wake-up.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self

@@ -145,8 +145,8 @@ pub struct Missed {
     pub waited: Duration,
     /// How many attempts the acquire made.
     pub attempts: u32,
-    /// The reply of each master in the round of requests that decided the error. Empty if this process itself held the
-    /// lock.
+    /// The reply of each master in the round of requests that decided the error. Empty if no masters were asked, because
+    /// this process itself held the lock.
     pub reports: Vec<NodeReport>,
     /// Whether this very [`Redlock`](crate::Redlock) holds the lock. A task that waits for a lock that it holds itself
     /// sees `true`, because locks are not re-entrant.
@@ -168,20 +168,20 @@ impl Missed {
 
     /// Writes why there is no quorum, for example "no quorum for .. : 2 of 5 masters can vote, 3 are needed".
     fn write_no_quorum(&self, f: &mut dyn fmt::Write) -> fmt::Result {
-        let can_vote = self
-            .reports
-            .iter()
-            .filter(|report| report.is_vote())
-            .count();
+        let count = |such: fn(&NodeReport) -> bool| self.reports.iter().filter(|r| such(r)).count();
+        // A master whose reply was not awaited, because the other masters had decided, may be able to vote.
+        let silent = count(NodeReport::is_silent);
+        let can_vote = count(NodeReport::is_vote) + silent;
         let needed = self.majority.size();
         write!(f, "no quorum for {:?}: ", self.resource)?;
         if self.majority.is_joint() {
             f.write_str("a majority of both masters and next_masters is needed")?;
         } else if can_vote < needed && !self.reports.is_empty() {
+            let at_most = if silent > 0 { "at most " } else { "" };
             let of = self.majority.nodes();
             write!(
                 f,
-                "{can_vote} of {of} masters can vote, {needed} are needed"
+                "{at_most}{can_vote} of {of} masters can vote, {needed} are needed"
             )?;
         } else {
             f.write_str("no majority of the masters can vote")?;
@@ -423,6 +423,42 @@ impl<T> fmt::Debug for ScopeError<T> {
                 .field("cause", cause)
                 .field("value", &value.as_ref().map(|_| format_args!("..")))
                 .finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{Fault, NodeName, Phase};
+    use crate::report::NodeOutcome;
+
+    #[test]
+    fn master_whose_reply_was_not_awaited_is_not_counted_as_unable_to_vote() {
+        let report = |outcome| NodeReport {
+            node: NodeName::new("master"),
+            phase: Phase::Acquire,
+            outcome,
+            latency: None,
+            late: false,
+        };
+        let down = || NodeOutcome::Fault(Fault::Down("refused".into()));
+        for (last, expected) in [
+            (NodeOutcome::Silent, "at most 1 of 3 masters can vote"),
+            (NodeOutcome::No, ": 1 of 3 masters can vote"),
+            (down(), ": 0 of 3 masters can vote"),
+        ] {
+            let missed = Missed {
+                resource: "job".to_owned(),
+                waited: Duration::ZERO,
+                attempts: 1,
+                reports: [down(), down(), last].map(report).to_vec(),
+                held_here: false,
+                note: None,
+                majority: crate::protocol::quorum::Quorum::of(3),
+            };
+            let text = AcquireError::NoQuorum(missed).to_string();
+            assert!(text.contains(expected), "{text}");
         }
     }
 }

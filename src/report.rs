@@ -274,7 +274,7 @@ impl NodeReport {
     }
 
     /// Whether the master has not replied, or this client withdrew the request before it was sent.
-    fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         matches!(
             self.outcome,
             NodeOutcome::Silent | NodeOutcome::Fault(Fault::Withdrawn)

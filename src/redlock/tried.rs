@@ -32,7 +32,8 @@ impl TryAcquire {
 pub struct Refusal {
     /// The longest remaining TTL of the holder's lock key that any master reported; `None` if no master reported one.
     pub ttl_left: Option<Duration>,
-    /// The reply of each master. Empty if this `Redlock` itself holds the lock, because no master was asked then.
+    /// The reply of each master. Empty if no masters were asked, because this `Redlock` itself holds the lock and another
+    /// task already waits for it.
     pub reports: Vec<NodeReport>,
     /// Whether this [`Redlock`](crate::Redlock) itself holds the lock. A task that tries to take its own lock sees
     /// `true`, because locks are not re-entrant.
