@@ -21,7 +21,7 @@ use crate::workload::{Locker, Workload};
 const PRIZES: u64 = 10;
 /// Every quota whose number is a multiple of this records a job that runs once. The other quotas hand out prizes.
 const RECORDS: usize = 3;
-/// The period of a job that runs once per period. It is so long that no chaos run reaches the next period.
+/// The period of a job that runs once per period: a year, so no chaos run reaches the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The number of quotas with units left that the operator tries to keep available.
 const OPEN: usize = 3;
