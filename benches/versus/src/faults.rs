@@ -246,22 +246,22 @@ type Event = fn(&Masters);
 const EVENTS: [(&str, Event); 7] = [
     ("nothing happens", |_| {}),
     ("one of five dies", |m| {
-        m[4].kill().expect("the master must die")
+        m[4].kill().expect("the master must die");
     }),
     ("a second dies", |m| {
-        m[3].kill().expect("the master must die")
+        m[3].kill().expect("the master must die");
     }),
     ("one returns", |m| {
-        m[4].restart().expect("the master must restart")
+        m[4].restart().expect("the master must restart");
     }),
     ("the other returns", |m| {
-        m[3].restart().expect("the master must restart")
+        m[3].restart().expect("the master must restart");
     }),
     ("one is stopped", |m| {
-        m[4].stop().expect("the master must stop")
+        m[4].stop().expect("the master must stop");
     }),
     ("it goes on", |m| {
-        m[4].cont().expect("the master must resume")
+        m[4].cont().expect("the master must resume");
     }),
 ];
 

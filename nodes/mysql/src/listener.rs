@@ -1,7 +1,7 @@
 //! Receives wake-ups for waiting clients.
 //!
 //! Usually a process has one waiter, which is queued directly behind one other client. Then the listener blocks on the
-//! [wait lock](WaitLock) of that client with `GET_LOCK`. The session of that client releases the wait lock when it
+//! [wait lock][WaitLock] of that client with `GET_LOCK`. The session of that client releases the wait lock when it
 //! releases the lock or leaves the queue. If that session ends, the server frees the wait lock. So waiting costs the
 //! server nothing, and only the next waiter is woken.
 //!
