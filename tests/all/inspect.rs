@@ -1,4 +1,4 @@
-//! Tests of inspecting the masters themselves, over the same kind of connections that a lock uses.
+//! Tests of inspecting the masters themselves, over the same kind of connections as those of locks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,10 +35,11 @@ async fn inspection_reports_the_settings_and_the_state_of_each_server() {
             .expect("the inspection must report a clock offset");
         assert!(
             offset.abs() < 30_000,
-            "masters on this machine share its clock, but the offset is {offset} ms"
+            "the clock offset of a master on this machine must be less than 30 s, but is {offset} ms"
         );
         assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
-        // This master has just started, so the restart guard, which has its default setting, does not let it vote yet.
+        // This master has just started. So the restart guard, in its default setting, does not count the votes of this
+        // master yet.
         assert!(
             inspection
                 .quarantined
@@ -73,8 +74,8 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // Connect to all masters with `status`, because an acquire may contact only a majority. Then wait, because the
-    // connections with which the servers were started close only after a while.
+    // Connect to all masters with `status`, because an acquire may contact only a majority. Then wait until the
+    // connections with which the test started the servers are closed.
     redlock.status("job").await.expect("the name must be valid");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;
@@ -160,7 +161,7 @@ async fn inspection_of_a_master_that_is_silent_after_the_handshake_ends_after_it
     let found = inspect_hostile(None).await;
     assert_eq!(found.fault, Some(Fault::Timeout(ms(300))), "{found:?}");
     assert!(found.connecting.is_some());
-    // Only the first request after the handshake times out. The margin is for busy machines.
+    // Only the first request after the handshake may time out. The limit of 5 s includes a margin for busy machines.
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 

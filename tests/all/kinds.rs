@@ -1,5 +1,5 @@
-//! Tests of the table of kinds in `docs/kinds.md`: what each kind of lock supports in memory, without ordering, and
-//! without fencing.
+//! Tests of the table in `docs/kinds.md`, which shows the operations that each kind of lock supports. They run on
+//! masters in memory, with and without ordered waiters, and without fencing.
 
 use std::future::Future;
 use std::time::Duration;
@@ -28,7 +28,8 @@ impl Kind {
         }
     }
 
-    /// The number of locks that a listing shows while a lock of this kind is held, and the name of one of these locks.
+    /// The number of locks that a listing shows while one lock of this kind is held, and the name of one of these
+    /// locks.
     fn listed(self) -> (usize, &'static str) {
         match self {
             Self::Several => (2, "a"),
@@ -85,7 +86,7 @@ async fn locks_of_every_kind_can_be_acquired_shown_extended_and_force_released_i
 }
 
 #[tokio::test]
-async fn locks_of_every_kind_obey_max_hold_and_leave_no_key_when_dropped() {
+async fn locks_of_every_kind_end_at_max_hold_and_leave_no_key_when_dropped() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {
@@ -93,7 +94,7 @@ async fn locks_of_every_kind_obey_max_hold_and_leave_no_key_when_dropped() {
             let guard = bounded.acquire().await.expect("free");
             assert_eq!(soon(guard.lost()).await, LossCause::MaxHold, "{kind:?}");
             drop(guard);
-            // The acquire is started, and dropped at its first await point.
+            // Start an acquire, and drop its future at the first await point.
             let begun = kind.request(&redlock, &owner).acquire();
             assert!(futures::FutureExt::now_or_never(begun).is_none_or(|lock| lock.is_ok()));
             redlock.flush().await;

@@ -1,4 +1,4 @@
-//! Tests of how long a lock lasts: its renewal, its end, and the reported causes of a loss.
+//! Tests of how long a lock is valid: by renewals, until the end of its lease, and until a loss with a reported cause.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use quorate::{
 };
 use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, Way};
 
-/// How late an event may be noticed on a machine that is busy with other work.
+/// The longest delay with which the test may notice an event, because the machine may be busy with other work.
 const MARGIN: Duration = secs(2);
 
 async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
@@ -25,13 +25,13 @@ async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
 /// Waits until the lock is lost, and returns the cause.
 async fn end(guard: &LockGuard) -> LossCause {
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    let cause = lost.expect("the call must end in time");
+    let cause = lost.expect("the loss of the lock must be reported in time");
     assert!(!guard.is_valid());
     assert_eq!(guard.remaining(), Duration::ZERO);
     cause
 }
 
-/// Checks that it is now `due`, or later by less than [`MARGIN`].
+/// Checks that the current time is `due` or later, but by less than [`MARGIN`].
 #[track_caller]
 fn assert_at(due: Instant) {
     let now = Instant::now();
@@ -68,7 +68,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
             Ok(TryAcquire::Acquired(second)) => {
                 panic!("only one client may hold the lock: {guard:?}, {second:?}")
             }
-            // A master was slow, so this attempt shows nothing about the lock.
+            // A master was too slow to answer, so this attempt does not show whether another client can get the lock.
             Err(error) => println!("{error}"),
         }
     }
@@ -117,7 +117,7 @@ async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
     tokio::time::sleep(secs(4)).await;
     assert!(
         renewed.is_valid(),
-        "the lock must be renewed beyond its first TTL, although another lease has ended"
+        "the lock must be renewed beyond its first TTL, although the lease of another lock has ended"
     );
 }
 
@@ -133,7 +133,7 @@ async fn max_hold_ends_a_renewed_lock() {
     assert!(guard.is_valid(), "the lock must be renewed until max_hold");
     assert_eq!(end(&guard).await, LossCause::MaxHold);
     assert_at(began + secs(5));
-    // The lock is released before its key expires, and the key never comes back.
+    // The lock is released at `max_hold`, before its key expires, and no renewal restores the key afterwards.
     eventually("the lock key must be gone", || {
         holders(&masters, "job") == 0
     })
@@ -157,7 +157,7 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     for master in &masters {
         master.stop().expect("stopped");
     }
-    // Wait, because a renewal that was sent before the masters were stopped may still extend the lock.
+    // Wait for renewals that were sent before the masters were stopped. Their answers may extend the lock.
     tokio::time::sleep(ms(100)).await;
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
@@ -169,7 +169,7 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     let next = redlock.lock("job").wait(Wait::Forever).acquire();
     let next = tokio::time::timeout(PATIENCE, next)
         .await
-        .expect("the call must end in time");
+        .expect("the next acquire must end in time");
     assert!(next.expect("free").fencing_token() > guard.fencing_token());
     let released = guard.release().await;
     assert!(!released.was_valid);
@@ -192,7 +192,7 @@ async fn lock_is_kept_in_an_outage_that_is_shorter_than_its_ttl() {
 }
 
 #[tokio::test]
-async fn renewal_refused_by_a_majority_is_reported_as_a_loss_at_once() {
+async fn renewal_refused_by_a_majority_is_immediately_reported_as_a_loss() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(12)).await;
@@ -204,7 +204,7 @@ async fn renewal_refused_by_a_majority_is_reported_as_a_loss_at_once() {
     let early = guard.valid_until().saturating_since(Instant::now());
     assert!(
         early > secs(3),
-        "the loss must be reported at once, but only {early:?} of the old validity was left"
+        "the loss must be reported immediately, but at the report only {early:?} of the validity were left"
     );
     eventually("the third master must have released the lock", || {
         !has_key(&masters[2], "job")
@@ -248,7 +248,7 @@ async fn lock_key_lost_by_a_minority_is_restored_by_the_next_renewal() {
     })
     .await;
     let healed = Instant::now().saturating_since(since);
-    // The next renewal restores the key, and is due within a third of the TTL.
+    // The next renewal restores the key. It is sent after at most a third of the TTL.
     assert!(healed < secs(2) + MARGIN, "{healed:?}");
     for master in &masters {
         let value = ask_server(master, &["GET", "job"]);
@@ -279,7 +279,7 @@ async fn renewal_in_transit_does_not_restore_a_key_after_the_release() {
     let locks = (0..60u64).map(|n| {
         let redlock = &redlock;
         async move {
-            // Renewals follow every 100 ms. The test releases locks at many different points of that interval.
+            // A renewal is due every 100 ms. The test releases each lock at a different point of this interval.
             let lock = redlock.lock(format!("job {n}")).ttl(ms(300));
             let Ok(guard) = lock.acquire().await else {
                 return;
@@ -316,7 +316,7 @@ async fn extension_never_shortens_a_lease() {
     guard
         .extend(secs(5))
         .await
-        .expect("an extension that is shorter than the rest of the lease must not fail");
+        .expect("an extension by less than the remaining lease must not fail");
     assert_eq!(guard.valid_until(), long);
     redlock.flush().await;
     for master in &masters {
@@ -375,7 +375,7 @@ async fn extension_without_a_majority_does_not_change_the_validity() {
         let waited = Instant::now().saturating_since(started);
         assert!(
             waited < PATIENCE,
-            "the lock must be extended as soon as a majority is back"
+            "the extension must succeed once a majority of the masters answers"
         );
         tokio::time::sleep(ms(20)).await;
     }
@@ -479,7 +479,7 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
 }
 
 #[tokio::test]
-async fn report_of_a_held_lock_includes_late_answers() {
+async fn report_of_a_held_lock_includes_answers_that_arrived_after_the_acquisition() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     drop(held(&redlock, secs(20)).await);
@@ -504,7 +504,8 @@ async fn report_of_a_held_lock_includes_late_answers() {
     guard.release().await;
 }
 
-/// Settings with this restart guard, and with short leases, so that the waiting time of the guard ends within a test.
+/// Settings with the restart guard `guard` and with short leases. The guard ignores the votes of a restarted master for
+/// the longest lease, which must end within the test.
 fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
     Redlock::builder()
         .masters(masters.urls())
@@ -515,7 +516,8 @@ fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
         .restart_guard(guard)
 }
 
-/// Acquires a lock that must be free. Repeats the attempt for a while, because it may fail on a busy machine.
+/// Acquires a lock that is free or becomes free soon. Waits for it, because a single attempt may fail on a busy
+/// machine.
 async fn take_in_time(redlock: &Redlock, resource: &str) -> LockGuard {
     let lock = redlock.lock(resource).wait(Wait::For(PATIENCE));
     lock.acquire()
@@ -535,8 +537,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
     let (first, second) = (first.expect("good"), second.expect("good"));
-    // Let both clients contact all masters, not only a majority. A client trusts a running server from its first
-    // contact on.
+    // Let both clients contact all masters, and not only a majority. With this setting of the restart guard, a client
+    // trusts a running server from the first contact on.
     for redlock in [&first, &second] {
         let met = async || {
             let status = redlock.status("job").await.expect("the name must be valid");
@@ -547,7 +549,7 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
             let waited = Instant::now().saturating_since(started);
             assert!(
                 waited < PATIENCE,
-                "timed out waiting until all masters answer"
+                "timed out: all masters must answer the status request"
             );
         }
     }
@@ -556,8 +558,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let restarted = Instant::now();
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
-    // Two masters have lost the lock. Without the restart guard, these two masters could grant the lock to a second
-    // holder.
+    // Two of the three masters have lost their data, and so the lock. Without the restart guard, these two could grant
+    // the lock to a second holder.
     loop {
         match second.acquire("job").await {
             Ok(thief) => {
@@ -574,7 +576,7 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
                 assert!(thief.fencing_token() > guard.fencing_token());
                 assert!(
                     was_quarantined,
-                    "the errors of earlier attempts must have named the restart guard"
+                    "an earlier attempt must have failed because of the restart guard"
                 );
                 break;
             }
@@ -595,8 +597,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
 async fn master_under_the_restart_guard_does_not_vote_right_after_its_start() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
-    // Two refusals are enough to decide the error, so it need not contain the refusal of the third master. On a busy
-    // machine there are also other errors, so repeat the attempt.
+    // Two ignored votes of three are enough for the error, so the error need not contain the answer of the third
+    // master. On a busy machine an attempt may fail for other reasons, so repeat it.
     while quarantined(
         &redlock
             .acquire("job")
@@ -607,10 +609,10 @@ async fn master_under_the_restart_guard_does_not_vote_right_after_its_start() {
     let patient = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
     patient
         .await
-        .expect("masters must vote when the time of the restart guard is over")
+        .expect("masters must vote when the waiting time of the restart guard has ended")
         .release()
         .await;
-    // Newly started masters are trusted if the guard is off, or if it applies only after the first contact.
+    // With these two settings of the guard, the client trusts newly started masters.
     for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
         let masters = support::masters(3);
         let redlock = guarded(&masters, guard).build().expect("good");
@@ -632,7 +634,7 @@ async fn master_under_the_restart_guard_answers_queries_and_accepts_releases() {
         .expect("free");
     let gone = ask(&*young, release(&lock)).await;
     assert_eq!(gone, Ok(Answer::Released(true)));
-    // More requests than fit into one message are sent.
+    // Send more requests than fit into one message to the master.
     let mut ears = Ears::new();
     for n in 0..3_000 {
         let claim = claim(format!("job {n}").as_bytes(), 1);

@@ -1,5 +1,5 @@
-//! Tests of how long a call waits for masters that never answer. Such masters violate the contract of a node, but no
-//! call may hang because of them.
+//! Tests of how long a call waits for masters that never answer, or answer too late. Such masters violate the contract
+//! of a node, which requires an answer within the node timeout. A call must nevertheless end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use crate::support::{ms, secs, take};
 use quorate::Redlock;
 use quorate::node::Node;
 
-/// The connect timeout, which is far longer than any call on existing connections may take. Only the first call may use
-/// it.
+/// The connect timeout. It is far longer than a call on existing connections may take. Only the first call of a client
+/// may wait this long.
 const CONNECT: Duration = secs(60);
 
 fn over(nodes: &[Arc<Stubborn>]) -> Redlock {
@@ -39,12 +39,13 @@ async fn only_the_first_attempt_waits_for_connections() {
         !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
         "{tried:?}"
     );
-    // The attempt should take one node timeout, plus one second that is allowed for nodes that violate their contract.
+    // The attempt should end after one node timeout and one more second, which is allowed for nodes that violate their
+    // contract.
     assert!(began.elapsed() < CONNECT / 4, "{:?}", began.elapsed());
 }
 
-/// Tests answers that come half a node timeout late, which violates the contract of a node. The answers of a majority
-/// still count.
+/// Tests answers that arrive half a second after the request, although the node timeout is 50 ms. This violates the
+/// contract of a node, but the answers of a majority must count.
 #[tokio::test]
 async fn votes_that_arrive_half_a_node_timeout_late_are_counted() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);

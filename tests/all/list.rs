@@ -1,4 +1,4 @@
-//! Tests of listing the locks that are held now, on real masters.
+//! Tests of listing the locks that are held at the time of the call, on real masters.
 
 use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 use quorate::{Listing, NodeStatus, Redlock, StatusVerdict};
@@ -10,7 +10,7 @@ fn names(listing: &Listing) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn list_shows_locks_with_holder_and_waiters() {
+async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let held = redlock.lock("deploy:web").note("by hand").acquire().await;
@@ -47,7 +47,8 @@ async fn list_shows_locks_with_holder_and_waiters() {
             .all(|node| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1))
     );
     let db = &listing.locks[1].status;
-    // The key may belong to another client, or may not be a lock at all. The list shows its value as the holder.
+    // The key may belong to a foreign client, or may not be a lock at all. The list shows the value of the key in place
+    // of a holder.
     let told = StatusVerdict::Held(b"not a lock of ours".to_vec());
     assert_eq!(db.verdict(), told);
     assert_eq!(names(&redlock.list("").await).len(), 4);
@@ -122,7 +123,7 @@ async fn locks_in_memory_are_listed() {
 }
 
 #[tokio::test]
-async fn list_shows_permits_with_slot_holder_and_waiters() {
+async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let permit = |note| redlock.semaphore("deploy:api", 2).note(note).acquire();
@@ -164,7 +165,7 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
         let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
         assert!(permit.status.nodes.iter().all(one_waits));
     }
-    // The plain lock that has the same name as the semaphore is a different lock.
+    // The plain lock that has the same name as the semaphore is a different lock, so it has no waiter.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
         let state = node.state.as_ref().expect("the master must answer");
         state.queue.is_empty()
@@ -175,7 +176,7 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
     let next = waiter
         .await
         .expect("no panic")
-        .expect("the waiter must get the released slot");
+        .expect("the waiter must get the released slot of the semaphore");
     two.release().await;
     next.release().await;
     redlock.flush().await;
@@ -209,7 +210,7 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     assert_eq!(was.verdict(), StatusVerdict::Held(value));
     let next = tokio::time::timeout(secs(5), waiter).await.expect("woken");
     let next = next
-        .expect("the waiter must get the released slot")
+        .expect("the waiter must get the released slot of the semaphore")
         .expect("the waiter must get the lock");
     assert_eq!(next.slot(), Some(slot));
     assert_eq!(one.lost().await, quorate::LossCause::TakenAway);

@@ -1,7 +1,7 @@
-//! Tests of the queue within one process. If the caller at the front leaves the queue in any way, the next caller gets
-//! the turn, and no caller overtakes another.
+//! Tests of the queue of callers that wait for the same lock within one process. If the first caller leaves the queue
+//! in any way, the next caller becomes the first one, and no caller overtakes another.
 //!
-//! All timers are far in the future in these tests, so a forgotten waiter would never be served.
+//! All timers are far in the future in these tests, so a waiter that is never woken would wait forever.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
 /// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
-/// Three masters in memory that count the acquires they receive.
+/// Three masters in memory, and the number of acquire requests that all three have received together.
 struct World {
     nodes: [Arc<Stubborn>; 3],
     asked: Arc<AtomicUsize>,
@@ -48,13 +48,14 @@ impl World {
             .wait(Wait::Forever)
     }
 
-    /// A client that notices a release only by a wake-up. It behaves like a separate process.
+    /// A client that notices a release only by a wake-up, because its retry delay is ten minutes. It acts as a separate
+    /// process.
     fn process(&self) -> Redlock {
         let patient = self.settings().retry(Retry::new(FAR, FAR));
         patient.build().expect("good settings")
     }
 
-    /// A client that also notices a release without a wake-up, because it retries. It behaves like a separate process.
+    /// A client that retries every 5 ms, so it notices a release even without a wake-up. It acts as a separate process.
     fn watchful(&self) -> Redlock {
         let watchful = self.settings().retry(Retry::new(ms(5), ms(5)));
         watchful.build().expect("good settings")
@@ -78,8 +79,8 @@ impl World {
     }
 }
 
-/// Starts a waiter, and waits until it reports its progress for the first time. From then on it is queued, either in
-/// this process or at the masters.
+/// Starts a waiter, and waits until its progress callback is called for the first time. From then on the waiter is
+/// queued, either in this process or at the masters.
 async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();
@@ -136,7 +137,7 @@ async fn timed_out_first_waiter_passes_its_turn_to_the_next_waiter() {
 }
 
 #[tokio::test]
-async fn waiter_that_leaves_the_middle_or_end_of_the_queue_passes_no_turn_on() {
+async fn waiter_that_is_not_the_first_passes_no_turn_on_when_it_leaves() {
     let world = World::new();
     let redlock = world.process();
     let guard = take(&redlock, "job").await;
@@ -148,14 +149,15 @@ async fn waiter_that_leaves_the_middle_or_end_of_the_queue_passes_no_turn_on() {
     leaves(last).await;
     guard.release().await;
     all_get_it([next, after]).await;
-    // The local queue is empty now, because no caller of this process holds the lock or waits for it. So the next
-    // caller sends its request at once.
+    // The local queue is empty, because no caller of this process holds the lock or waits for it. So the next caller
+    // sends its request immediately.
     let before = world.asked();
     take(&redlock, "job").await.release().await;
     assert_eq!(world.asked(), before + 3);
 }
 
-/// Tests that the holder keeps the local turn after its acquire, so that waiters of the same process send no requests.
+/// Tests that the holder keeps the local turn until its release. The local turn is the right to ask the masters for
+/// this lock, so waiters of the same process send no requests until then.
 #[tokio::test]
 async fn callers_send_no_request_while_a_task_of_their_process_holds_the_lock() {
     let world = World::new();
@@ -163,7 +165,7 @@ async fn callers_send_no_request_while_a_task_of_their_process_holds_the_lock() 
     let guard = take(&redlock, "job").await;
     let before = world.asked();
     let behind = [waits(&redlock).await, waits(&redlock).await];
-    // If a waiter had the local turn, it would send its request at once.
+    // A waiter that had the local turn (the right to ask the masters) would send its request immediately.
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), before);
     drop(guard);
@@ -180,8 +182,8 @@ async fn callers_send_no_request_while_another_task_of_their_process_waits_at_th
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
-    // The first waiter of the queue was queued on the masters by its second attempt. It asks the masters again only
-    // when it is woken.
+    // The first local waiter was queued on the masters by its second attempt. It sends no more requests until it is
+    // woken.
     eventually("the waiter must be queued", || world.asked() == 6).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     tokio::time::sleep(ms(200)).await;
@@ -213,8 +215,9 @@ async fn waiters_of_the_same_process_are_served_in_order() {
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
 }
 
-/// Tests an attempt that is made after the lock has ended, and before the next waiter of this process has run. The test
-/// has one thread and its masters answer at once, so the local turn has already been given to that waiter.
+/// Tests an attempt that is made after the holder's release and before the next waiter of this process has run. The
+/// test has one thread and its masters answer immediately, so the release has already passed the local turn to this
+/// waiter.
 #[tokio::test]
 async fn try_acquire_does_not_overtake_the_next_waiter_of_its_process() {
     for released in [true, false] {
@@ -259,7 +262,8 @@ async fn try_acquire_sends_no_request_while_other_tasks_of_its_process_wait() {
     }
 }
 
-/// Tests that a waiter which has left is not woken any more: the wake-up goes to the waiter that is now at the front.
+/// Tests a wake-up that arrives after the first waiter has left the queue. It must wake the waiter that is first after
+/// that.
 #[tokio::test]
 async fn wake_up_goes_to_the_waiter_that_is_now_first_in_its_process() {
     let world = World::new();
@@ -277,9 +281,9 @@ async fn wake_up_goes_to_the_waiter_that_is_now_first_in_its_process() {
     gets_it(second).await.release().await;
 }
 
-/// Tests that a woken waiter asks the masters only once for each wake-up, and not again and again.
+/// Tests that a woken waiter asks the masters once, and not again and again, if it finds the lock held.
 #[tokio::test]
-async fn spurious_wake_up_makes_a_waiter_check_the_lock_once() {
+async fn waiter_asks_the_masters_only_once_after_a_spurious_wake_up() {
     let world = World::new();
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;
@@ -299,9 +303,9 @@ async fn spurious_wake_up_makes_a_waiter_check_the_lock_once() {
     leaves(waiter).await;
 }
 
-/// Tests a runtime with several threads, in which waiters arrive, leave and are dropped at any moment.
+/// Tests waiters on a runtime with several threads. They start to wait, give up and are dropped at random times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_waiters_that_come_and_go_are_all_served() {
+async fn concurrent_waiters_are_served_although_other_waiters_give_up_or_are_dropped() {
     let world = World::new();
     let redlock = world.process();
     let mut tasks = Vec::new();

@@ -1,5 +1,5 @@
-//! Tests of lost locks: a lock ends in the same way however the loss is noticed, and its guard reports the answer of
-//! each master.
+//! Tests of lost locks. A lock ends in the same way, whether a renewal or an extension finds the loss, and its guard
+//! reports the answer of each master.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,14 +34,14 @@ fn outcomes(guard: &LockGuard) -> Vec<(Phase, NodeOutcome)> {
     reports.map(|said| (said.phase, said.outcome)).collect()
 }
 
-/// Acquires the lock with a fixed lease. It is never renewed, so no renewal can notice the loss.
+/// Acquires the lock with a fixed lease. The lock is never renewed, so only an extension can find that it is lost.
 async fn leased(redlock: &Redlock) -> LockGuard {
     let lock = redlock.lock("job").renewal(false);
     lock.acquire().await.expect("free")
 }
 
-/// Tests that a lost lock is released. Otherwise the remaining keys would block every client for the rest of the TTL,
-/// which is longer than this test waits.
+/// Tests that the client releases a lost lock on all masters. Otherwise the remaining keys would block every client
+/// until their TTL ends, and this test does not wait that long.
 #[tokio::test]
 async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
     let masters = masters(3);
@@ -62,8 +62,8 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
         || !has_key(&masters[2], "job"),
     )
     .await;
-    // The loss has also passed the local turn to the next caller of this process. This must happen only once, although
-    // the guard of the lost lock still exists.
+    // The loss has also passed the local turn (the right to ask the masters) to the next caller of this process. A
+    // second loss must not pass it on again while the guard of the first lock still exists.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
@@ -142,7 +142,7 @@ async fn guard_of_a_lost_lock_reports_each_masters_answer_to_the_last_renewal() 
             (Phase::Extend, NodeOutcome::Yes),
         ]
     );
-    // All answers had arrived when the lock was decided as lost, so none of them is marked as late.
+    // All answers had arrived when the client decided that the lock was lost, so none of them is marked as late.
     assert!(guard.report().iter().all(|said| !said.late));
 }
 
@@ -163,7 +163,7 @@ async fn guard_reports_answers_that_arrived_after_the_acquisition() {
     guard.release().await;
 }
 
-/// Tests that the guard shows the answers to a renewal only if the renewal failed.
+/// Tests that a guard shows the answers to the acquire as long as no renewal fails, even after successful renewals.
 #[tokio::test]
 async fn successful_renewal_keeps_the_report_of_the_acquisition() {
     let (_nodes, redlock) = three(ms(900));
@@ -221,7 +221,8 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
     guard.release().await;
 }
 
-/// Tests an extension that waits until the lock expires. While it waits, a renewal moves the expiry.
+/// Tests an extension that no master answers, so that it waits until the lock expires. During this wait, a renewal
+/// moves the expiry.
 #[tokio::test]
 async fn extension_that_a_renewal_overtakes_does_not_report_a_loss() {
     let (nodes, redlock) = three(secs(3));
@@ -234,16 +235,16 @@ async fn extension_that_a_renewal_overtakes_does_not_report_a_loss() {
     }
     let extended = tokio::time::timeout(PATIENCE, guard.extend(secs(7))).await;
     let error = extended
-        .expect("the call must end in time")
+        .expect("the extension must end in time")
         .expect_err("the call must fail, because no master answers");
     assert!(guard.is_valid());
     assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
     guard.release().await;
 }
 
-/// Tests a holder whose network links are down, so that it does not notice that its lock was force-released. It sends a
-/// renewal when the links are restored. The operator's `max_ttl` is far shorter than the time that remains of the
-/// holder's lock.
+/// Tests a holder whose network links are down when an operator force-releases its lock, so that the holder does not
+/// notice this. The holder sends a renewal when the links are restored. The operator's client uses a `max_ttl` that is
+/// far shorter than the remaining time of the holder's lock.
 #[tokio::test]
 async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later() {
     let masters = masters(3);
@@ -253,14 +254,14 @@ async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later
         .collect();
     let urls = masters.iter().zip(&proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
-    // Renewals of this holder are due every six seconds. They are sent again once the links are restored.
+    // A renewal of this lock is due every six seconds. A renewal that fails is sent again once the links are restored.
     let far = settings(urls).ttl(secs(18)).max_ttl(secs(60)).build();
     let far = far.expect("good settings");
     let near = settings(masters.urls()).ttl(secs(3)).max_ttl(secs(3));
     let near = near.build().expect("good settings");
     let guard = take(&far, "job").await;
-    // A majority has granted the lock. On a busy machine, the request may still be on its way to the third master. It
-    // would be executed there once the links are restored.
+    // The acquire returned after the grants of a majority. On a busy machine, its request to the third master may still
+    // be in transit. It would be executed there once the links are restored.
     eventually("every master must have the lock key", || {
         holders(&masters, "job") == 3
     })
@@ -269,8 +270,8 @@ async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later
         .iter()
         .map(|proxy| proxy.inject(Cut::Hold(Way::Both)))
         .collect();
-    // On a busy machine, a master sometimes does not answer within the node timeout. Such a master has perhaps missed
-    // the forced release, and would keep the key of the holder. So force the release again.
+    // On a busy machine, a master sometimes does not answer the force-release within the node timeout. Such a master
+    // may not have executed it, and would keep the key of the holder. So force the release again.
     let began = Instant::now();
     while holders(&masters, "job") > 0 {
         assert!(
@@ -285,7 +286,7 @@ async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later
     let later = next.fencing_token();
     assert!(later > guard.fencing_token());
     next.release().await;
-    // Wait longer than the TTL of any lock that uses the operator's settings.
+    // Wait longer than the longest TTL in the operator's settings.
     tokio::time::sleep(ms(3_500)).await;
     assert!(
         guard.is_valid(),
