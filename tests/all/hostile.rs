@@ -260,7 +260,9 @@ impl Scene {
         let margin = MARGIN + 2 * control.most_beyond();
         for (call, beyond, _) in &tally.beyond {
             if *beyond > margin {
-                wrong.push(format!("{call} ended {beyond:.1?} after its time limit, but at most {margin:.1?} is allowed"));
+                wrong.push(format!(
+                    "{call} ended {beyond:.1?} after its limit, but at most {margin:.1?} is allowed"
+                ));
             }
         }
         if let Some(told) = &tally.told_of_a_holder {

@@ -1,5 +1,5 @@
-//! Tests of writing generation markers before the first change of the masters: this step of the operator, and its
-//! effect on clients (docs/operations.md, "Generation markers").
+//! Tests of `mark_masters`: an operator's step that writes generation markers before the masters are replaced for the
+//! first time. The tests check the step itself, and its effect on clients (docs/operations.md, "Generation markers").
 
 use std::time::{Duration, Instant};
 
@@ -39,8 +39,8 @@ fn numbers(servers: &Masters) -> Vec<String> {
         .collect()
 }
 
-/// The remaining lifetime of the generation marker in milliseconds: -1 if the marker never expires, -2 if there is
-/// none.
+/// The remaining lifetime of the generation marker on this server, in milliseconds. -1 if the marker never expires, -2
+/// if there is no marker.
 fn lifetime(server: &Server) -> Option<i64> {
     ask_server(server, &["PTTL", MARK]).int()
 }
@@ -48,14 +48,16 @@ fn lifetime(server: &Server) -> Option<i64> {
 fn missing(step: Result<Survey, ChangeError>) -> String {
     match step {
         Err(ChangeError::Missing(missing)) => missing.join("\n"),
-        other => panic!("the step must fail with missing conditions, but: {other:?}"),
+        other => {
+            panic!("the step must fail and list the missing conditions, but returned: {other:?}")
+        }
     }
 }
 
 async fn locks(redlock: &Redlock) {
     let guard = redlock.acquire("job").await;
     guard
-        .expect("the call must succeed, because a majority of the masters can be reached")
+        .expect("the acquire must succeed, because a majority of the masters can be reached")
         .release()
         .await;
 }
@@ -68,7 +70,7 @@ async fn first_generation_marker_is_permanent_and_a_restored_marker_expires() {
         let survey = all
             .mark_masters()
             .await
-            .expect("the call must succeed, because all masters can be reached");
+            .expect("mark_masters must succeed, because all masters can be reached");
         assert!(survey.is_marked());
         assert_eq!(numbers(&servers), ["0"; 3]);
         assert!(servers.iter().all(|server| lifetime(server) == Some(-1)));
@@ -78,7 +80,7 @@ async fn first_generation_marker_is_permanent_and_a_restored_marker_expires() {
     assert!(!all.survey().await.expect("a survey").is_marked());
     all.mark_masters()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("mark_masters must succeed, because all masters can be reached");
     assert_eq!(numbers(&servers), ["0"; 3]);
     assert!(lifetime(&servers[1]) > Some(0));
     assert_eq!(lifetime(&servers[0]), Some(-1));
@@ -104,27 +106,27 @@ async fn no_generation_marker_is_written_while_one_master_is_unreachable() {
     );
 }
 
-/// Tests that the operator's step restores a lost marker while another master is away. Otherwise, short-lived processes
-/// would not see the marker until that master is back.
+/// Tests that `mark_masters` restores a lost marker while another master is down. Otherwise, clients that run only
+/// briefly would not see the marker on a majority until that master is reachable again.
 #[tokio::test]
 async fn lost_marker_is_restored_by_mark_masters_while_another_master_is_down() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     all.mark_masters()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("mark_masters must succeed, because all masters can be reached");
     servers[2].kill().expect("killed");
     ask_server(&servers[0], &["DEL", MARK]);
     all.mark_masters()
         .await
-        .expect("the call must succeed, because a majority of the masters can be reached");
+        .expect("mark_masters must succeed, because a majority of the masters can be reached");
     assert!(lifetime(&servers[0]) > Some(0));
 }
 
-/// Tests clients that use other URLs for the same masters. Without markers they were accepted, because nothing compared
-/// the URLs.
+/// Tests two more clients: one is configured with only two of the three masters, the other with another generation.
+/// While they are connected, no marker may be written, because the masters would then refuse them.
 #[tokio::test]
-async fn no_generation_marker_is_written_while_a_client_uses_other_names_for_the_masters() {
+async fn no_generation_marker_is_written_while_a_client_has_other_settings_of_the_masters() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     let fewer = client(&servers, &[0, 1]);
@@ -150,7 +152,7 @@ async fn no_generation_marker_is_written_while_a_client_uses_other_names_for_the
 }
 
 #[tokio::test]
-async fn masters_that_have_another_generation_marker_are_not_marked() {
+async fn mark_masters_fails_if_a_master_has_another_generation_marker() {
     let servers = masters(4);
     let all = client(&servers, &[0, 1, 2]);
     for other in [
@@ -167,18 +169,18 @@ async fn masters_that_have_another_generation_marker_are_not_marked() {
         );
         assert_eq!(numbers(&servers)[..2], [""; 2]);
     }
-    // One master has a marker for generation 0. This master would admit clients of generation 0 and refuse clients of
-    // the present generation.
+    // All masters get the marker of generation 0. Then `mark_masters` of a client of generation 1 must fail, because
+    // these masters would refuse this client.
     ask_server(&servers[2], &["DEL", MARK]);
     all.mark_masters()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("mark_masters must succeed, because all masters can be reached");
     drop(all);
     let later = named(&servers, &[0, 1, 2]).masters_generation(1);
     let later = later.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
-    // The masters that will replace the present ones get their markers in the step `begin` of a change.
+    // The next masters, which replace the old ones, get their markers in the step `begin` of a change.
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);
@@ -186,7 +188,7 @@ async fn masters_that_have_another_generation_marker_are_not_marked() {
 }
 
 #[tokio::test]
-async fn masters_of_a_later_generation_get_the_marker_of_that_generation() {
+async fn mark_masters_of_a_later_generation_writes_the_marker_of_that_generation() {
     let servers = masters(3);
     let first = named(&servers, &[0, 1, 2]).masters_generation(1);
     let first = first.build().expect("good settings");
@@ -197,7 +199,7 @@ async fn masters_of_a_later_generation_get_the_marker_of_that_generation() {
     first
         .mark_masters()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("mark_masters must succeed, because all masters can be reached");
     assert_eq!(numbers(&servers), ["4"; 3]);
     locks(&first).await;
     let forgotten = client(&servers, &[0, 1, 2]).try_acquire("job").await;
@@ -207,16 +209,16 @@ async fn masters_of_a_later_generation_get_the_marker_of_that_generation() {
     );
 }
 
-/// Tests that only new connections are checked, because an existing connection has already read the marker.
+/// Tests only a new client, because the existing connections of an old client have already read the marker.
 #[tokio::test]
-async fn master_whose_marker_was_flushed_does_not_vote_for_new_clients() {
+async fn vote_of_a_master_that_lost_its_marker_is_not_counted_by_new_clients() {
     let servers = masters(3);
     client(&servers, &[0, 1, 2])
         .mark_masters()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("mark_masters must succeed, because all masters can be reached");
     ask_server(&servers[0], &["FLUSHALL"]);
-    // This client trusts a server from its first contact on.
+    // This client trusts a server from its first contact on, so only the missing marker can make it ignore a vote.
     let new = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
     let new = new.build().expect("good settings");
     let started = Instant::now();
@@ -224,7 +226,7 @@ async fn master_whose_marker_was_flushed_does_not_vote_for_new_clients() {
         let guard = new
             .acquire("job")
             .await
-            .expect("the call must succeed, because a majority of the masters can be reached");
+            .expect("the acquire must succeed, because a majority of the masters can be reached");
         let report = guard.report();
         guard.release().await;
         let outcome = &report[0].outcome;
@@ -239,14 +241,14 @@ async fn master_whose_marker_was_flushed_does_not_vote_for_new_clients() {
     );
 }
 
-/// Tests that the masters are replaced and then changed back to the old masters.
+/// Tests two changes in a row: the masters are replaced by others, and then the old masters replace these again.
 #[tokio::test]
 async fn masters_with_generation_markers_can_be_replaced_and_changed_back() {
     let servers = masters(5);
     client(&servers, &[0, 1, 2])
         .mark_masters()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("mark_masters must succeed, because all masters can be reached");
     for (generation, old, next) in [(0, [0, 1, 2], [2, 3, 4]), (1, [2, 3, 4], [0, 1, 2])] {
         let told = |which: &[usize], generation| {
             let told = named(&servers, which).masters_generation(generation);
@@ -279,8 +281,8 @@ async fn masters_with_generation_markers_can_be_replaced_and_changed_back() {
     assert_eq!(numbers(&servers), ["8"; 5]);
 }
 
-/// Tests two operators at the same time: one writes the first markers, and its message arrives after another operator
-/// has raised the marker.
+/// Tests two operators at the same time. One operator writes the first markers, and one of its requests reaches a
+/// master only after the other operator has raised the marker there.
 #[tokio::test]
 async fn first_generation_marker_that_arrives_late_does_not_lower_a_raised_marker() {
     let servers = masters(1);

@@ -1,5 +1,5 @@
-//! Tests of a server that was already running and takes the place of a master. Whether its votes count depends on the
-//! generation markers (docs/protocol.md, "Generation markers").
+//! Tests of a running server that takes over the address of a master. Whether a client counts the votes of this server
+//! depends on the generation markers (docs/protocol.md, "Generation markers").
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::support::{PATIENCE, ask_server, masters, ms, secs};
 use quorate::{LockGuard, Redlock, RestartGuard, TryAcquire};
 use quorate_testbed::{Fault, Injected, Masters, Proxy};
 
-/// The longest lease of these tests, and the TTL of the first holder.
+/// The longest lease that the clients of these tests may use, and the TTL of the first holder.
 const MAX_TTL: Duration = secs(5);
 
 const MARK: &str = "quorate:masters";
@@ -19,7 +19,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts the servers and waits until all have been up for longer than the restart guard requires.
+    /// Starts the servers, and waits until the uptime of each is longer than the restart guard requires.
     async fn start() -> Self {
         let servers = masters(4);
         let address = |server: &quorate_testbed::Server| Proxy::start(server.addr());
@@ -52,14 +52,14 @@ impl Scene {
             .expect("good settings")
     }
 
-    /// Makes a master unreachable.
+    /// Makes the master at this index unreachable until the returned fault is healed.
     fn away(&self, index: usize) -> Injected {
         let away = self.addresses[index].inject(Fault::Refuse);
         self.addresses[index].reset_all();
         away
     }
 
-    /// From now on the address of the second master leads to the fourth server.
+    /// Redirects the address of the second master to the fourth server, until the returned fault is healed.
     fn replace(&self) -> Injected {
         let spare = Fault::Detour(self.servers[3].addr());
         let replaced = self.addresses[1].inject(spare);
@@ -67,12 +67,12 @@ impl Scene {
         replaced
     }
 
-    /// Writes generation markers to the masters, as the operator's step does.
+    /// Writes generation markers to the masters with `mark_masters`, as an operator would.
     async fn mark(&self) {
         let marked = self.client().mark_masters().await;
         assert!(
             marked
-                .expect("the call must succeed, because all masters can be reached")
+                .expect("mark_masters must succeed, because all masters can be reached")
                 .is_marked()
         );
     }
@@ -85,20 +85,21 @@ fn uptime(server: &quorate_testbed::Server) -> u64 {
     info.lines().find_map(field).unwrap_or(0)
 }
 
-/// Acquires a lock on the first two masters while the third is away. The lock is not renewed, so only these two masters
-/// have it.
+/// Acquires a lock while the third master is unreachable, so only the first two masters have its key. The lock is not
+/// renewed, because a renewal would write the key to the third master.
 async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
     let away = scene.away(2);
     let lock = client.lock("job").renewal(false);
     let guard = lock
         .acquire()
         .await
-        .expect("the call must succeed, because a majority of the masters can be reached");
+        .expect("the acquire must succeed, because a majority of the masters can be reached");
     away.heal();
     guard
 }
 
-/// Whether the second client gets the lock in one attempt, although the first holder's lease has not expired.
+/// Makes one attempt with the second client while the lease of the first holder is valid. Returns true if the second
+/// client gets the lock as well.
 async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
     assert!(
@@ -108,9 +109,10 @@ async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     matches!(second, Ok(TryAcquire::Acquired(_)))
 }
 
-/// Tests masters without markers: the client assumes that a server has lost data only if its uptime shows a restart.
+/// Tests masters without markers. A client then detects a server without the old data only by a short uptime, and the
+/// server of this test has been running for long enough.
 #[tokio::test]
-async fn server_that_replaces_another_at_its_address_votes_at_once_if_no_master_has_a_marker() {
+async fn vote_of_a_server_that_replaces_a_master_counts_immediately_if_no_master_has_a_marker() {
     let scene = Scene::start().await;
     let first = held_by_two(&scene, &scene.client()).await;
     let _replaced = scene.replace();
@@ -118,7 +120,7 @@ async fn server_that_replaces_another_at_its_address_votes_at_once_if_no_master_
 }
 
 #[tokio::test]
-async fn server_that_replaces_another_at_its_address_does_not_vote_if_masters_have_markers() {
+async fn vote_of_a_server_that_replaces_a_master_does_not_count_if_masters_have_markers() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;
@@ -128,9 +130,11 @@ async fn server_that_replaces_another_at_its_address_does_not_vote_if_masters_ha
     }
 }
 
-/// Tests a second client that reaches only one master with a marker. So it does not see the marker on a majority.
+/// Tests a second client that can reach only one master that has a marker, so it sees no marker on a majority. It must
+/// nevertheless not count the vote of the new server.
 #[tokio::test]
-async fn server_that_replaces_a_marked_master_does_not_vote_while_another_one_is_down() {
+async fn vote_of_a_server_that_replaces_a_marked_master_does_not_count_while_another_master_is_down()
+ {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;
@@ -141,10 +145,11 @@ async fn server_that_replaces_a_marked_master_does_not_vote_while_another_one_is
     }
 }
 
-/// The first client that notices the new server must write the marker to that server at once. Then the server refuses
-/// clients of other generations. A client that connects later must ignore the server's votes as well.
+/// Tests that the first client that finds a server without a marker writes the marker to it immediately. From then on,
+/// the server refuses clients of other generations. A client that connects later must ignore the votes of this server
+/// as well.
 #[tokio::test]
-async fn server_that_just_got_its_marker_votes_only_after_the_longest_lease() {
+async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest_lease() {
     let scene = Scene::start().await;
     scene.mark().await;
     let notices = scene.client();

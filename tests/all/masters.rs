@@ -1,5 +1,6 @@
-//! Tests of replacing masters while they are in use, on real servers. Clients of the old masters, of both sets of
-//! masters, and of the masters that replace the old ones run at the same time (docs/protocol.md, "Replacing masters").
+//! Tests of replacing masters while clients use them, on real servers. Three groups of clients run at the same time:
+//! clients of the old masters, clients of the next masters (which replace the old ones), and clients of both sets
+//! (docs/protocol.md, "Replacing masters").
 
 mod values;
 
@@ -16,12 +17,13 @@ use quorate::{
 };
 use quorate_testbed::Masters;
 
-/// The longest lease of these tests. Each change of the masters has to wait for this time.
+/// The longest lease that the clients of these tests may use. Each change of the masters has to wait for this time.
 const MAX_TTL: Duration = secs(1);
 
 const MARK: &str = "quorate:masters";
 
-/// Five servers: the first three are the old masters, the last three are the masters that replace them.
+/// Five servers. The first three are the old masters, and the last three are the next masters. So the third server is
+/// in both sets.
 struct Scene {
     servers: Masters,
 }
@@ -75,7 +77,7 @@ impl Scene {
     }
 }
 
-/// Begins the change of the masters, as soon as the masters that replace the old ones have been up for long enough.
+/// Begins the change of the masters, as soon as the uptime of the next masters is long enough.
 async fn begin(change: &MastersChange<'_>) {
     let started = Instant::now();
     while let Err(error) = change.begin().await {
@@ -92,8 +94,8 @@ async fn closed_and_waited(change: &MastersChange<'_>) {
     assert_eq!(open.stage(), ChangeStage::Open);
 }
 
-/// Whether the masters refuse this client because of its generation. An attempt that fails because the client's
-/// connection was just closed is repeated.
+/// Returns true if the masters refuse this client because of its generation. Repeats an attempt that fails because a
+/// master has just closed the client's connection.
 async fn is_refused(redlock: &Redlock) -> bool {
     let started = Instant::now();
     loop {
@@ -127,8 +129,8 @@ async fn number(redlock: &Redlock) -> u64 {
     number
 }
 
-/// Acquires the lock with each client in turn, and checks that each fencing token exceeds the preceding token. Returns
-/// the last token.
+/// Acquires the lock with each client in turn, and checks that each fencing token is larger than the one before,
+/// beginning with `last`. Returns the last token.
 async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
     for redlock in redlocks {
         last = larger_token(Some(number(redlock).await), last);
@@ -237,7 +239,7 @@ async fn client_of_outdated_masters_can_neither_list_nor_force_release_locks() {
 }
 
 #[tokio::test]
-async fn step_open_fails_unless_the_old_masters_stayed_closed() {
+async fn step_open_fails_if_the_old_masters_did_not_stay_closed() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -254,8 +256,8 @@ async fn step_open_fails_unless_the_old_masters_stayed_closed() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Restart two of the three old masters. After that, closing them again is not enough, because they recorded the
-    // state `closed` before the restart.
+    // Restart two of the three old masters without data. After that, it is not enough to close them a second time:
+    // `open` must fail, because these masters did not stay closed for the waiting time.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -274,7 +276,7 @@ async fn step_open_fails_and_names_a_client_that_does_not_check_the_marker() {
     let change = both.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
-    // Name this connection as a version of the library without generation markers would.
+    // Give this connection the name that a version of the library without generation markers would use.
     let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
     before
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
@@ -301,11 +303,11 @@ async fn step_open_fails_and_names_a_client_that_does_not_check_the_marker() {
     change
         .closed()
         .await
-        .expect("the check must succeed, because unknown clients are declared harmless");
+        .expect("the check `closed` must succeed, because the operator has declared unknown clients harmless");
 }
 
 #[tokio::test]
-async fn master_that_lost_its_marker_does_not_vote_for_a_while_and_gets_its_marker_back() {
+async fn vote_of_a_master_that_lost_its_marker_does_not_count_at_first_during_a_change() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -337,7 +339,7 @@ async fn master_that_lost_its_marker_does_not_vote_for_a_while_and_gets_its_mark
         let quarantined =
             |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
         if said.iter().any(quarantined) {
-            // The status of the lock does not count the reply of this master either.
+            // A status request does not count the reply of this master either.
             let status = guarded.status("job").await.expect("the name must be valid");
             let state = &status.nodes[0].state;
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
@@ -358,8 +360,8 @@ async fn fencing_counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
-    // When the lock was last used, a clock was an hour ahead. No client acquires the lock during the joint step, in
-    // which clients use both sets of masters.
+    // When the lock was last used, the clock of a client was an hour ahead. During the joint step, in which clients use
+    // both sets of masters, no client acquires this lock.
     let hour = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("a date")
@@ -404,10 +406,10 @@ async fn clients_configured_with_other_masters_are_refused() {
     assert!(is_refused(&classic).await);
 }
 
-/// Tests a user that has only the rights which a version without generation markers needs: it may neither read a marker
-/// nor name its connection.
+/// Tests two users without one of the rights that generation markers need. One user may not read the marker, and the
+/// other may not name its connection.
 #[tokio::test]
-async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change() {
+async fn step_close_fails_while_a_connected_client_may_not_read_the_generation_marker() {
     let scene = Scene::start();
     let both = scene.both();
     let user = |name: &str, rights: &[&str]| {
@@ -457,10 +459,10 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
     }
 }
 
-/// Tests clients that use other names for the same masters. If the change wrote generation markers, the masters would
-/// refuse these clients. So the change must stop.
+/// Tests a client that is configured with only two of the three masters. If `begin` wrote generation markers, the
+/// masters would refuse this client. So `begin` must fail.
 #[tokio::test]
-async fn client_with_other_names_for_the_masters_stops_the_change() {
+async fn step_begin_fails_while_a_client_is_configured_with_fewer_masters() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -486,10 +488,11 @@ async fn client_with_other_names_for_the_masters_stops_the_change() {
     begin(&change).await;
 }
 
-/// Counts the acquires of all clients, and collects violations of mutual exclusion and of the order of fencing tokens.
+/// Counts the acquires of all clients. Collects a text for each acquire that violates mutual exclusion or the order of
+/// the fencing tokens.
 #[derive(Default)]
 struct Book {
-    /// The end of the validity of the lock that was acquired last; `None` once it is released.
+    /// The end of the validity of the lock that was acquired last. `None` if this lock was released.
     held: Mutex<Option<Instant>>,
     last: Mutex<u64>,
     wrong: Mutex<Vec<String>>,
@@ -498,7 +501,8 @@ struct Book {
 }
 
 impl Book {
-    /// Acquires the lock once with this client, checks that no other client holds it, and releases it.
+    /// Acquires the lock once with this client, checks that no other client holds it, and releases it. Only waits a
+    /// moment if the lock cannot be acquired.
     async fn hold(&self, client: usize, redlock: &Redlock) {
         let lock = redlock.lock("job").renewal(false).wait(Wait::For(ms(300)));
         let Ok(guard) = lock.acquire().await else {
@@ -512,14 +516,14 @@ impl Book {
         {
             let mut wrong = self.wrong.lock().expect("no panic");
             wrong.push(format!(
-                "client {client} got the lock while another client held it"
+                "client {client} got the lock while a lock of another client was valid"
             ));
         }
         let before = std::mem::replace(&mut *self.last.lock().expect("no panic"), number);
         if number <= before {
             let mut wrong = self.wrong.lock().expect("no panic");
             wrong.push(format!(
-                "client {client} got the fencing token {number} after {before}"
+                "client {client} got the fencing token {number}, which does not exceed the preceding token {before}"
             ));
         }
         self.had[client].fetch_add(1, Ordering::Relaxed);
@@ -534,10 +538,11 @@ impl Book {
     }
 }
 
-/// Tests two changes of the masters in a row: from three masters to five, and then to three others. Clients of all five
-/// configurations run throughout, and one old master is killed.
+/// Tests two changes of the masters in a row: the first from three masters to five, the second from these five to three
+/// others. Clients with each of the five configurations of these changes run all the time, and one old master is
+/// killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_configured_for_any_step_can_run_during_the_whole_change() {
+async fn clients_configured_for_any_step_exclude_each_other_during_the_whole_change() {
     let servers = masters(7);
     let urls = |which: std::ops::Range<usize>| servers.urls()[which].to_vec();
     let sets = [urls(0..3), urls(0..5), urls(4..7)];
@@ -565,7 +570,7 @@ async fn clients_configured_for_any_step_can_run_during_the_whole_change() {
     let running: Vec<_> = clients.iter().enumerate().map(run).collect();
     let have_it = async |who: &[usize]| {
         let before = book.had();
-        let what = format!("clients {who:?} must acquire the lock again");
+        let what = format!("each of the clients {who:?} must acquire the lock at least once more");
         eventually(&what, || {
             let now = book.had();
             who.iter().all(|client| now[*client] > before[*client] + 3)
@@ -606,12 +611,15 @@ async fn clients_configured_for_any_step_can_run_during_the_whole_change() {
 fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
     match said {
         Err(ChangeError::Missing(missing)) => missing,
-        other => panic!("the step must fail with missing conditions, but: {other:?}"),
+        other => {
+            panic!("the step must fail and list the missing conditions, but returned: {other:?}")
+        }
     }
 }
 
-/// Tests a client whose list of next masters contains a mistyped address. The client must not write a marker to that
-/// server, because the server would then refuse its own clients for good.
+/// Tests a client whose list of next masters contains a mistyped address, which leads to an unrelated server. The
+/// client must not write a marker to that server. Otherwise the server would permanently refuse the clients that use it
+/// as a master.
 #[tokio::test]
 async fn client_writes_no_marker_to_a_server_that_it_mistakes_for_a_next_master() {
     let servers = masters(6);
@@ -635,10 +643,10 @@ async fn client_writes_no_marker_to_a_server_that_it_mistakes_for_a_next_master(
     assert!(!is_refused(&foreign).await);
 }
 
-/// Tests clients of another database on the same servers. Without a check, `open` would succeed while these clients
-/// continue without a marker.
+/// Tests clients that use another database on the same servers. They have not read the marker. If `begin` did not check
+/// for them, the whole change would succeed although they still use the old masters.
 #[tokio::test]
-async fn client_in_another_database_stops_the_change() {
+async fn step_begin_fails_while_a_client_uses_another_database() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -665,8 +673,7 @@ async fn client_in_another_database_stops_the_change() {
         assert!(started.elapsed() < PATIENCE, "{missing:?}");
         tokio::time::sleep(ms(100)).await;
     }
-    // The masters that replace the old ones are in another database. So a server that is in both sets has a different
-    // name in each set.
+    // The next masters are in another database. So a server that is in both sets has a different name in each set.
     let next = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
     let mixed = scene.settings(0..3).next_masters(next).build();
     assert!(
@@ -690,7 +697,8 @@ async fn step_close_fails_while_a_client_does_not_check_the_marker() {
     assert_eq!(scene.marks(), ["0"; 5]);
 }
 
-/// Tests a foreign client that uses the classic Redlock algorithm, which runs no script to acquire a lock.
+/// Tests a foreign client that uses the classic Redlock algorithm. It acquires a lock with `SET`, and not with a
+/// script.
 #[tokio::test]
 async fn step_open_fails_while_a_foreign_client_locks_with_plain_set() {
     let scene = Scene::start();
@@ -707,7 +715,7 @@ async fn step_open_fails_while_a_foreign_client_locks_with_plain_set() {
     harmless
         .closed()
         .await
-        .expect("the check must succeed, because unknown clients are declared harmless");
+        .expect("the check `closed` must succeed, because the operator has declared unknown clients harmless");
 }
 
 #[tokio::test]
@@ -727,8 +735,8 @@ async fn step_open_needs_the_result_of_the_check_closed_and_the_waiting_time_aft
     change.open(&closed).await.expect("open");
 }
 
-/// Tests two operators who replace the masters at the same time, each by different masters. When one operator has
-/// written the markers of its change, the change of the other operator must count as not begun.
+/// Tests two operators who replace the same masters at the same time, each by different next masters. When one of them
+/// has written the markers of its own change, the change of the other operator must be reported as not begun.
 #[tokio::test]
 async fn masters_closed_for_another_change_are_not_reported_as_closed() {
     let scene = Scene::start();
@@ -745,15 +753,15 @@ async fn masters_closed_for_another_change_are_not_reported_as_closed() {
 }
 
 #[tokio::test]
-async fn change_does_not_begin_from_masters_opened_by_another_change() {
+async fn step_begin_fails_if_the_list_of_old_masters_differs_from_the_masters_of_the_last_change() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
     begin(&change).await;
     closed_and_waited(&change).await;
     drop(both);
-    // The operator has mistyped the last of the present masters. So these are not the masters that the earlier change
-    // opened.
+    // The operator has mistyped the address of the last of the masters in use. So its list differs from the masters
+    // that the earlier change opened.
     let wrong = scene.settings(1..4).masters_generation(1);
     let wrong = wrong
         .next_masters(scene.urls(0..3))

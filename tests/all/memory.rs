@@ -1,4 +1,4 @@
-//! Tests that a silent master does not cost an unlimited amount of memory.
+//! Tests that requests to a master that does not answer take only a limited amount of memory.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
@@ -35,10 +35,11 @@ fn requests_to_a_stopped_master_are_all_answered_without_growing_memory() {
     );
 }
 
-/// If this variable is set, this test program is the child process.
+/// The environment variable that is set in the child process. This process runs the same test program.
 const CHILD: &str = "QUORATE_TEST_MEMORY";
 
-/// Not a test of its own: the test above runs it in a child process, so that the memory of other tests is not counted.
+/// Not a test by itself: the test above runs it in a child process, so that it does not measure the memory of other
+/// tests.
 #[tokio::test]
 async fn child_process_measures_its_memory_while_a_master_is_stopped() {
     if std::env::var_os(CHILD).is_none() {

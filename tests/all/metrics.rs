@@ -1,4 +1,4 @@
-//! The metrics of acquires, holds, losses, waiters and masters.
+//! Tests of the metrics about acquires, held locks, losses, waiters and masters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use quorate::{LockGuard, Redlock, Wait};
 
 type Seen = BTreeMap<String, DebugValue>;
 
-/// Runs the function `scene`, and returns all metrics that it recorded, by name and labels.
+/// Runs the function `scene`, and returns all metrics that it recorded. The keys have the form `name{label=value,...}`.
 fn recorded(scene: impl AsyncFnOnce()) -> Seen {
     recorded_with_looks(async |_| scene().await)
 }
 
-/// Like [`recorded`], for a scene that reads the metrics while it runs. Each reading resets the metrics.
+/// Like [`recorded`], but `scene` can also read the metrics while it runs. Each reading resets the metrics to zero.
 fn recorded_with_looks(scene: impl AsyncFnOnce(&Snapshotter)) -> Seen {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
@@ -70,8 +70,8 @@ fn samples(seen: &Seen, name: &str) -> Vec<f64> {
     }
 }
 
-/// A TTL that is short enough for tests which wait for renewals and for the end of a lock, and long enough that a lock
-/// survives when the machine delays a renewal by more than a second.
+/// The TTL of the tested locks. It is short, because the tests wait for renewals and for the end of a lock. It is long
+/// enough that a lock is not lost when the machine delays a renewal by more than a second.
 const TTL: Duration = Duration::from_secs(2);
 
 fn redlock(nodes: &[MemoryNode]) -> Redlock {
@@ -210,7 +210,8 @@ fn first_lost_lock_of_a_process_increases_a_metric_series_that_already_exists() 
     assert_eq!(counter(&after, LOST), 1);
 }
 
-/// Tests that a loss creates no new time series, but only changes series that existed before.
+/// Tests that no event of a lock, such as a loss, creates a new time series. It only changes series that exist from the
+/// start.
 #[test]
 fn every_metric_series_exists_before_its_first_event() {
     let mut before = Seen::new();
@@ -253,8 +254,8 @@ fn describing_the_metrics_creates_all_series_except_those_of_single_masters() {
     assert!(!seen.keys().any(|name| name.contains("node=")), "{seen:#?}");
 }
 
-/// docs/metrics.md recommends twelve buckets for each histogram. To these, an exporter adds the bucket without a limit,
-/// the sum and the count.
+/// docs/metrics.md recommends twelve buckets for each histogram. For each histogram, an exporter adds three series: the
+/// bucket without an upper limit, the sum and the count.
 #[test]
 fn process_with_five_masters_has_as_many_metric_series_as_the_metrics_page_states() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
@@ -273,7 +274,7 @@ fn process_with_five_masters_has_as_many_metric_series_as_the_metrics_page_state
     let all: usize = seen.values().map(series).sum();
     let said = format!("has {all} series");
     let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains(&said), "the page must contain: {said}");
+    assert!(text.contains(&said), "docs/metrics.md must contain: {said}");
 }
 
 #[test]
@@ -303,13 +304,13 @@ fn every_metric_that_is_recorded_is_described() {
                 .unwrap_or(word);
             assert!(
                 names.contains(&stem),
-                "alerts and dashboard must use no unknown metric, but use {word}"
+                "the alert rules and the dashboard may use only metrics that the library records, but use {word}"
             );
         }
     }
 }
 
-/// A node whose task has ended: it drops every request.
+/// A node that drops every request without an answer, as if its task had ended.
 struct Gone(NodeName);
 
 impl Node for Gone {
@@ -361,7 +362,7 @@ fn labels_used_by_alert_rules_and_dashboard_exist() {
                             |name: &String| name.split(['{', ',', '}']).any(|l| l == wanted);
                         assert!(
                             seen.keys().any(bears),
-                            "some series must have the label {wanted}"
+                            "a recorded series must have the label {wanted} of the alert rules or the dashboard"
                         );
                         asked += 1;
                     }
@@ -371,6 +372,6 @@ fn labels_used_by_alert_rules_and_dashboard_exist() {
     }
     assert!(
         asked >= 5,
-        "at least 5 labels must be found, not only {asked}"
+        "at least 5 labels must be found in the alert rules and the dashboard, but only {asked} were"
     );
 }

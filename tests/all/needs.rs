@@ -1,7 +1,8 @@
-//! Tests that the rights which `docs/operations.md` prints are exactly the needed rights. A user with these rights can
-//! use every function. If one right is missing, the inspection and the errors of locks name it.
+//! Tests that the rights in `docs/operations.md` are exactly the rights that clients and operators need. A user with
+//! these rights can use every function. If a user lacks one of them, an inspection names the missing right, and so do
+//! the errors of locks.
 //!
-//! Runs on the machine's default server program, and on all programs in `QUORATE_TEST_SERVERS`.
+//! The tests run on the machine's default server program, and on each program that `QUORATE_TEST_SERVERS` names.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,22 +22,23 @@ const CLIENT: &str = "quorate";
 /// The Redis user of operators in docs/operations.md.
 const OPERATOR: &str = "quorate-operator";
 
-/// The words of the `ACL SETUSER` command in docs/operations.md that creates the user of clients.
+/// The words of the documented `ACL SETUSER` command for clients (docs/operations.md).
 fn documented() -> Vec<String> {
     documented_for(CLIENT)
 }
 
-/// The words of the `ACL SETUSER` command in docs/operations.md that creates this user.
+/// The words of the documented `ACL SETUSER` command for this user (docs/operations.md).
 fn documented_for(user: &str) -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let command = format!("ACL SETUSER {user} ");
     let line = page.lines().find(|line| line.starts_with(&command));
-    let line = line.unwrap_or_else(|| panic!("the page must contain the command {command}"));
+    let line =
+        line.unwrap_or_else(|| panic!("docs/operations.md must contain the command {command}"));
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The rights that the documented command grants: commands, key patterns, channels.
+/// The rights that the documented command for clients grants: commands such as `+get`, key patterns and channels.
 fn rights() -> Vec<String> {
     let right = |word: &String| word.starts_with(['+', '~', '&']);
     documented().into_iter().filter(right).collect()
@@ -59,8 +61,8 @@ fn three(program: Option<PathBuf>) -> Masters {
     Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs the documented `ACL SETUSER` command on every master. If `without` names a right, leaves this right out of the
-/// command.
+/// Runs the documented `ACL SETUSER` command for clients on every master. If `without` is a right, this right is left
+/// out of the command. `None` grants all documented rights.
 fn grant(masters: &Masters, without: Option<&str>) {
     grant_to(CLIENT, masters, without);
 }
@@ -83,12 +85,13 @@ fn grant_words(mut words: Vec<String>, masters: &Masters, without: Option<&str>)
     }
 }
 
-/// A `Redlock` of the documented user.
+/// A `Redlock` that logs in as the documented user for clients.
 fn locker(masters: &Masters) -> Redlock {
     settings(masters, "").build().expect("good settings")
 }
 
-/// Settings for the documented user of clients; `path` is appended to the address of every master.
+/// Settings with which a client logs in as the documented user for clients. `path` is appended to the URL of every
+/// master, for example `/1` for database 1.
 fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
     settings_of(urls(CLIENT, masters.iter(), path))
 }
@@ -103,8 +106,8 @@ fn settings_of(urls: Vec<String>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
         .prefix(PREFIX)
-        // This setting of the restart guard reads all that is needed to detect restarts, but trusts servers that the
-        // test has just started.
+        // With this setting, the restart guard uses every command and key that it needs to detect restarts. But it
+        // trusts the servers, which the test has just started.
         .restart_guard(RestartGuard::AfterFirstContact)
         // A generous timeout for a busy machine.
         .node_timeout(secs(5))
@@ -113,7 +116,7 @@ fn settings_of(urls: Vec<String>) -> RedlockBuilder {
         .wait(Wait::For(PATIENCE))
 }
 
-/// The commands, keys and channels that the user was refused, from the server's own log.
+/// The commands, keys and channels that this server has denied to the user, as its `ACL LOG` shows them.
 fn refused(server: &Server) -> Vec<String> {
     let Reply::Array(entries) = ask_server(server, &["ACL", "LOG"]) else {
         panic!("no log")
@@ -129,7 +132,7 @@ fn refused(server: &Server) -> Vec<String> {
     entries.into_iter().map(object).collect()
 }
 
-/// How often the server has run a command.
+/// The number of times that this server has executed `command`.
 fn calls(server: &Server, command: &str) -> u64 {
     let stats = ask_server(server, &["INFO", "commandstats"]);
     let stats = stats.text().expect("text").into_owned();
@@ -155,7 +158,7 @@ fn assert_well(inspections: &[Inspection]) {
     }
 }
 
-/// Deletes the lock key on a master, and extends the lock until the master has the key again.
+/// Deletes the lock key on a master, and then extends the lock until this master has the key again.
 async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
     ask_server(master, &["DEL", key]);
     let ours = guard.token().to_string();
@@ -168,8 +171,8 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // The waiter in the queue may have taken the free key on this master before the extension arrived. Its attempt
-        // then holds the key until the attempt is undone.
+        // The key is free on this master for a moment, so the attempt of a queued waiter may get it before the
+        // extension arrives. The key then belongs to this attempt until the waiter has undone it.
         assert!(
             began.elapsed() < PATIENCE,
             "the test could not restore the lock key in time"
@@ -179,14 +182,15 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
 
 /// Closes all connections on all masters, and waits until the client has connected to all of them again.
 async fn reached_again(masters: &Masters, redlock: &Redlock) {
-    // When the client connects again, the new connection closes the client's previous connection at the server.
+    // In addition, each new connection of the client closes the client's previous connection at the server.
     for master in masters {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
     let began = Instant::now();
     loop {
-        // The acquire reconnects a majority of the masters at once. The others reconnect a moment later.
+        // An acquire waits only until it has reached a majority of the masters. The client connects to the others a
+        // moment later.
         let again = redlock.acquire("job again").await.expect("free");
         if again.release().await.unreachable == 0 {
             break;
@@ -198,7 +202,7 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
     }
 }
 
-/// Uses quotas and once jobs, because they store values under locks.
+/// Uses quotas and once jobs. Both store values on the masters, under a lock.
 async fn values(redlock: &Redlock) {
     let quota = redlock.quota("prizes");
     quota
@@ -209,10 +213,10 @@ async fn values(redlock: &Redlock) {
     quota
         .drop_quota()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("drop_quota must succeed, because all masters can be reached");
 }
 
-/// Uses readers and permits with their notes, and reads their status.
+/// Uses readers and permits with their notes, and reads the status of both.
 async fn kinds(redlock: &Redlock) {
     let reader = redlock.lock("doc").shared().note("reads").acquire().await;
     let permit = redlock.semaphore("api", 2).note("calls").acquire().await;
@@ -266,8 +270,8 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
         assert_eq!(guard.release().await.unreachable, 0);
         let guard = waiter.await.expect("no panic").expect("acquired");
         for master in &masters {
-            // The waiter gets the lock as soon as a majority has released it. The release reaches the other masters
-            // later.
+            // The waiter gets the lock as soon as a majority of the masters has released it. The release reaches the
+            // remaining masters a moment later.
             eventually("the master must have published a wake-up", || {
                 calls(master, "publish") > 0
             })
@@ -296,10 +300,10 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
         for master in &masters {
             let refused: Vec<String> = refused(master)
                 .into_iter()
-                // The page names these commands as optional. For a subcommand, old servers report only the name of its
-                // container command.
+                // docs/operations.md names these commands as optional. Old servers report a denied subcommand, such as
+                // `client|setname`, only by the name of its command, `client`.
                 .filter(|what| !["client|setinfo", "client|setname", "client"].contains(&&**what))
-                // Leave out CONFIG GET, because inspections read the configuration only if the user has the right.
+                // Leave out `CONFIG GET`. An inspection reads the configuration only if the user may do so.
                 .filter(|what| what != "config|get" && what != "config")
                 .collect();
             assert_eq!(
@@ -311,7 +315,7 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
     }
 }
 
-/// The commands and key prefixes in the row for this purpose, in the table of rights in docs/operations.md.
+/// The row for this purpose in the table of rights in docs/operations.md: its commands, and its key prefixes.
 fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -346,7 +350,8 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         let permit = locker(&masters).semaphore("api", 2).acquire().await;
         let permit = permit.expect("free");
         let slot = permit.slot().expect("one");
-        // An inspection also needs the commands of every script, but no keys other than those of its own row.
+        // The operator also needs the commands that any of the scripts runs, but only the keys of the row for `status`,
+        // `break` and `doctor`.
         let (scripts, _) = row("taking, renewing, releasing");
         let (commands, keys) = row("`status`, `break`, `doctor`");
         let user = documented()[2].clone();
@@ -374,10 +379,10 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
     }
 }
 
-/// The longest lease while masters are replaced in these tests.
+/// The longest lease of the clients in the tests that replace masters.
 const MAX_TTL: Duration = secs(1);
 
-/// A `Redlock` of this user with the first two masters, which the last two masters replace.
+/// A `Redlock` of this user that replaces the first two of three masters by the last two.
 fn replacing(user: &str, masters: &Masters) -> Redlock {
     settings_of(urls(user, masters.iter().take(2), ""))
         .next_masters(urls(user, masters.iter().skip(1), ""))
@@ -388,7 +393,7 @@ fn replacing(user: &str, masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// The generation marker of each master.
+/// The value of the generation marker on each master. `None` for a master without a marker.
 fn markers(masters: &Masters) -> Vec<Option<String>> {
     let marker = |master| {
         let marker = ask_server(master, &["GET", "quorate:masters"]);
@@ -397,7 +402,7 @@ fn markers(masters: &Masters) -> Vec<Option<String>> {
     masters.iter().map(marker).collect()
 }
 
-/// Begins the change of the masters as soon as the new server has been up for long enough.
+/// Begins the change of the masters as soon as the uptime of the new server is long enough.
 async fn begin(redlock: &Redlock) {
     let began = Instant::now();
     let change = redlock.change().expect("next_masters must be set");
@@ -439,7 +444,7 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
         for master in &masters {
             let refused = refused(master);
             let optional = |what: &String| {
-                // For a subcommand, old servers report only the name of its container command.
+                // Old servers report a denied subcommand only by the name of its command.
                 ["client|setinfo", "client"].contains(&what.as_str())
             };
             let refused: Vec<_> = refused.into_iter().filter(|what| !optional(what)).collect();
@@ -448,10 +453,10 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
     }
 }
 
-/// A second prefix, which locks of the tests have in addition to [`PREFIX`].
+/// A second key prefix. The locks of some tests use it in addition to [`PREFIX`].
 const SECOND_PREFIX: &str = "b:";
 
-/// The words of the documented command for operators, with the patterns of both prefixes.
+/// The words of the documented command for operators, with each key pattern for both prefixes.
 fn words_of_operators() -> Vec<String> {
     let mut words = documented_for(OPERATOR);
     let keys = words.iter().filter(|word| word.starts_with('~'));
@@ -463,7 +468,7 @@ fn words_of_operators() -> Vec<String> {
     words
 }
 
-/// Stores a quota and a semaphore's counter under both prefixes.
+/// Stores a quota and the fencing counter of a semaphore under each of the two prefixes.
 async fn store_values(masters: &Masters) {
     for prefix in [PREFIX, SECOND_PREFIX] {
         let urls = masters.iter().take(2).map(Server::url).collect();
@@ -478,7 +483,7 @@ async fn store_values(masters: &Masters) {
     }
 }
 
-/// Takes all steps of the change of masters. Returns the error of the first step that fails.
+/// Takes all steps of a change of masters, in order. Returns the error of the first step that fails.
 async fn replace(redlock: &Redlock) -> Result<(), ChangeError> {
     let change = redlock.change().expect("next masters are set");
     let began = Instant::now();
@@ -524,9 +529,9 @@ async fn assert_each_step_names(right: &str, masters: &Masters) {
     }
 }
 
-/// Regression tests. With the rights of a client, the first step of a change once failed only after it had written the
-/// markers of the next masters. With only the rights of an operator and not those of a client, `close` once succeeded,
-/// and then `open` failed.
+/// Regression tests for two users. The first had only the rights of a client: the first step of a change failed, but
+/// only after it had written the markers of the next masters. The second had the rights of an operator, but not those
+/// of a client: `close` succeeded, and then `open` failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missing() {
     for program in programs() {
@@ -550,7 +555,7 @@ async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missi
                 ask_server(master, &["DEL", "quorate:masters"]);
             }
         }
-        // There are no keys with these patterns under the second prefix, so the operator needs no rights to them.
+        // The operator needs no rights to these patterns, because the second prefix has no keys that match them.
         let groups = ["~quorate:holds:b:*", "~quorate:note:quorate:hold:*:b:*"];
         assert_eq!(needless, groups);
         assert_refusals_without_the_rights_of_clients_or_operators(&masters).await;
@@ -567,7 +572,7 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
     assert!(said.to_string().contains("+del"), "{said}");
     assert_eq!(markers(masters), [None, None, None]);
 
-    // The error for the documented user of clients names the right that it lacks.
+    // For the documented user of clients, the error names the right that an operator needs and this user lacks.
     grant(masters, None);
     let client = replacing(CLIENT, masters);
     let said = replace(&client).await.expect_err("rights are missing");
@@ -577,13 +582,13 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
         "{said}"
     );
     assert_eq!(markers(masters), [None, None, None]);
-    // The survey still contains everything that this client may read.
+    // The survey contains everything that this user may read, although one right is missing.
     let survey = client.survey().await.expect("masters with markers");
     let mut seen = survey.masters.iter().map(|master| &master.seen);
     assert!(seen.all(|seen| seen.run_id.is_some()));
 }
 
-/// The operator's machine may have no prefix in its configuration, and its user may have rights only to some prefixes.
+/// Tests an operator whose settings name no key prefix, and whose user has rights only to the keys of some prefixes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_without_a_configured_prefix_needs_rights_only_to_the_keys_that_exist() {
     let masters = three(None);
@@ -657,8 +662,8 @@ async fn inspection_names_each_missing_right() {
     }
 }
 
-/// Adds a waiter to the queue on every master. Its heartbeat time ends at `lives_until`, in milliseconds since 1970. If
-/// this is in the past, the waiter is dead.
+/// Adds a waiter without a process to the queue on every master. Its heartbeat time ends at `lives_until`, in
+/// milliseconds since 1970. The masters treat the waiter as dead after that time.
 fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     for master in masters {
         let of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
@@ -667,7 +672,7 @@ fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     }
 }
 
-/// Uses all features of a lock, and collects the errors as one text.
+/// Uses all features of a lock. Returns the texts of all results and errors, joined to one text.
 async fn life(masters: &Masters, resource: &str) -> String {
     let (first, second) = (locker(masters), locker(masters));
     let mut said = String::new();
@@ -679,7 +684,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
         Ok(TryAcquire::Acquired(guard)) => guard,
         other => return format!("{other:?}"),
     };
-    // Add a waiter that is alive to the queue.
+    // Add a waiter whose heartbeat time has not ended to the queue.
     ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
     for node in first
         .status(resource)
@@ -704,7 +709,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
     note(format!("{:?}", quota.create(3).await));
     note(format!("{:?}", quota.take(1).await));
     note(format!("{:?}", quota.drop_quota().await));
-    // Add a dead waiter to the queue. The next client removes it.
+    // Add a waiter whose heartbeat time has ended to the queue. The next attempt of a client removes it.
     ghost(masters, resource, "0123456789abcdef:1", "1");
     note(format!("{:?}", first.try_acquire(resource).await));
     for node in second
@@ -720,17 +725,17 @@ async fn life(masters: &Masters, resource: &str) -> String {
     said
 }
 
-/// The text that an error must contain if the user lacks `right`; `None` if locks do not need this right.
+/// The text that an error of a lock must contain if the user lacks `right`. `None` if locks work without this right.
 fn told(right: &str) -> Option<String> {
     match right {
-        // Wake-ups and clean reconnects are optional, so no error reports these rights.
+        // Wake-ups and the closing of old connections are optional, so no error names a right that only these need.
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
-        // Without this right, the client reads the locks of a batch one by one.
+        // If the user lacks this right, the client reads the locks of a batch one by one.
         "+mget"
-        // Without these rights, locks work, but holders are not shown, observers are not notified at once, and nothing
-        // is listed.
+        // If the user lacks these rights, locks work, but three features do not: holders are not shown, observers are
+        // not notified immediately, and locks are not listed.
         | "~quorate:note:lock:*"
         | "~quorate:note:quorate:hold:*:lock:*"
         | "&quorate:leader:*"
@@ -750,7 +755,7 @@ fn told(right: &str) -> Option<String> {
         "~lock:*" => Some("the lock key".to_owned()),
         _ => match right.strip_prefix('~') {
             Some(keys) => Some(keys.replace(PREFIX, "")),
-            // Servers before Redis 7 name only the container command of a subcommand.
+            // Servers before Redis 7 report a denied subcommand only by the name of its command.
             None => right[1..].split('|').next().map(str::to_owned),
         },
     }
@@ -775,7 +780,7 @@ async fn lock_error_names_each_missing_right() {
         let said = life(&masters, "job at last").await.to_lowercase();
         assert!(!said.contains("denied"), "{said}");
     });
-    // Test the programs at the same time, because the tests mostly wait.
+    // Test all server programs concurrently, because these tests mostly wait.
     futures::future::join_all(programs).await;
 }
 
@@ -814,7 +819,7 @@ async fn inspection_names_only_missing_rights_of_features_in_use() {
             let user = &documented()[2];
             ask_server(master, &["ACL", "SETUSER", user, "+select", "+config|get"]);
         }
-        // Use another database, so that the client makes new connections.
+        // Use another database, so that the client has to make new connections.
         let database = settings(&masters, "/1").build().expect("good settings");
         assert_well(&database.inspect().await);
         assert_well(&unguarded.inspect().await);
@@ -853,7 +858,7 @@ async fn lock_of_the_classic_algorithm_needs_fewer_rights() {
 }
 
 #[tokio::test]
-async fn user_without_the_right_to_combined_requests_can_still_take_many_locks() {
+async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, Some("+mget"));
@@ -863,13 +868,15 @@ async fn user_without_the_right_to_combined_requests_can_still_take_many_locks()
             let all = names.iter().map(|name| locker.acquire(name));
             let held = futures::future::join_all(all).await.into_iter();
             let held: Vec<LockGuard> = held
-                .map(|one| one.expect("the acquire must succeed, because the user has all rights"))
+                .map(|one| {
+                    one.expect("the acquire must succeed, because it works without the right +mget")
+                })
                 .collect();
             let released = held.into_iter().map(LockGuard::release);
             let released = format!("{:?}", futures::future::join_all(released).await);
             assert!(!released.to_lowercase().contains("denied"), "{released}");
         }
-        // Check only successful calls, because not all server versions count refused calls.
+        // Check only the number of successful script calls, because some server versions do not count denied calls.
         for master in &masters {
             let stats = ask_server(master, &["INFO", "commandstats"]);
             let stats = stats.text().expect("text").into_owned();
@@ -878,13 +885,14 @@ async fn user_without_the_right_to_combined_requests_can_still_take_many_locks()
             let fewer = calls.is_some_and(|calls| calls < 250);
             assert!(
                 fewer,
-                "the server must get fewer than 250 calls for 300 requests: {stats}"
+                "the client must combine its 300 requests into fewer than 250 script calls: {stats}"
             );
         }
     }
 }
 
-/// Whether the server has a command of its own that can replace the script for releasing a lock without a queue.
+/// Returns true if the server has a command (of Valkey 9) that deletes a key only if it has a certain value. For a lock
+/// without a queue, this command can replace the release script.
 fn deletes_by_command(server: &Server) -> bool {
     let info = ask_server(server, &["INFO", "server"]);
     let info = info.text().expect("text").into_owned();
@@ -895,16 +903,16 @@ fn deletes_by_command(server: &Server) -> bool {
     major.is_some_and(|major| major >= 9)
 }
 
-/// Acquires and releases some locks, with or without fencing tokens. Returns for each master how often the client sent
-/// it the server's own command for releases.
+/// Acquires and releases a lock five times, with or without fencing tokens. Returns, for each master, how often the
+/// client released the lock with the server's delete command.
 async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
     let before = by_command(masters);
     let unordered = settings(masters, "")
         .fencing(fencing)
         .order(Order::Unordered);
     let unordered = unordered.build().expect("good settings");
-    // Use more than one lock: a lock that was held for a tenth of a second has a note, and only the script removes
-    // notes.
+    // Repeat this, because a lock that a slow machine holds for more than a tenth of a second has a note. Only the
+    // script removes notes.
     for _ in 0..5 {
         let guard = unordered.acquire("job").await.expect("free");
         let released = guard.release().await;
@@ -956,11 +964,11 @@ async fn locks_without_a_queue_are_released_by_the_delete_command() {
         }
         for fencing in [true, false] {
             let asked = give_back(&masters, fencing).await;
-            // In either case the client tries the command once. If the server knows it, the client uses it for every
-            // later release.
+            // The client tries the command once, even if the server does not know it. If the server knows it, the
+            // client uses it for every later release.
             assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
         }
-        // The release of a lock with a queue must also wake the next waiter, so it needs the script.
+        // The release of a lock with a queue needs the script, because it must also wake the next waiter.
         let (before, ordered) = (by_command(&masters), locker(&masters));
         let guard = ordered.acquire("job").await.expect("free");
         assert_eq!(guard.release().await.unreachable, 0);

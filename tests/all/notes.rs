@@ -1,4 +1,5 @@
-//! Tests of holders' notes on real masters: when notes are written, how long they stay, and which hold they describe.
+//! Tests of notes, which describe the holder of a lock on real masters: when a note is written, how long a master keeps
+//! it, and to which hold it belongs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,13 +78,13 @@ async fn lock_held_for_a_while_gets_a_note_and_its_release_removes_the_note() {
     );
 }
 
-/// A master in memory that counts the notes and renewals that it receives.
+/// A master in memory that counts the notes and the renewals that it receives.
 struct Counts {
     node: MemoryNode,
     sent: AtomicUsize,
     /// The number of lock renewals.
     renewed: AtomicUsize,
-    /// The number of lock renewals that also renewed the note.
+    /// The number of lock renewals that also extended the TTL of the note.
     noted: AtomicUsize,
 }
 
@@ -129,8 +130,8 @@ async fn no_note_is_sent_for_a_lock_that_is_held_only_briefly() {
     for n in 0..100 {
         let began = Instant::now();
         take(&redlock, &format!("job {n}")).await.release().await;
-        // If the machine was halted, the lock was held for longer than 90 ms and may have a note. Count only shorter
-        // holds.
+        // A note is written when a lock has been held for about 100 ms. If the machine was halted, a lock was held that
+        // long. So count the locks that were held for less than 90 ms.
         quick += usize::from(began.elapsed() < ms(90));
     }
     tokio::time::sleep(ms(300)).await;
@@ -192,12 +193,13 @@ async fn one_in_six_renewals_refreshes_the_note() {
         let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
         (renewed, seen)
     };
-    // Wait for the first renewal of each lock, and not for all six notes: chance decides which notes are refreshed.
+    // Wait until each lock has been renewed about once, and not until each note has been refreshed: chance decides
+    // which renewals refresh a note.
     eventually("all locks must be renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
     assert!(
         seen > 0 && seen < renewed / 2,
-        "some renewals, but fewer than half, must refresh the note: {seen} of {renewed} did"
+        "at least one renewal, but fewer than half of them, must refresh the note: {seen} of {renewed} did"
     );
 }
 
@@ -216,8 +218,8 @@ async fn note_of_a_dead_holder_is_not_shown() {
         .election("job")
         .observe()
         .expect("the name must be valid");
-    // Delete the keys as if the holder's machine had disappeared and its lease had expired, so that nobody releases the
-    // lock.
+    // Delete the lock keys. So the masters look as if the holder's machine had failed, and the lease had expired
+    // without a release.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -265,7 +267,7 @@ async fn note_of_a_fixed_lease_is_extended_together_with_the_lease() {
 }
 
 #[tokio::test]
-async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
+async fn note_of_a_former_holder_is_not_shown_for_the_next_holder() {
     let masters = masters(3);
     let (first, second) = (redlock(&masters), redlock(&masters));
     let old = first.lock("job").note("the old one").acquire().await;
@@ -275,14 +277,15 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
         note_keys(&masters) == 3
     })
     .await;
-    // Delete the keys as if the holder had been paused until its lease expired: only its notes remain.
+    // Delete the lock keys. So the masters look as if the holder had been paused until its lease expired: only its
+    // notes remain.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
     let new = second.lock("job").note(None).acquire().await.expect("free");
     let status = first.status("job").await.expect("the name must be valid");
     assert_eq!(status.note(), None, "{status:?}");
-    // The late release by the former holder must remove nothing that belongs to the next holder.
+    // The former holder releases its lock late. This must not remove the key or the note of the next holder.
     old.release().await;
     assert_eq!(holders(&masters, "job"), 3);
     new.release().await;
@@ -342,8 +345,8 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
         assert_eq!(note_keys(&masters), 0);
         guard.release().await;
     }
-    // A lock without ordering has a note too, if it has a fencing token. A single lock may have another note than its
-    // `Redlock`.
+    // A lock without ordered waiters has a note as well, if it has a fencing token. The settings of a single lock can
+    // replace the note of its `Redlock`.
     let unordered = settings(masters.urls())
         .order(quorate::Order::Unordered)
         .note(None)
@@ -515,7 +518,8 @@ async fn downgraded_writer_keeps_its_note() {
     assert_eq!(texts(&redlock, "doc", 1).await, ["was a writer"]);
 }
 
-/// Tests a foreign text in place of a note. A reply with the whole text would exceed a limit and end the connection.
+/// Tests a foreign text under the key of a note. If a master replied with the whole text, the reply would exceed the
+/// client's size limit and end the connection.
 #[tokio::test]
 async fn foreign_text_in_the_key_of_a_note_is_shown_truncated() {
     let masters = masters(3);

@@ -1,5 +1,6 @@
-//! Tests that `open` copies stored values to the masters that replace the old ones, as a holder of the lock would write
-//! them (docs/protocol.md, "Values while masters are replaced").
+//! Tests that `open` copies stored values (quotas and records of once jobs) to the next masters, which replace the old
+//! ones. `open` writes a value as a holder of its lock would write it (docs/protocol.md, "Values while masters are
+//! replaced").
 
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use super::{MAX_TTL, PATIENCE, Scene, begin, missing_of};
 /// A period of a year, which does not end during a test.
 const PERIOD: Duration = secs(365 * 24 * 3600);
 
-/// How long the restart guard waits before it trusts a server. The time includes a margin, because uptimes are in whole
-/// seconds.
+/// The uptime after which the restart guard trusts a server. The servers report their uptime in whole seconds, so this
+/// time includes a margin.
 const GUARDED: Duration = Duration::from_millis(2_500);
 
 impl Scene {
-    /// The URLs of the servers `which`. The URL of a server that is also in `away` has an unknown user, so the server
-    /// refuses every connection of the client.
+    /// The URLs of the servers at the indexes `which`. The URL of a server whose index is also in `away` has an unknown
+    /// user, so this server refuses every connection of the client.
     fn without(&self, which: &[usize], away: &[usize]) -> Vec<String> {
         let url = |at: &usize| {
             let url = &self.servers.urls()[*at];
@@ -62,7 +63,8 @@ impl Scene {
     }
 }
 
-/// Closes the old masters, waits, and opens the masters that replace them. Returns the result of `open`.
+/// Takes the steps `close`, `closed` and `open` of a change, with the waiting time before `open`. Returns the result of
+/// `open`.
 async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     let change = both.change().expect("a change");
     change.close().await.expect("closed");
@@ -71,7 +73,7 @@ async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     change.open(&closed).await
 }
 
-/// The stored values that `open` handled: for each value, its name and the outcome, as text.
+/// One text for each stored value that `open` handled: the name of the value and the outcome, such as `"job": carried`.
 fn carried(survey: &Survey) -> Vec<String> {
     let carried = survey.carried.iter();
     carried.map(ToString::to_string).collect()
@@ -82,7 +84,8 @@ async fn take(redlock: &Redlock, pieces: u64) -> Take {
     taken.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Tests masters that are away one after the other, never more than one at the same time.
+/// Tests a value of a once job while one master after another is unreachable or restarted, but never two at the same
+/// time.
 #[tokio::test]
 async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     let scene = Scene::start();
@@ -102,7 +105,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
         missing.iter().any(|line| line.contains("\"job\"")),
         "{missing:?}"
     );
-    // The master with the latest value is reachable again.
+    // The old master that stores the latest value is reachable again.
     let both = scene.both_without(&[]);
     let open = opened(&both).await.expect("open");
     assert_eq!(carried(&open), ["\"job\": carried"]);
@@ -206,7 +209,7 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
     let (old, both) = (scene.old(), scene.both());
     begin(&both.change().expect("a change")).await;
     both.quota("beans").create(10).await.expect("created");
-    // All clients use the old masters again, because the change was abandoned.
+    // All clients use the old masters again, because the operator has abandoned the change.
     assert_eq!(take(&old, 7).await, Take::Taken { left: 3 });
     begin(&both.change().expect("a change")).await;
     let open = opened(&both).await.expect("open");
@@ -215,15 +218,16 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// Runs an at-least-once job, and closes the masters while the job runs. Returns whether the job's record was written.
+/// Runs an at-least-once job, and closes the masters while its body runs. If `reconnects` is true, the body ends only
+/// after the client has connected to the masters again. Returns true if the record of the job was written.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
     let change = both.change().expect("a change").strangers_pass(true);
     let once = old.once("job", PERIOD);
     once.create().await.expect("created");
-    // Write generation markers. Without markers, the servers would be trusted by their uptime alone, and only after the
-    // longest TTL.
+    // Write generation markers. Without them, a client would trust the servers only by their uptime, after the longest
+    // TTL.
     let told = scene.settings(0..3).next_masters(scene.urls(2..5));
     let mark = quorate::testing::mark(&told, 0).expect("a mark");
     for server in &scene.servers {
@@ -256,7 +260,7 @@ async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool)
 }
 
 #[tokio::test]
-async fn late_write_of_an_outdated_client_is_refused_on_its_old_connection() {
+async fn closed_masters_refuse_a_late_write_on_an_old_connection_of_a_client() {
     let scene = Scene::start();
     for server in &scene.servers {
         let user = [
@@ -281,15 +285,15 @@ async fn late_write_of_an_outdated_client_is_refused_on_its_old_connection() {
 }
 
 #[tokio::test]
-async fn late_write_of_an_outdated_client_is_refused_on_a_new_connection() {
+async fn closed_masters_refuse_a_late_write_on_a_new_connection_of_an_old_client() {
     let scene = Scene::start();
     let old = settings(scene.urls(0..3)).max_ttl(secs(20)).ttl(secs(20));
     let old = old.build().expect("old");
     assert!(!records_after_the_close(&scene, &old, true).await);
 }
 
-/// Tests that `open` does not raise the fencing counter while an owner holds the lock. Otherwise a further hold of this
-/// owner would get a larger number than its first hold.
+/// Tests that `open` does not raise the fencing counter of a lock while an owner holds this lock. All holds of an owner
+/// share one fencing token. A raised counter would give the owner's next hold a larger token.
 #[tokio::test]
 async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
@@ -300,7 +304,8 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     begin(&change).await;
     let owner = both.owner("order-7").expect("the id must be valid");
     let first = owner.acquire("job").await.expect("free");
-    // On one master, a client's attempt has set the fencing counter to an hour ahead of the clock.
+    // On one master, an attempt of some client has set the fencing counter to a number that is an hour ahead of the
+    // clock.
     let hour_ahead = ["SET", "quorate:fence:job", &hour.to_string()];
     ask_server(&scene.servers[0], &hour_ahead);
     change.close().await.expect("closed");
@@ -325,8 +330,8 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     assert!(u128::from(super::number(&next).await) > hour);
 }
 
-/// Tests stored values that are left on the next masters from earlier use. `open` removes them, because no old master
-/// has them.
+/// Tests stored values that an earlier use has left on the next masters. `open` removes them, because no old master has
+/// values with these names.
 #[tokio::test]
 async fn outdated_stored_values_on_a_next_master_are_reported_and_removed() {
     let scene = Scene::start();
@@ -355,8 +360,9 @@ async fn outdated_stored_values_on_a_next_master_are_reported_and_removed() {
         .expect("created");
 }
 
-/// Tests a change in which some masters stay. A client of both sets of masters wrote a value to the new master. Then an
-/// old client wrote a later value to a majority of the old masters. `open` must carry the later value.
+/// Tests a change in which the new set of masters shares some masters with the old set. A client of both sets wrote a
+/// value to a new master. Then a client of the old masters wrote a later value to a majority of the old masters. `open`
+/// must copy the later value.
 #[tokio::test]
 async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
     let scene = Scene::start();
@@ -379,7 +385,7 @@ async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
     assert_eq!(next.quota("beans").left().await, Ok(4));
 }
 
-/// Tests that `open` waits for the holder of a lock with a stored value, because the holder may be about to write the
+/// Tests that `open` fails while the lock of a stored value is held, because its holder may be about to write the
 /// value.
 #[tokio::test]
 async fn step_open_fails_and_names_the_holder_while_the_lock_of_a_value_is_held() {
@@ -435,8 +441,8 @@ async fn stored_values_of_every_key_prefix_are_copied() {
     }
 }
 
-/// Two of the three next masters have never received the values that old clients have created. Clients of both sets of
-/// masters must find these values nevertheless.
+/// Tests values that clients of the old masters have created, so that two of the three next masters have never received
+/// them. Clients of both sets of masters must find these values nevertheless.
 #[tokio::test]
 async fn clients_of_both_sets_read_the_old_values_after_steps_begin_and_close() {
     let scene = Scene::start();
@@ -453,8 +459,9 @@ async fn clients_of_both_sets_read_the_old_values_after_steps_begin_and_close() 
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
 
-/// Tests a lock whose state cannot be read, so an owner possibly holds it. If `open` raised its fencing counter, a
-/// further hold of this owner would get a larger number than its first hold.
+/// Tests a lock whose state the operator may not read, so the lock may be held by an owner. If `open` raised its
+/// fencing counter, the owner's next hold would get a larger token than the first one, although all holds of an owner
+/// share one token.
 #[tokio::test]
 async fn masters_are_not_closed_if_the_operator_may_not_read_the_lock_of_a_fencing_counter() {
     let scene = Scene::start();
