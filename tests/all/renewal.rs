@@ -1,5 +1,5 @@
-//! Tests of the renewal of held locks, as the masters see it: that renewals are sent, how long a renewed lock is valid,
-//! and how soon a loss is reported.
+//! Tests of the renewal of held locks, from the point of view of the masters: that renewals are sent, how long a
+//! renewed lock is valid, and how soon the holder gets the report of a loss.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,19 +10,19 @@ use crate::support::{PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{Drift, ExtendError, Fault, Instant, LockGuard, LossCause, Redlock};
 
-/// The TTL of the locks. The first renewal is due after three seconds and the next after six.
+/// The TTL of the locks. A lock is renewed after each third of its TTL, so after three seconds and again after six.
 const TTL: Duration = secs(9);
-/// The time limit for everything that must happen at once.
+/// The longest delay of an event that must happen immediately. It allows for a busy machine.
 const SOON: Duration = secs(2);
 
-/// One request that extends locks, as a master received it, and its time of arrival.
+/// One request that extends locks: the resources of these locks, and the time at which the request arrived at a master.
 #[derive(Clone, Debug)]
 struct Asked {
     resources: Vec<Vec<u8>>,
     at: Instant,
 }
 
-/// All requests for extensions that the masters received.
+/// All requests for extensions that the three masters have received, in the order of their arrival.
 #[derive(Clone, Default)]
 struct Extensions(Arc<Mutex<Vec<Asked>>>);
 
@@ -43,7 +43,7 @@ impl Extensions {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// Whether a request to extend the lock of this resource has arrived.
+    /// Returns true if a request to extend the lock on this resource has arrived at a master.
     fn name(&self, resource: &str) -> bool {
         let is_it = |name: &Vec<u8>| name == resource.as_bytes();
         self.all()
@@ -74,8 +74,8 @@ impl World {
         world
     }
 
-    /// Sets the treatment of extensions on each master; `rule` gets the index of the master. All other requests are
-    /// treated normally.
+    /// Sets the treatment of requests for extensions on each master: `rule` maps the index of the master to the
+    /// treatment. All other requests are treated normally.
     fn extensions_are(&self, rule: impl Fn(usize) -> Treatment + Clone + Send + 'static) {
         for (number, node) in self.nodes.iter().enumerate() {
             let (rule, extensions) = (rule.clone(), self.extensions.clone());
@@ -101,7 +101,8 @@ impl World {
     }
 }
 
-/// The end of the validity of a lease with this TTL that was requested at `asked`.
+/// The end of the validity of a lease with this TTL, if its request was sent at the time `asked`. The validity is
+/// shorter than the TTL by the allowed clock drift.
 fn valid_from(asked: Instant, ttl: Duration) -> Instant {
     asked + ttl.saturating_sub(Drift::default().of(ttl))
 }
@@ -111,7 +112,7 @@ async fn lock_is_renewed_if_it_is_acquired_after_the_release_of_all_others() {
     let world = World::new();
     for _ in 0..2 {
         world.take("first", ms(900)).await.release().await;
-        // The renewal of the first lock would be due by now, but it must not be sent, because the lock was released.
+        // At this time, a renewal of the first lock would be due. It must not be sent, because the lock was released.
         tokio::time::sleep(ms(700)).await;
     }
     let _guard = world.take("second", TTL).await;
@@ -149,7 +150,7 @@ async fn late_drop_of_the_guard_of_a_lost_lock_does_not_end_the_renewal_of_anoth
         .expect("the force-release must succeed");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
-    // The second lock gets the place in the renewal schedule that the first lock had.
+    // The second lock gets the same entry in the renewal schedule that the first lock had.
     let _guard = world.take("second", TTL).await;
     drop(lost);
     eventually("the lock must be renewed", || {
@@ -158,7 +159,8 @@ async fn late_drop_of_the_guard_of_a_lost_lock_does_not_end_the_renewal_of_anoth
     .await;
 }
 
-/// Delays an extension and its answer. Neither delay may make the lease longer.
+/// The treatment of a slow master: it executes an extension late, and delays its answer. Neither delay may make the
+/// lease longer.
 fn slow(_: usize) -> Treatment {
     std::thread::sleep(ms(30));
     Late(ms(300))
@@ -173,8 +175,8 @@ async fn validity_after_a_renewal_is_counted_from_a_time_before_the_renewal_was_
     eventually("the lock must be renewed", || guard.valid_until() > before).await;
     let renewed = guard.valid_until();
     let asked = world.extensions.all();
-    // Each extension is sent to three masters. The first of the last three requests was sent right after the client
-    // read its clock.
+    // Each extension is sent to three masters. The client reads its clock just before it sends the first of the last
+    // three requests.
     let asked = asked[asked.len() - 3].at;
     assert!(renewed <= valid_from(asked, TTL), "{renewed:?} {asked:?}");
 }
@@ -189,7 +191,7 @@ async fn validity_after_an_extension_is_counted_from_a_time_before_the_extension
     let asked = world.extensions.all()[0].at;
     let extended = guard.valid_until();
     assert!(extended <= valid_from(asked, TTL * 2), "{extended:?}");
-    // The validity must not end more than 300 ms too early either.
+    // On the other hand, the validity must end at most 300 ms earlier than this bound.
     assert!(extended + ms(300) > valid_from(asked, TTL * 2));
 }
 
@@ -215,8 +217,8 @@ async fn validity_of_a_new_lock_is_counted_from_a_time_before_the_acquire_was_se
     assert!(guard.valid_until() <= valid_from(asked, TTL));
 }
 
-/// Tests that a loss is reported once a majority has denied the lock. The report must wait neither for the third
-/// master's answer, nor for another renewal, nor for the end of the lease.
+/// Tests that the holder gets the report of a loss as soon as a majority of the masters has refused a renewal. The
+/// report must not wait for the third master's answer, for another renewal or for the end of the lease.
 #[tokio::test]
 async fn loss_is_reported_as_soon_as_a_majority_has_refused_the_renewal() {
     let world = World::new();
@@ -230,7 +232,7 @@ async fn loss_is_reported_as_soon_as_a_majority_has_refused_the_renewal() {
     .await;
     let told = tokio::time::timeout(SOON, lost).await;
     let cause = told
-        .expect("the holder must be notified at once")
+        .expect("the holder must be notified within 2 s, long before the lease ends")
         .expect("no panic");
     assert_eq!(cause, LossCause::TakenAway);
     assert!(!guard.is_valid());
@@ -246,11 +248,11 @@ async fn extension_reports_a_loss_as_soon_as_a_majority_has_refused_it() {
     let told = tokio::time::timeout(SOON, guard.extend(TTL)).await;
     let taken_away = Err(ExtendError::Lost(LossCause::TakenAway));
     assert_eq!(
-        told.expect("the holder must be notified at once"),
+        told.expect("the extension must fail within 2 s, long before the lease ends"),
         taken_away
     );
     let told = tokio::time::timeout(SOON, lost).await;
-    told.expect("the holder must be notified at once")
+    told.expect("the holder must be notified within 2 s, long before the lease ends")
         .expect("no panic");
 }
 
@@ -283,7 +285,8 @@ async fn max_hold_below_the_ttl_limits_the_first_validity() {
     assert!(guard.valid_until() <= Instant::now() + most);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::MaxHold));
-    // The lock is released at `max_hold`, although the guard still exists. The keys are deleted before they expire.
+    // The client releases the lock at `max_hold`, although the guard still exists. So the keys are deleted before they
+    // expire.
     eventually("the lock keys must be gone", || {
         world.nodes.iter().all(|node| {
             let free = |master: &mut quorate::node::memory::Master, now| {

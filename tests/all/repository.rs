@@ -1,8 +1,8 @@
-//! Reads the text files of the repository, for the tests of its texts.
+//! Reads the text files of the repository, for the tests that check comments, messages and pages.
 
 use std::path::{Path, PathBuf};
 
-/// Folders that contain no text written by this project.
+/// Names of folders whose files this project has not written.
 pub(crate) const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
 
 /// The root folder of the repository.
@@ -10,7 +10,7 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A file of the repository: its text, and its path from the root.
+/// A file of the repository: its path from the root folder, and its whole text.
 pub(crate) struct File {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
@@ -21,12 +21,13 @@ impl File {
         self.path.extension().is_some_and(|end| end == "md")
     }
 
-    /// Whether this file is Rust code.
+    /// Returns true if this file contains Rust code.
     pub(crate) fn is_rust(&self) -> bool {
         self.path.extension().is_some_and(|end| end == "rs")
     }
 
-    /// The sign with which a comment line begins in this file. `None` for files whose comments are not read.
+    /// The characters with which a comment line of this file begins, such as `//`. `None` for a file whose comments are
+    /// not read.
     pub(crate) fn comment(&self) -> Option<&'static str> {
         let end = self.path.extension().and_then(|end| end.to_str());
         match end {

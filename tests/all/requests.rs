@@ -1,4 +1,5 @@
-//! Tests of lock requests as values: how they are awaited, cloned and dropped, and how large their futures are.
+//! Tests of lock requests, which are the values that `lock` returns before the caller awaits them: how they are
+//! awaited, cloned and dropped, and how large their futures are.
 
 use quorate::{AcquireError, Redlock};
 
@@ -26,7 +27,7 @@ fn lock_request_that_is_dropped_unused_causes_a_warning() {
 
 #[test]
 fn lock_request_that_was_used_or_cloned_causes_no_warning_when_dropped() {
-    // `select!` may drop the future of an acquire before it has polled it.
+    // `select!` may drop the future of an acquire before it has polled the future.
     assert_eq!(warnings(|redlock| drop(redlock.lock("job").acquire())), 0);
     assert_eq!(
         warnings(|redlock| drop(redlock.lock("job").into_future())),
@@ -39,10 +40,10 @@ fn lock_request_that_was_used_or_cloned_causes_no_warning_when_dropped() {
     assert_eq!(warnings(cloned), 0);
 }
 
-/// The text of a blocking request must not ask its caller to await it.
+/// Tests a request of the blocking API. The warning must not ask the caller to await the request.
 #[cfg(feature = "blocking")]
 #[test]
-fn blocking_lock_request_that_is_dropped_unused_causes_a_warning_that_does_not_mention_await() {
+fn warning_about_an_unused_blocking_lock_request_does_not_mention_await() {
     let listener = Listener::default();
     let listening = listener.listen();
     drop(quorate::blocking::Redlock::in_memory(3).lock("job"));
@@ -52,7 +53,7 @@ fn blocking_lock_request_that_is_dropped_unused_causes_a_warning_that_does_not_m
     assert!(!heard.contains("Await"), "{heard}");
 }
 
-/// Set in the process that drops requests unused.
+/// The environment variable that is set in the child process. This process drops lock requests that were not used.
 const DROPS: &str = "DROPS_LOCK_REQUESTS_UNUSED";
 
 #[test]

@@ -1,4 +1,5 @@
-//! Tests of one `Redlock` that several runtimes use, of which some are shut down, and of callers without tokio.
+//! Tests of one `Redlock` that several tokio runtimes use, some of which are shut down while it is used. Other tests
+//! use a `Redlock` from threads without tokio.
 
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +17,7 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
-/// An executor that knows nothing about tokio.
+/// A minimal executor without tokio: it polls a future on the current thread until the future is ready.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -34,8 +35,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Tests runtimes that are dropped while their tasks, and tasks of other runtimes, still acquire and release locks. If
-/// a release were lost, the next acquire of the same name would fail, because the TTL is longer than its wait.
+/// Tests runtimes that are dropped while their own tasks and tasks of other runtimes acquire and release locks. If a
+/// release were lost, the next acquire of the same lock would fail, because it waits for less than the TTL.
 #[test]
 fn redlock_serves_many_short_lived_runtimes_on_several_threads() {
     let masters = masters(3);
@@ -54,7 +55,7 @@ fn redlock_serves_many_short_lived_runtimes_on_several_threads() {
                     for round in 0..25 {
                         runtime().block_on(async {
                             for n in 0..4 {
-                                // Each thread uses each of its names once in every runtime.
+                                // Each thread uses each of its lock names once in every runtime.
                                 match redlock.acquire(format!("{thread} {n}")).await {
                                     Ok(guard) => drop(guard),
                                     Err(error) => failed.push(format!("{round}: {error}")),
@@ -110,8 +111,8 @@ fn lock_is_acquired_and_renewed_without_a_tokio_runtime() {
     }
 }
 
-/// A runtime that an earlier caller used, and that has been shut down, must not be used for the timers of a later
-/// caller.
+/// Tests that the library does not use a tokio runtime that has been shut down. A first caller used this runtime, and a
+/// second caller without tokio needs timers.
 #[test]
 fn calls_work_without_a_tokio_runtime_after_a_tokio_runtime_was_used() {
     let masters = masters(3);
@@ -132,7 +133,7 @@ fn calls_work_without_a_tokio_runtime_after_a_tokio_runtime_was_used() {
     });
 }
 
-/// A store in memory that needs timers of tokio, as stores with connections do.
+/// A store in memory that needs tokio's timers to connect, like a store with network connections.
 struct Timed(Table);
 
 impl Store for Timed {
@@ -176,7 +177,8 @@ fn stores_are_locked_and_inspected_without_a_tokio_runtime() {
     });
 }
 
-/// Tests a guard that is dropped while its runtime runs no tasks. The background thread must then send the release.
+/// Tests a guard that is dropped just before its runtime is shut down, so that the runtime runs no more tasks. The
+/// library's background thread must send the release.
 #[test]
 fn release_at_a_store_is_sent_after_the_runtime_of_its_session_was_shut_down() {
     let table = Table::new("table", true);
@@ -200,8 +202,8 @@ fn release_at_a_store_is_sent_after_the_runtime_of_its_session_was_shut_down() {
     assert!(second.is_ok(), "{second:?}");
 }
 
-/// Tests a runtime that still exists, but runs no tasks, because no caller blocks on it any more. The tasks for the
-/// connections, sessions and renewals were started in it.
+/// Tests a runtime that exists, but runs no tasks, because no caller blocks on it any more. The tasks of the library
+/// for connections, sessions and renewals were started in this runtime.
 #[test]
 fn redlock_works_while_the_runtime_that_started_its_tasks_runs_none_of_them() {
     let masters = masters(3);
@@ -224,7 +226,7 @@ fn redlock_works_while_the_runtime_that_started_its_tasks_runs_none_of_them() {
                 thread::sleep(secs(5));
                 assert!(guard.is_valid(), "the lock must be renewed");
                 drop(guard);
-                // This process can get the lock again only after the answers to the releases.
+                // This acquire succeeds only after the masters have answered the releases.
                 drop(block_on(redlock.acquire("job")).expect("free"));
                 drop(idle);
             });

@@ -1,5 +1,5 @@
-//! Tests of scopes as services use them: wrapped by helper functions, spawned, and with one error type for lock and
-//! body.
+//! Tests of scopes as services use them: inside helper functions, in spawned tasks, and with one error type for the
+//! errors of the lock and of the body.
 
 use std::future::Future;
 use std::io;
@@ -13,8 +13,9 @@ use crate::support::{ms, secs};
     clippy::manual_async_fn,
     reason = "the signature must show that the future is `Send`"
 )]
-/// A helper function as a service would write it. It runs a body under the lock of a tenant, and returns a future that
-/// can be spawned. The return type of a generic async closure cannot be named, so the body returns a boxed future.
+/// A helper function as a service would write it: it runs a body under the lock of one tenant, and returns a future
+/// that can be spawned. The body returns a boxed future, because the future type of a generic async closure has no name
+/// that the signature could use.
 fn for_tenant<'a, T: Send + 'a>(
     redlock: &'a Redlock,
     tenant: &'a str,
@@ -46,8 +47,8 @@ async fn future_of_a_generic_helper_around_a_scope_can_be_spawned() {
     clippy::manual_async_fn,
     reason = "the signature must show that the future is `Send`"
 )]
-/// A helper function for a body that needs only the token, and not the guard. The future of such a body need not be
-/// boxed.
+/// A helper function for a body that needs only the fencing token, and not the guard. The body need not return a boxed
+/// future.
 fn with_number<T, Body, Work>(
     redlock: Redlock,
     body: Body,

@@ -1,4 +1,5 @@
-//! Tests of semaphores: a semaphore admits at most N holders, each with its own slot and fencing token.
+//! Tests of semaphores. A semaphore admits at most N holders at the same time, and each holder has its own slot and
+//! fencing token.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ async fn semaphore_grants_exactly_its_number_of_permits_in_separate_slots() {
         .acquired()
         .expect("the permit that is free must be acquired");
     assert_eq!(again.slot(), slot);
-    // The permit uses another key than the plain lock that has the same name as the semaphore.
+    // The permit and the plain lock have the same resource name, but different keys. So the plain lock is free.
     assert_eq!(again.resource(), b"api");
     take(&handles[0], "api").await.release().await;
 }
@@ -168,7 +169,7 @@ async fn invalid_number_of_permits_is_refused() {
     }
 }
 
-/// A master in memory that counts acquires.
+/// A master in memory, and the number of acquire requests that it has received.
 struct Asked(MemoryNode, AtomicUsize);
 
 impl Node for Asked {
@@ -197,7 +198,7 @@ async fn process_does_not_request_a_slot_that_it_already_holds() {
     for _ in 0..8 {
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
     }
-    // In each pass of the loop one slot is free, each time a different slot.
+    // In each pass of the loop, exactly one slot is free, and it is a different slot each time.
     for at in 0..8 {
         held.remove(at % 3).release().await;
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
@@ -207,7 +208,7 @@ async fn process_does_not_request_a_slot_that_it_already_holds() {
         16,
         "each acquire must have made exactly one attempt"
     );
-    // The masters are asked even if this process holds all slots of the semaphore.
+    // If this process itself holds all slots of the semaphore, an attempt must nevertheless ask the masters.
     let more = redlock.semaphore("api", 8).try_acquire().await;
     assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
     assert_eq!(node.1.load(Ordering::Relaxed), 17);
@@ -218,7 +219,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
     let masters = masters(3);
     let rare = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
     let [holder, waiter] = [rare(), rare()].map(|rare| rare.build().expect("good settings"));
-    // Each waiter tries a random slot first, which is seldom the slot that is released.
+    // Each waiter tries a random slot first, which is rarely the slot that is released later.
     for _ in 0..4 {
         let mut held = Vec::new();
         for _ in 0..4 {
@@ -238,7 +239,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
         let line = ["ZCARD", "quorate:queue:quorate:slot:line:api"];
         let lined = || ask_server(&masters[0], &line).int() == Some(1);
         eventually("the task must be waiting for the lock", lined).await;
-        // Wait until all masters have answered the attempt that drew the waiter's ticket.
+        // Wait until all masters have answered the attempt in which the waiter joined the queue.
         tokio::time::sleep(ms(200)).await;
         held.pop().expect("four").release().await;
         let freed = Instant::now();
@@ -248,7 +249,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
             .saturating_duration_since(freed);
         assert!(
             idle < secs(3),
-            "a released permit must wake the waiter, but stayed free for {idle:?}"
+            "the waiter must get a released permit immediately, but the permit stayed free for {idle:?}"
         );
         for permit in held {
             permit.release().await;
@@ -267,15 +268,15 @@ async fn permit_cannot_be_shared() {
     );
 }
 
-/// Tests that an attempt whose first slot is taken requests the second slot at once, and not after the pause between
-/// two attempts.
+/// Tests an attempt that is refused because the slot that it requested first is taken. It must request another slot
+/// immediately, and not after the retry delay of ten minutes.
 #[tokio::test]
-async fn unordered_waiter_requests_another_slot_at_once() {
+async fn unordered_waiter_requests_another_slot_without_a_pause() {
     let masters = masters(3);
     let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
     let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
     let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
-    // Each client tries a random slot first. Half of the time, both clients try the same slot first.
+    // Each client tries a random slot first. In half of the cases, both clients try the same slot first.
     for _ in 0..12 {
         let (one, two) = (
             redlocks[0].semaphore("api", 2),

@@ -1,5 +1,5 @@
-//! Tests of invalid settings: each causes its own error, in one line that names the cause and the valid range, and
-//! nothing is sent.
+//! Tests of invalid settings. Each of them causes a specific error, whose single line names the cause and the valid
+//! range. Nothing is sent to the masters.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn refused(builder: RedlockBuilder) -> BuildError {
     builder.build().expect_err("bad settings")
 }
 
-/// Checks that the error is one line that contains each of these words.
+/// Checks that the error text is a single line and contains each of these words.
 #[track_caller]
 fn assert_says(error: &dyn std::error::Error, words: &[&str]) {
     let text = error.to_string();
@@ -31,7 +31,8 @@ fn assert_says(error: &dyn std::error::Error, words: &[&str]) {
     }
 }
 
-/// Checks that the error names this setting, and reports that its duration is invalid.
+/// Checks that the builder reports an invalid duration for this setting, and that the error text contains each of these
+/// words.
 #[track_caller]
 fn assert_duration(builder: RedlockBuilder, setting: &str, words: &[&str]) {
     let error = refused(builder);
@@ -78,7 +79,7 @@ fn error_names_an_invalid_address_without_its_password() {
 
 #[cfg(not(feature = "tls-rustls"))]
 #[test]
-fn tls_url_without_the_tls_feature_is_refused_and_the_feature_named() {
+fn tls_url_without_the_tls_feature_is_refused_with_the_name_of_the_feature() {
     let error = refused(Redlock::builder().master("rediss://user:s3cret@host"));
     assert_says(&error, &["rediss://host", "tls-rustls"]);
 }
@@ -136,7 +137,7 @@ fn max_ttl_longer_than_the_life_of_a_fencing_counter_is_refused() {
     assert_duration(good().max_ttl(secs(86_401)), "max_ttl", &["1day"]);
     assert_duration(good().max_ttl(Duration::MAX), "max_ttl", &["1day"]);
     assert!(good().max_ttl(secs(86_400)).build().is_ok());
-    // A default TTL above `max_ttl` is lowered to it.
+    // If `max_ttl` is below the default TTL, the default TTL is lowered to it.
     assert!(good().max_ttl(secs(2)).build().is_ok());
     assert_duration(
         good().max_ttl(secs(2)).ttl(secs(10)),
@@ -150,7 +151,8 @@ fn timeouts_that_leave_no_validity_are_refused() {
     let none = Duration::ZERO;
     assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
     assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
-    // The operating system rejects such a timeout, so no connection would ever succeed. The builder must refuse it.
+    // The operating system does not accept such a timeout, so no connection would ever succeed. So the builder must
+    // refuse it.
     for longer in [secs(3601), Duration::MAX] {
         assert_duration(good().connect_timeout(longer), "connect_timeout", &["1h"]);
     }
@@ -189,8 +191,8 @@ fn reserved_key_prefix_is_refused() {
 
 #[test]
 fn build_needs_no_async_runtime_and_sends_nothing() {
-    // No server listens at these addresses, and this thread has no runtime. Building a client must succeed
-    // nevertheless.
+    // No server listens at these addresses, and this thread has no runtime. The builder must nevertheless build a
+    // client.
     let redlock = Redlock::builder()
         .masters([
             "redis://192.0.2.1",
@@ -226,7 +228,7 @@ async fn invalid_resource_name_is_refused_with_the_limit() {
     assert_eq!(why, InvalidResource::Reserved);
     assert_says(&why, &["quorate:", "reserved"]);
     assert!(redlock.break_lock("").await.is_err());
-    // The prefix and the name of a lock may form a reserved key together, although neither is reserved alone.
+    // A key prefix and the name of a lock may together form a reserved key, although neither is reserved by itself.
     let split = good().prefix("quor").build().expect("good settings");
     assert_eq!(invalid(&split, b"ate:x").await, InvalidResource::Reserved);
     let longest = vec![b'x'; MAX_RESOURCE_LEN];
@@ -317,7 +319,7 @@ fn setting_that_is_not_valid_text_is_refused_with_the_expected_format() {
     }
 }
 
-/// Tests a setting whose value is null. TOML has no null, but other formats have it.
+/// Tests a setting whose value is null. TOML cannot express null, but other formats can.
 #[cfg(feature = "serde")]
 #[test]
 fn setting_that_is_null_is_refused_with_the_expected_format() {

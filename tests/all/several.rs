@@ -1,4 +1,5 @@
-//! Tests of one lock on several resources: it gets all or none of them, has one token, and cannot deadlock.
+//! Tests of one lock on several resources. The lock gets all of its resources or none, has one fencing token, and
+//! cannot deadlock with other such locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +67,7 @@ async fn token_of_a_lock_on_several_resources_lies_between_those_of_earlier_and_
             _ => &["b"],
         };
         let guard = redlock.lock_all(resources).acquire().await.expect("free");
-        // Each lock shares a resource with the lock that was acquired before it, so its token must be larger.
+        // Each lock shares a resource with the lock before it, so its token must be larger.
         last = larger_token(guard.fencing_token(), last);
         guard.release().await;
     }
@@ -135,7 +136,7 @@ async fn lock_on_several_resources_is_renewed_and_lost_as_a_whole() {
     }
     let cause = tokio::time::timeout(secs(10), guard.lost()).await;
     assert_eq!(
-        cause.expect("the loss must be reported"),
+        cause.expect("the loss of the lock must be reported"),
         LossCause::TakenAway
     );
     eventually("the other resource must be released", || {

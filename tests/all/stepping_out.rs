@@ -1,5 +1,5 @@
-//! Tests of a waiter that leaves the queue for a while. It keeps its ticket, and so its place in front of all later
-//! waiters.
+//! Tests of a waiter that leaves the queue temporarily. It keeps its ticket, so it returns to its place in front of all
+//! later waiters.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use quorate::{Fault, Redlock, StatusVerdict, Wait};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 #[tokio::test]
-async fn waiter_that_left_the_queue_for_a_while_gets_its_old_place_back() {
+async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = |wait| {
         let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
@@ -52,16 +52,16 @@ async fn waiter_that_left_the_queue_for_a_while_gets_its_old_place_back() {
             }
         }
     };
-    // The first waiter gets the first ticket and stops waiting. So when the next waiter leaves the queue for a while,
-    // the queue is empty.
+    // The waiter `first` gets the first ticket and then stops waiting. So the queue is empty when the waiter `old`
+    // leaves it temporarily.
     let first = waiting("first", secs(2));
     queued(1).await;
     let old = waiting("old", secs(60));
     queued(2).await;
     first.await.expect("no panic");
     queued(1).await;
-    // A majority of the masters does not answer for a moment. The waiter notices that at its next heartbeat, and leaves
-    // the queue.
+    // Two of the three masters fail acquires for a moment. The waiter `old` notices this with its next heartbeat, and
+    // leaves the queue.
     for node in &nodes[..2] {
         node.change(|request| match request {
             Request::Acquire { .. } => Fails(Fault::Stalled, Duration::ZERO),
@@ -82,8 +82,8 @@ async fn waiter_that_left_the_queue_for_a_while_gets_its_old_place_back() {
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
 }
 
-/// A master to which certain requests are sent late, one after the other. If the claim of such a request is withdrawn
-/// in the meantime, the request is not sent.
+/// A master that receives certain requests late, one after the other. If the claim of a request is withdrawn during the
+/// delay, the master does not receive the request.
 struct LeavesLate {
     node: MemoryNode,
     waits: fn(&Request) -> bool,
@@ -127,9 +127,9 @@ impl Node for LeavesLate {
     }
 }
 
-/// With two masters, a single refusal decides an attempt, which then does not wait for the other master. The waiter
-/// must not treat that other master as failed. Otherwise it would leave the queue, and a later waiter would be served
-/// first.
+/// Tests an attempt at two masters. The refusal of the first master decides the attempt, which then does not wait for
+/// the second master. The waiter must not count the second master as failed. Otherwise it would leave the queue, and a
+/// later waiter would get the lock before it.
 #[tokio::test]
 async fn waiter_refused_before_all_masters_are_asked_keeps_its_place_in_the_queue() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
@@ -168,7 +168,8 @@ async fn waiter_refused_before_all_masters_are_asked_keeps_its_place_in_the_queu
 }
 
 /// Tests an acquire that one of two masters refuses. The other master receives the acquire only after the release of
-/// this attempt, and grants it. This grant must be undone, even if no caller waits for the outcome.
+/// the same attempt, and grants it. The client must undo this grant, even if its caller has stopped waiting for the
+/// attempt.
 #[tokio::test]
 async fn grant_of_an_acquire_that_arrives_after_its_own_release_is_undone() {
     for cut_short in [false, true] {
@@ -179,8 +180,8 @@ async fn grant_of_an_acquire_that_arrives_after_its_own_release_is_undone() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        // Let the acquire arrive after its release. This happens on a master that has lost its scripts: an acquire is
-        // sent again, after requests that were sent in the meantime.
+        // Let the acquire arrive after its release. With a real master, this happens if the master has lost its
+        // scripts: the client then sends the acquire again, after requests that it has sent in the meantime.
         let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
         let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);

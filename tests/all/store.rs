@@ -1,5 +1,4 @@
-//! Tests of locks over masters that are stores (databases or ZooKeeper), alone and together with masters of other
-//! kinds.
+//! Tests of locks whose masters are stores (databases or ZooKeeper), alone or together with masters of other kinds.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +16,8 @@ use quorate::{Inspection, Instant, Redlock, RedlockBuilder, Take, ValueError, Wa
 
 use crate::support::{larger_token, secs};
 
-/// Three masters that are stores in memory, with or without a clock of their own.
+/// Three masters that are stores in memory. If `clocked` is true, each store has a clock. Otherwise clients measure
+/// time with their own clocks.
 fn tables(clocked: bool) -> Vec<Table> {
     (1..=3)
         .map(|n| Table::new(&format!("table-{n}"), clocked))
@@ -49,15 +49,15 @@ async fn lock_over_stores_is_exclusive_has_a_token_and_can_be_released() {
     }
 }
 
-/// Tests a reader that joins other readers, and so extends the expiry of their key. A client that saw the key before
-/// must not treat the key as expired while the joined reader needs it.
+/// Tests a reader that joins another reader of the lock. Each joining reader extends the expiry of the record. A writer
+/// that has read the record before must not treat the record as expired at the old time.
 #[tokio::test]
 async fn writer_waits_for_a_reader_that_joined_just_before_another_reader_expired() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
         let (dies, reader, writer) = (redlock(), redlock(), redlock());
-        // The process of the first reader ends without releasing its lock.
+        // The process of the first reader crashes, so it does not release its lock.
         let read = dies.lock("page").shared().renewal(false).acquire();
         std::mem::forget(read.await.expect("free"));
         let write = writer.try_acquire("page").await.expect("no fault");
@@ -95,15 +95,15 @@ async fn waiter_at_stores_is_woken_by_the_release() {
             .await
             .expect("no panic")
             .expect("the waiter must get the lock");
-        // Without a wake-up the waiter would ask for the lock after a third of a heartbeat, which is more than three
-        // seconds.
+        // Without a wake-up, the waiter would ask for the lock again after a third of its heartbeat time, which is more
+        // than three seconds.
         assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
         guard.release().await;
     }
 }
 
-/// A store with a polling listener. It counts commits that failed because a record had changed, and records all
-/// wake-ups.
+/// A store whose listener polls for wake-ups. It counts the commits that failed because a record had changed since it
+/// was read, and records all wake-ups.
 #[derive(Clone)]
 struct Counting {
     table: Table,
@@ -115,7 +115,7 @@ struct Counted {
     stale: AtomicUsize,
     told: Mutex<Vec<Vec<Wake>>>,
     wait_locks: Mutex<Vec<WaitLock>>,
-    /// If true, the next commit ends its session with an error.
+    /// If true, the next commit fails and ends its session.
     ends: AtomicBool,
 }
 
@@ -200,9 +200,9 @@ async fn woken_waiter_reads_the_record_before_it_writes_it() {
                 .await
                 .expect("no panic")
                 .expect("the waiter must get the lock");
-            // The holder does not know that another waiter has been queued since. So its commit may fail because the
-            // record has changed. The woken waiter knows that its copy of the record is outdated, and reads the record
-            // first.
+            // When the holder releases the lock, it does not know that a waiter has joined the queue since it last read
+            // the record. So its first commit may fail because the record has changed. The woken waiter knows that its
+            // copy of the record is outdated. So it reads the record before its commit.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,
@@ -214,7 +214,7 @@ async fn woken_waiter_reads_the_record_before_it_writes_it() {
     }
 }
 
-/// A counting store, and a function that returns a new client of this store, as in another process.
+/// A function that returns a new client of one counting store, as in another process, and the counters of this store.
 fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
     let (table, counted) = (Table::new("table", clocked), Arc::<Counted>::default());
     let shown = counted.clone();
@@ -228,7 +228,7 @@ fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
 }
 
 #[tokio::test]
-async fn waiter_holds_its_wait_lock_until_it_has_acquired_and_released_the_lock() {
+async fn waiter_releases_its_wait_lock_only_when_it_releases_the_lock() {
     let (redlock, counted) = counting(true);
     let guard = redlock().acquire("nightly").await.expect("free");
     let mut waits = Vec::new();
@@ -282,7 +282,8 @@ async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
         .acquire("nightly")
         .await
         .expect("free");
-    // The second waiter waits behind a holder that has itself waited in the queue on the masters.
+    // The first waiter follows a holder that never waited. The second waiter follows a holder that has waited in the
+    // queue on the masters itself.
     for _ in 0..2 {
         let other = redlock().expect("good");
         let waits = tokio::spawn(async move { other.acquire("nightly").await });
@@ -293,7 +294,8 @@ async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
             .await
             .expect("no panic")
             .expect("the waiter must get the lock");
-        // Without polling the waiter would ask for the lock after a third of a heartbeat, which is five seconds.
+        // Without polling, the waiter would ask for the lock again after a third of its heartbeat time, which is five
+        // seconds.
         assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
     }
     guard.release().await;
@@ -335,12 +337,12 @@ async fn masters_of_different_kinds_can_form_one_quorum() {
     let guard = other
         .acquire("doc")
         .await
-        .expect("the acquire must succeed, because two of three masters can be reached");
+        .expect("the acquire must succeed, because two of the three masters can be reached");
     guard.release().await;
 }
 
 #[tokio::test]
-async fn duplicate_store_is_refused_and_a_ttl_too_short_for_a_slow_store_is_refused() {
+async fn settings_with_a_duplicate_store_or_a_ttl_too_short_for_a_store_are_refused() {
     let table = Table::new("table", true);
     let twice = over(&[table.clone(), table.clone()]).build();
     assert!(twice.unwrap_err().to_string().contains("table"));
@@ -377,7 +379,7 @@ async fn quota_over_stores_hands_out_no_more_units_than_it_has() {
     }
 }
 
-/// A runtime whose wall clock is ahead by a month.
+/// A runtime whose wall clock is ahead by 30 days.
 struct Ahead(AtomicU64);
 
 const MONTH: Duration = secs(30 * 86_400);
@@ -417,7 +419,7 @@ impl Runtime for Ahead {
 async fn tokens_of_a_store_with_dates_do_not_depend_on_the_clients_clock() {
     let counted = Arc::new(Counted::default());
     let store = Counting {
-        // With one lane, all locks share one session.
+        // The store has only one lane for session tasks, so all locks share one session.
         table: Table::new("table", false).lanes(1),
         counted: counted.clone(),
     };
@@ -438,20 +440,20 @@ async fn tokens_of_a_store_with_dates_do_not_depend_on_the_clients_clock() {
     let near = |number: u64| number < wall_micros() + secs(3_600).as_micros() as u64;
     assert!(
         near(taken("nightly").await),
-        "the fencing token must be close to the wall clock in the first session"
+        "the first session must draw a fencing token that is at most an hour ahead of the wall clock"
     );
     counted.ends.store(true, Ordering::Relaxed);
     let _ = redlock.try_acquire("other").await;
     assert!(
         near(taken("nightly").await),
-        "the fencing token must be close to the wall clock in the next session"
+        "the next session must draw a fencing token that is at most an hour ahead of the wall clock"
     );
     assert!(near(taken("other").await));
     let nightly = redlock.once("report", secs(3_600));
     nightly
         .create()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the creation of the once record must succeed, because all masters can be reached");
     let outcome = nightly.at_most_once(async |_| ()).await;
     let refused = matches!(
         outcome,

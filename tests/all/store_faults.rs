@@ -1,5 +1,5 @@
-//! Tests of locks over stores (databases or ZooKeeper as masters) that answer late, lose their last changes, or lose
-//! records.
+//! Tests of locks whose masters are stores (databases or ZooKeeper) with faults: a store answers late, loses its last
+//! changes, or loses records.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,14 @@ use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard, Take, ValueErro
 
 use crate::support::{eventually, ms, secs};
 
-/// A store that counts versions as a database does: versions increase by one, and no version is used twice.
+/// A store that numbers the versions of its records as a database does: each change of any record gets the next number.
+/// After a restart with old data, the store uses the lost numbers a second time.
 #[derive(Clone)]
 struct Books {
     name: NodeName,
     clocked: bool,
-    /// The time between reading the store's clock and answering, in milliseconds.
+    /// The time between the moment at which the store reads its clock and the moment at which it answers, in
+    /// milliseconds.
     late: Arc<AtomicU64>,
     state: Arc<Mutex<State>>,
 }
@@ -30,19 +32,21 @@ struct State {
     records: BTreeMap<Vec<u8>, Record>,
     last: u64,
     run: u64,
-    /// The number of commits that the server still applies before it closes the connection. `None` if it stays open.
+    /// The number of further commits that the server executes before it closes the connection. `None` if it does not
+    /// close the connection.
     closes_after: Option<usize>,
-    /// Whether the server has been up for only one second.
+    /// True if the server reports an uptime of only one second.
     young: bool,
-    /// Whether the store cannot list its records.
+    /// True if the store cannot list its records.
     pageless: bool,
-    /// The time that it takes to connect, in milliseconds.
+    /// The time that the store takes to accept a connection, in milliseconds.
     connects_in: u64,
     /// The name that the server reports for itself. `None` if it has none.
     server: Option<&'static str>,
 }
 
-/// A session with the store, which is valid for one run of the server.
+/// A session with the store, and the number of the server run in which the session began. The session ends when the
+/// server restarts.
 struct BooksSession(Books, u64);
 
 impl Books {
@@ -59,14 +63,14 @@ impl Books {
         self.state.lock().expect("no panic")
     }
 
-    /// Simulates a crash of the server, and a restart with the data `disk`.
+    /// Simulates a crash and a restart of the server, which then has the data `disk`.
     fn restart_with(&self, disk: State) {
         let run = self.state().run + 1;
         *self.state() = State { run, ..disk };
     }
 
-    /// The uptime of the server: one second if it is young, otherwise an hour, so that all leases from before its start
-    /// have expired.
+    /// The uptime that the server reports: one second if it is young, and otherwise an hour. In an hour, all leases
+    /// from before the start have expired.
     fn uptime(&self) -> Duration {
         secs(if self.state().young { 1 } else { 3600 })
     }
@@ -200,7 +204,7 @@ impl Session for BooksSession {
     }
 }
 
-/// Acquires the lock as soon as it is free, without queueing.
+/// Acquires the lock without joining the queue, by repeated attempts until the lock is free.
 async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
     let began = std::time::Instant::now();
     loop {
@@ -232,7 +236,7 @@ async fn extension_of_a_lock_at_a_slow_store_lasts_as_long_as_reported() {
     let _next = seize(&other, "nightly").await;
     assert!(
         !guard.is_valid(),
-        "the guard must not be valid when the next client gets the lock, but has {:?} of validity left",
+        "the guard must be invalid when the next client gets the lock, but reports {:?} of remaining validity",
         guard.remaining()
     );
 }
@@ -245,7 +249,7 @@ async fn cached_records_are_read_again_after_a_restart_of_the_store() {
     seize(&one, "nightly").await.release().await;
     let disk = books.state().clone();
     seize(&one, "nightly").await.release().await;
-    // The crash loses the last two changes of the store, which were not on the disk.
+    // The crash loses the last two changes of the store, which were not on the disk yet.
     books.restart_with(disk);
     seize(&one, "of this run").await.release().await;
     let guard = seize(&other, "nightly").await;
@@ -253,8 +257,8 @@ async fn cached_records_are_read_again_after_a_restart_of_the_store() {
         .extend(secs(4))
         .await
         .expect("the extension must succeed, because the lock is still held");
-    // Since its restart, the store has made as many changes as it lost. So its versions equal those that the client
-    // remembers.
+    // Since the restart, the store has made as many changes as the crash had lost. So the versions in the store equal
+    // the versions that the client remembers, but the records differ.
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
@@ -335,7 +339,8 @@ async fn lock_granted_without_an_answer_in_a_closed_session_is_released() {
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
     books.state().closes_after = Some(1);
-    // Request both locks at the same time, with one commit for each.
+    // Request both locks at the same time. Each of them needs a commit, and the server closes the connection after the
+    // first.
     let (one, other) = (redlock.lock("one"), redlock.lock("other"));
     let both = tokio::join!(one.try_acquire(), other.try_acquire());
     assert!(both.0.is_err() && both.1.is_err(), "{both:?}");
@@ -343,12 +348,12 @@ async fn lock_granted_without_an_answer_in_a_closed_session_is_released() {
     let began = std::time::Instant::now();
     drop(seize(&redlock, "one").await);
     drop(seize(&redlock, "other").await);
-    // If a lock were not released, it would last for the rest of its TTL.
+    // A lock that was not released would block this acquire until the end of its TTL.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn restart_guard_after_first_contact_stops_votes_after_a_restart_only() {
+async fn restart_guard_after_first_contact_ignores_votes_only_after_a_restart() {
     let books = Books::new(true);
     books.state().young = true;
     let guard = RestartGuard::AfterFirstContact;
@@ -366,7 +371,7 @@ async fn restart_guard_after_first_contact_stops_votes_after_a_restart_only() {
         if why.details().contains("restart guard") {
             break;
         }
-        // The first requests may fail because the connection was lost.
+        // The first requests after the restart may fail because their connection is closed.
         assert!(began.elapsed() < secs(2), "{why}");
         tokio::time::sleep(ms(5)).await;
     }
@@ -405,7 +410,7 @@ async fn inspection_of_a_store_reports_duplicates_its_timeout_and_its_restart_gu
 }
 
 #[tokio::test]
-async fn server_of_a_store_under_two_names_has_one_vote() {
+async fn store_that_is_configured_under_two_names_has_only_one_vote() {
     let [first, mut second] = [(); 2].map(|()| Books::new(true));
     second.name = NodeName::new("second name");
     for store in [&first, &second] {
@@ -442,7 +447,7 @@ async fn stored_value_from_before_a_restart_of_a_store_in_memory_is_not_trusted(
         match quota.take(1).await.expect_err(
             "the take must fail, because the value was written in an earlier server run",
         ) {
-            // The first requests may fail because the connection was lost.
+            // The first requests after the restart may fail because their connection is closed.
             ValueError::NotAcquired(_) if began.elapsed() < secs(2) => {}
             error => break error,
         }

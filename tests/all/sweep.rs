@@ -1,7 +1,7 @@
-//! Tests of the work that clients do at a store in the background. They remove unneeded records and no others, repeat
-//! the request for announcements of leaders, and deliver releases after the handle was dropped.
+//! Tests of the work that clients do at a store in the background: they remove records that are no longer needed,
+//! repeat their request to be notified of leaders, and deliver releases after a handle was dropped.
 //!
-//! The clock is tokio's, which advances only when nothing can run: days pass in seconds.
+//! The tests use tokio's clock, which advances only when no task can run. So simulated days take seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -17,10 +17,11 @@ use quorate::{Inspection, Instant, Redlock, Take};
 
 use crate::support::{larger_token, secs};
 
-/// The clock, timers and random numbers that the library uses in these tests, in tokio's time.
+/// A runtime of the library for these tests: a clock and timers in tokio's time, and random numbers.
 struct World {
     began: tokio::time::Instant,
-    /// The wall clock at the start, in microseconds. The clocks of the stores show the same time.
+    /// The time of the wall clock at the start of the test, in microseconds since 1970. The clocks of the stores show
+    /// the same time.
     wall: u64,
     drawn: AtomicU64,
 }
@@ -78,10 +79,10 @@ async fn records(table: &Table) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn active_clients_remove_only_records_of_a_store_that_are_no_longer_needed() {
+async fn active_clients_remove_only_unneeded_records_of_a_store() {
     let world = Arc::new(World::new());
-    // If a store has no clock, a client may remove a record only after it has seen the record unchanged for long
-    // enough: the time for which records are kept.
+    // This store has no clock. So a client removes a record only after the client itself has seen the record unchanged
+    // for a day, which is the time for which unused records are kept.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
@@ -136,9 +137,9 @@ async fn active_clients_remove_only_records_of_a_store_that_are_no_longer_needed
 }
 
 #[tokio::test(start_paused = true)]
-async fn observer_is_notified_at_once_of_the_first_leader_after_minutes_without_one() {
+async fn observer_is_immediately_notified_of_a_leader_after_minutes_without_a_leader() {
     let world = Arc::new(World::new());
-    // A store without a clock uses the clients' time, which is paused in this test.
+    // A store without a clock relies on the clients' clock, which is paused in this test.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));
@@ -153,8 +154,8 @@ async fn observer_is_notified_at_once_of_the_first_leader_after_minutes_without_
         .expect("the name must be valid");
     assert_eq!(seen.next().await, None);
     let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
-    // The store forgets an observer after a minute, and the observer polls only every 400 s. So the observer must
-    // repeat its request for announcements before that.
+    // The store forgets an observer a minute after its request for announcements, and the observer polls only every 400
+    // s. So the observer must repeat this request at least every minute.
     tokio::time::sleep(secs(150)).await;
     let began = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
@@ -164,16 +165,18 @@ async fn observer_is_notified_at_once_of_the_first_leader_after_minutes_without_
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 
-/// A store that a test can make unreachable.
+/// A store that the test can make unreachable with `away`.
 #[derive(Clone)]
 struct Reachable {
     table: Table,
     away: Arc<AtomicBool>,
-    /// The store gives each change a date. This is how far these dates are ahead of the clock, in microseconds.
+    /// The number of microseconds by which the dates of the store are ahead of the clock. The store gives each change a
+    /// date.
     ahead: Arc<AtomicI64>,
 }
 
-/// A session with the store, and the date of the last change in this session.
+/// A session with the store, and the date of the last change that was made in this session. `None` if the store gives
+/// no dates.
 struct ReachableSession(Reachable, Option<u64>);
 
 impl Reachable {
@@ -199,7 +202,7 @@ impl Store for Reachable {
     }
 
     fn traits(&self) -> Traits {
-        // With one lane, all locks share one session.
+        // The store has only one lane for session tasks, so all locks share one session.
         let traits = Traits::new(Duration::from_millis(250)).lanes(1);
         traits.without_wakes()
     }
@@ -254,7 +257,7 @@ impl Session for ReachableSession {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer() {
+async fn pending_release_of_a_dropped_handle_is_retried_for_one_second_only() {
     for (back_after, delivered) in [(Duration::from_millis(500), true), (secs(3), false)] {
         let world = Arc::new(World::new());
         let store = Reachable {
@@ -285,8 +288,8 @@ async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer
     }
 }
 
-/// A runtime with the clock, timers and random numbers of this `World`, but with a wall clock that is behind that of
-/// the world by this duration.
+/// A runtime with the clock, the timers and the random numbers of this `World`. Its wall clock is behind that of the
+/// world by this duration.
 struct Behind(Arc<World>, Duration);
 
 impl Runtime for Behind {
@@ -330,7 +333,7 @@ async fn fencing_counter_never_restarts_with_a_smaller_number_after_long_disuse(
             .expect("the lock must have a fencing token");
         guard.release().await;
         let stays = first.acquire("held").await.expect("free");
-        // The first client has seen the record unchanged for longer than a day, so it removes the record.
+        // The first client has seen the unused record unchanged for longer than a day, so it removes the record.
         tokio::time::sleep(27 * HOUR).await;
         let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
         let guard = next.acquire("nightly").await.expect("free");
@@ -346,7 +349,7 @@ fn client(world: &Arc<World>, store: &Reachable) -> Redlock {
     builder.build().expect("good")
 }
 
-/// Acquires and releases a lock. Returns the fencing token.
+/// Acquires and releases the lock on this resource. Returns its fencing token.
 async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     let guard = redlock.acquire(resource).await.expect("free");
     let number = guard
@@ -356,8 +359,8 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// Tests an idle session in which nothing was changed. When the session began, the dates of the store were behind. They
-/// have been corrected since.
+/// Tests a session that has changed nothing for more than a day. When this session made its last change, the dates of
+/// the store were 30 hours behind. They have been corrected since.
 #[tokio::test(start_paused = true)]
 async fn idle_store_session_draws_no_token_from_an_outdated_date() {
     let world = Arc::new(World::new());
@@ -377,8 +380,8 @@ async fn idle_store_session_draws_no_token_from_an_outdated_date() {
     held.release().await;
 }
 
-/// Tests a ZooKeeper ensemble whose leading server has a clock that is ahead. Then another server with a correct clock
-/// leads.
+/// Tests a store like a ZooKeeper ensemble whose leading server has a clock that is two days ahead. Then another
+/// server, which has a correct clock, becomes the leading server.
 #[tokio::test(start_paused = true)]
 async fn token_drawn_from_a_wrong_date_of_the_store_is_remembered_until_a_day_after_that_date() {
     let world = Arc::new(World::new());
@@ -392,7 +395,7 @@ async fn token_drawn_from_a_wrong_date_of_the_store_is_remembered_until_a_day_af
     let mut last = taken(&first, "nightly").await;
     taken(&first, "idle").await;
     store.ahead.store(0, Ordering::Relaxed);
-    // The client receives the corrected date in the reply to a change that it makes.
+    // A client learns the corrected date from the reply to a change that it makes.
     taken(&first, "other").await;
     tokio::time::sleep(27 * HOUR).await;
     for client in [first.clone(), redlock()] {

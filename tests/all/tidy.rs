@@ -1,11 +1,13 @@
-//! Tests of rules for the source tree: imports lead to lower layers, import cycles do not grow, functions are short.
+//! Tests of rules for the source code: imports lead only to lower layers, import cycles do not grow, and functions are
+//! short.
 //!
-//! The sources are read as text. An import is a path that begins with `crate`, `super` or `self`. Tests are left out.
+//! The tests read the source files as text. An import is a path that begins with `crate`, `super` or `self`. The tests
+//! inside of source files are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The layers of `src/`, the lowest first. A file may import from its own layer or below.
+/// The layers of `src/`, the lowest first. A file may import from its own layer and from lower layers.
 const FLOORS: [&[&str]; 13] = [
     &["protocol"],
     &[
@@ -25,7 +27,8 @@ const FLOORS: [&[&str]; 13] = [
     &["builder", "config", "testing", "blocking", "lib"],
 ];
 
-/// For each package, the number of files that are part of import cycles. These numbers may only shrink.
+/// For each package, the allowed number of files that are part of import cycles. These numbers may be lowered, but not
+/// raised.
 const CIRCLES: [(&str, usize); 10] = [
     ("src", 0),
     ("testbed/src", 0),
@@ -39,8 +42,8 @@ const CIRCLES: [(&str, usize); 10] = [
     ("nodes/mysql/src", 0),
 ];
 
-/// In these packages, a folder's own file (`mod.rs`, `lib.rs`) counts like any other file: imports between it and its
-/// children are followed as well.
+/// The packages in which a folder's own file (`mod.rs`, `lib.rs`) counts like any other file, so that imports between
+/// it and its child modules count as well.
 const FOLDERS_READ: [&str; 5] = [
     "testbed/src",
     "cli/src",
@@ -67,7 +70,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The module of a file, such as `node::redis::link`. It is empty for the root.
+/// The path of the module in this file, such as `["node", "redis", "link"]`. It is empty for the root of the package.
 fn module(path: &Path, base: &Path) -> Vec<String> {
     let inside = path
         .strip_prefix(base)
@@ -86,7 +89,7 @@ fn module(path: &Path, base: &Path) -> Vec<String> {
     parts
 }
 
-/// The paths in one `use`, with braces expanded.
+/// The paths that one `use` imports, with braces expanded: `a::{b, c}` becomes `a::b` and `a::c`.
 fn spread(text: &str) -> Vec<String> {
     let Some(open) = text.find('{') else {
         return vec![text.trim().to_owned()];
@@ -115,7 +118,8 @@ fn spread(text: &str) -> Vec<String> {
 
 type Arrows = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
-/// The module that an import path leads to, seen from the importing module. `None` if it is outside of the package.
+/// The module to which the import path `path` leads in the module `from`. `None` if that module is outside of the
+/// package.
 fn target(
     from: &[String],
     path: &str,
@@ -127,7 +131,7 @@ fn target(
         Some("crate") => Vec::new(),
         Some("super") => from[..from.len().saturating_sub(1)].to_vec(),
         Some("self") => from.to_vec(),
-        // A folder's own file names its child modules directly.
+        // A folder's own file may name its child modules without a prefix.
         Some(child) if folders => {
             Some([from, &[child.to_owned()]].concat()).filter(|child| modules.contains(child))?
         }
@@ -148,7 +152,7 @@ fn target(
     Some(at)
 }
 
-/// All imports of a package: which module imports which.
+/// All imports of a package: for each module, the set of modules that it imports.
 fn arrows(package: &str) -> Arrows {
     let base = &root().join(package);
     let folders = FOLDERS_READ.contains(&package);
@@ -200,7 +204,7 @@ fn arrows(package: &str) -> Arrows {
     arrows
 }
 
-/// The files in import cycles.
+/// The modules that are part of an import cycle.
 fn in_circles(arrows: &Arrows) -> Vec<&Vec<String>> {
     let reaches = |start: &Vec<String>| {
         let mut seen = BTreeSet::new();
@@ -243,7 +247,9 @@ fn imports_of_the_library_point_to_lower_layers() {
     let floor = |module: &[String]| {
         let room = module.first().map_or("lib", String::as_str);
         let found = FLOORS.iter().position(|rooms| rooms.contains(&room));
-        found.unwrap_or_else(|| panic!("the module {room} has no layer: add it to FLOORS"))
+        found.unwrap_or_else(|| {
+            panic!("the module {room} has no layer: add it to `FLOORS` in tests/all/tidy.rs")
+        })
     };
     let mut back = Vec::new();
     for (from, all) in arrows("src") {
@@ -256,7 +262,7 @@ fn imports_of_the_library_point_to_lower_layers() {
     }
     assert!(
         back.is_empty(),
-        "these imports lead to a higher layer: {back:#?}"
+        "imports must not lead to a higher layer, but these do: {back:#?}"
     );
 }
 
@@ -270,7 +276,7 @@ fn protocol_core_imports_only_itself() {
     }
 }
 
-/// The source code of a file without tests and comments.
+/// The source code of a file, without its tests and without comments.
 fn code(path: &Path) -> String {
     let text = std::fs::read_to_string(path).expect("a source");
     let code = text.split("\nmod tests {").next().unwrap_or_default();
@@ -313,10 +319,11 @@ fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The largest allowed number of lines in a function.
+/// The largest number of lines that a function may have.
 const LONGEST: usize = 70;
 
-/// For each package, the number of functions with more than [`LONGEST`] lines. These numbers may only shrink.
+/// For each package, the allowed number of functions with more than [`LONGEST`] lines. These numbers may be lowered,
+/// but not raised.
 const LONG: [(&str, usize); 8] = [
     ("src", 0),
     ("testbed", 0),
@@ -328,7 +335,7 @@ const LONG: [(&str, usize); 8] = [
     ("tests", 0),
 ];
 
-/// The functions of a file, with their lengths.
+/// The functions in the text of a file: for each function, its name and its number of lines.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let mut open: Vec<(usize, String, usize)> = Vec::new();
     let mut found = Vec::new();
@@ -386,12 +393,12 @@ fn functions_have_at_most_seventy_lines() {
     }
 }
 
-/// The largest number of places in `src/` that ask for the kind of a lock. This number may only shrink, so that a new
-/// kind of lock changes only a few files.
+/// The allowed number of places in `src/` where the code asks for the kind of a lock. It may be lowered, but not
+/// raised, so that a new kind of lock needs changes in only a few files.
 const KIND_QUESTIONS: usize = 15;
 
-/// The files that define the kinds of locks, so they may ask for the kind. `memory/group.rs` is the part of the memory
-/// master that serves only groups.
+/// The files that define the kinds of locks. They may ask for the kind as often as they need. `memory/group.rs` is the
+/// part of the memory master that serves only groups.
 const KIND_FILES: [&str; 6] = [
     "node/request.rs",
     "node/shape.rs",
@@ -402,7 +409,7 @@ const KIND_FILES: [&str; 6] = [
 ];
 
 #[test]
-fn kind_of_a_lock_is_asked_for_in_at_most_fifteen_places() {
+fn at_most_fifteen_places_of_the_library_ask_for_the_kind_of_a_lock() {
     let base = root().join("src");
     let mut files = Vec::new();
     sources(&base, &mut files);
@@ -422,24 +429,26 @@ fn kind_of_a_lock_is_asked_for_in_at_most_fifteen_places() {
     let count = places.len();
     assert!(
         count <= KIND_QUESTIONS,
-        "{count} places ask for the kind of a lock, but at most {KIND_QUESTIONS} may: {places:#?}"
+        "{count} places in src/ ask for the kind of a lock, but at most {KIND_QUESTIONS} may: {places:#?}"
     );
     assert!(
         count == KIND_QUESTIONS,
-        "only {count} places ask for the kind of a lock: lower the limit in this test: {places:#?}"
+        "only {count} places in src/ ask for the kind of a lock: lower KIND_QUESTIONS to this number: {places:#?}"
     );
 }
 
-/// Names in the library that are declared in two files on purpose.
+/// Names of types in the library that are declared in two files on purpose.
 const TWINS: [&str; 2] = [
-    // These types exist twice: with the feature `metrics`, and as empty types without it.
+    // These types are declared twice: once for builds with the feature `metrics`, and once, as empty types, for builds
+    // without it.
     "Hold", "Message",
 ];
 
-/// A folder whose items have the same names as their async counterparts. These names are not counted.
+/// A folder that is left out, because its blocking types have the same names as their async counterparts.
 const SAME_NAMES: &str = "src/blocking";
 
-/// Names that are declared in more than one file of a package, each with its files.
+/// The names of public types that are declared in more than one file of a package: for each name, the paths of these
+/// files.
 fn declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
     let mut files = Vec::new();
     sources(&root().join(package), &mut files);
@@ -503,13 +512,13 @@ fn architecture_page_lists_the_layers_in_their_order() {
         let on_page: BTreeSet<usize> = on_page.collect();
         assert!(
             on_page.first().is_some_and(|first| *first >= last),
-            "ARCHITECTURE.md names a file of {floor:?} above a lower layer"
+            "ARCHITECTURE.md must list the layers in the order of `FLOORS`, but a file of the layer {floor:?} is in the wrong place"
         );
         last = on_page.last().copied().unwrap_or(last);
     }
 }
 
-/// The largest number of words of our own that the glossary may have.
+/// The largest number of words that the glossary in ARCHITECTURE.md ("Our own words") may have.
 const OWN_WORDS: usize = 15;
 
 #[test]
@@ -528,7 +537,7 @@ fn glossary_has_at_most_fifteen_words() {
                 .map(|(word, _)| word)
         })
         .collect();
-    // A word that is defined inside another entry is set in italics, and counts as well.
+    // An entry may define a second word in italics. This word counts as well.
     let inside = glossary.replace("**", "").matches('*').count() / 2;
     let count = words.len() + inside;
     assert!((6..=OWN_WORDS).contains(&count), "{words:?} and {inside}");
@@ -539,7 +548,7 @@ fn glossary_has_at_most_fifteen_words() {
         let used = word.to_lowercase().replace(['-', ' '], "_");
         assert!(
             all.iter().any(|code| code.contains(&used)),
-            "the code does not use the word {word} of the glossary"
+            "the glossary defines the word {word}, which the code does not use"
         );
     }
     // Words that this project once used in a private sense. They must not come back into the glossary.

@@ -1,15 +1,16 @@
-//! Tests that the table of CONTRIBUTING.md about the test scripts agrees with the tests and the scripts.
+//! Tests of the table in CONTRIBUTING.md that shows which tests each tier runs. A tier is one of the scripts
+//! `scripts/test`, `.ci/run` and `scripts/test --all`. The table must agree with the tests and the scripts.
 
 use crate::repository::{files, root};
 
-/// The attribute of a test that runs only with `scripts/test --all`.
+/// The attribute of a test that only `scripts/test --all` runs.
 const NIGHTLY: &str = concat!("#[ignore = ", "\"nightly\"]");
 
 fn text(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The text of a script or a configuration file, without lines that are comments.
+/// The text of a script or a configuration file, without its comment lines.
 fn without_comments(name: &str) -> String {
     let text = text(name);
     let lines = text
@@ -18,7 +19,7 @@ fn without_comments(name: &str) -> String {
     lines.collect()
 }
 
-/// The cells of the table row with this name, in the columns `scripts/test`, `.ci/run` and `scripts/test --all`.
+/// The three cells of the table row with this name: for `scripts/test`, for `.ci/run` and for `scripts/test --all`.
 fn row(name: &str) -> [String; 3] {
     let page = text("CONTRIBUTING.md");
     let start = format!("| {name} |");
@@ -31,7 +32,7 @@ fn row(name: &str) -> [String; 3] {
     [short.clone(), ci.clone(), all.clone()]
 }
 
-/// A number with commas between thousands: 20,000 for 20000.
+/// The number as text, with commas between thousands: `20,000`.
 fn grouped(number: u64) -> String {
     if number < 1_000 {
         number.to_string()
@@ -40,8 +41,8 @@ fn grouped(number: u64) -> String {
     }
 }
 
-/// Checks that the row shows the number for the short run of the tests (`scripts/test` and `.ci/run`) and the number
-/// for the nightly run.
+/// Checks the cells of the table row `name`. The cells for `scripts/test` and `.ci/run` must contain the number
+/// `short`, and the cell for `scripts/test --all` must contain the number `all`.
 fn shows(name: &str, short: u64, all: u64) {
     let (short, all) = (grouped(short), grouped(all));
     assert_eq!(row(name), [short.clone(), short, all], "{name}");
@@ -55,7 +56,7 @@ fn numbers(code: &str) -> Vec<u64> {
         .collect()
 }
 
-/// The constants of the simulation with numbers of seeds, each with its table row.
+/// The constants in the simulation that contain numbers of seeds: for each constant, the name of its table row.
 const SEEDS: [(&str, &str); 4] = [
     ("REDIS", "seeds of Redis masters"),
     ("CHANGES", "seeds of masters that are replaced"),
@@ -63,7 +64,7 @@ const SEEDS: [(&str, &str); 4] = [
     ("CROSSINGS", "seeds of each of these for the crossings"),
 ];
 
-/// The table rows of steps that a script runs or does not run, each with the command of the step.
+/// The steps that the scripts run: for each step, the name of its table row and the command by which a script runs it.
 const STEPS: [(&str, &str); 11] = [
     ("examples on pages and in rustdoc", "cargo test --doc"),
     ("programs in `examples/`", "scripts/examples"),
@@ -78,7 +79,8 @@ const STEPS: [(&str, &str); 11] = [
     ("documentation builds", "cargo doc"),
 ];
 
-/// The table rows that no test compares with code: goals, measured times, and tests that every tier runs.
+/// The names of the table rows that no test compares with code. They contain goals, measured times, and tests that
+/// every tier runs.
 const NOT_COMPARED: [&str; 4] = [
     "goal in a fresh clone on a machine with two cores",
     "measured, with `cargo-nextest`",
@@ -113,7 +115,8 @@ fn every_row_of_the_table_of_test_tiers_is_compared_with_code_or_exempt() {
     assert_eq!(rows.len(), known.len(), "{rows:?}");
 }
 
-/// The modules that a filter of cargo-nextest names at the beginning of test names: `a` and `b` in `/^(a|b)::/`.
+/// The module names at the beginning of test names in a filter of cargo-nextest. For example, `/^(a|b)::/` names `a`
+/// and `b`.
 fn modules_named(filter: &str) -> Vec<String> {
     let starts = filter.split('^').skip(1);
     let names = starts.filter_map(|start| Some(start.split_once("::")?.0));
@@ -121,7 +124,7 @@ fn modules_named(filter: &str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The folder with the test modules that a filter of cargo-nextest selects.
+/// The folder that contains the test modules which a filter of cargo-nextest selects.
 fn test_folder(filter: &str) -> &'static str {
     if filter.contains("package(quorate-chaos) &") {
         "chaos/tests/all"
@@ -151,7 +154,10 @@ fn filters_of_the_test_runner_name_only_modules_that_exist() {
             named += 1;
         }
     }
-    assert!(named > 4, "the filters name only {named} modules");
+    assert!(
+        named > 4,
+        "the filters in .config/nextest.toml must name at least 5 modules, but name {named}"
+    );
 }
 
 #[test]
@@ -212,7 +218,8 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
-        // In `mixes` and `changes`, only the nightly tests start chaos runs. Other tests read handmade histories.
+        // In the files `mixes` and `changes`, only the nightly tests start chaos runs. The other tests check histories
+        // that are written by hand.
         if file == "runs" {
             short = tests as u64 - nightly;
         }

@@ -1,4 +1,4 @@
-//! Tests of the trace output about a lost lock.
+//! Tests of the events that the library traces when a lock is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::support::{self, PATIENCE, ms, take};
 use quorate::node::Node;
 use quorate::{Fault, LossCause, Redlock};
 
-/// How many of the collected events with this text are warnings.
+/// The number of warnings with this text among the traced events in `heard`.
 fn warnings(heard: &str, text: &str) -> usize {
     let lines = heard.lines().filter(|line| line.contains(text));
     lines.filter(|line| line.contains("level=WARN")).count()
@@ -48,7 +48,8 @@ async fn master_whose_connection_breaks_again_and_again_causes_few_warnings() {
     );
 }
 
-/// Switches two of three masters off while a lock is held, and returns the trace events until the holder has lost it.
+/// Switches two of three masters off while a lock is held. Returns the events that were traced until the holder was
+/// notified of the loss.
 async fn heard_of_a_lock_lost_without_a_majority() -> String {
     let listener = support::listener::Listener::default();
     let _listening = listener.listen();
@@ -66,7 +67,7 @@ async fn heard_of_a_lock_lost_without_a_majority() -> String {
 }
 
 #[tokio::test]
-async fn renewals_without_a_majority_cause_one_warning() {
+async fn repeated_renewals_without_a_majority_cause_only_one_warning() {
     let heard = heard_of_a_lock_lost_without_a_majority().await;
     assert!(
         heard.matches("no majority for a renewal").count() > 1,

@@ -1,5 +1,5 @@
-//! Tests of the releases after a failed attempt, or after a waiter has left the queue, and of the calls that wait for
-//! these releases.
+//! Tests of the releases that a client sends after a failed attempt, or when a waiter leaves the queue. Other tests
+//! check which calls wait for the answers to these releases.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use quorate::{Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 /// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
-/// How long the last master takes for each request that a caller must wait for.
+/// The delay with which the slowest master answers the requests for which a caller must wait.
 const SLOW: Duration = ms(400);
 
 fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -27,7 +27,7 @@ fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
         .wait(Wait::Forever)
 }
 
-/// The times at which requests of each kind arrived at a master, in order.
+/// The times at which a master received requests of one kind, in order.
 #[derive(Clone, Default)]
 struct Times(Arc<Mutex<Vec<Instant>>>);
 
@@ -41,7 +41,8 @@ impl Times {
     }
 }
 
-/// Tests an acquire that is still in a master's mailbox when its attempt is withdrawn. It must not be sent any more.
+/// Tests that an attempt is marked as withdrawn before its releases are sent. An acquire of this attempt that is still
+/// in a master's mailbox is then never sent.
 #[tokio::test]
 async fn undone_attempt_is_marked_as_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -66,8 +67,8 @@ async fn undone_attempt_is_marked_as_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true, true]);
 }
 
-/// Tests an extension that is still in a master's mailbox when the lock is released. It must not be sent any more,
-/// because it would restore the key after the release.
+/// Tests that a released lock is marked as withdrawn before its releases are sent. An extension of this lock that is
+/// still in a master's mailbox is then never sent. Otherwise it would restore the key after the release.
 #[tokio::test]
 async fn released_lock_is_marked_as_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -88,10 +89,10 @@ async fn released_lock_is_marked_as_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true; 6]);
 }
 
-/// Tests that a failed call returns only when every master has undone the attempt, not only a majority. Otherwise two
-/// waiters would block each other at the last master.
+/// Tests that a waiter makes its next attempt only after every master has undone the failed one. A majority is not
+/// enough. Otherwise two waiters would block each other at the last master.
 #[tokio::test]
-async fn failed_attempt_returns_only_after_every_master_has_undone_it() {
+async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_attempt() {
     for unordered in [false, true] {
         let (asked, undone) = (Times::default(), Times::default());
         let late = || Fault::Timeout(ms(1));
@@ -131,8 +132,8 @@ async fn failed_attempt_returns_only_after_every_master_has_undone_it() {
     }
 }
 
-/// Tests that a waiter leaves the queue on every master before its call returns. Otherwise the waiter could be queued
-/// again before it has left everywhere.
+/// Tests a waiter that leaves the queue temporarily. It must not ask for the lock again before every master has removed
+/// it from the queue.
 #[tokio::test]
 async fn waiter_that_leaves_the_queue_waits_until_it_has_left_on_every_master() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));

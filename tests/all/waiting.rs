@@ -1,5 +1,5 @@
-//! Tests that waiters are served first come, first served, across tasks and across separate `Redlock`s, as in several
-//! processes.
+//! Tests that waiters get a lock in the order of their arrival. The waiters are tasks of one process, or use separate
+//! `Redlock`s, which act as separate processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,15 +11,15 @@ use quorate::node::Node;
 use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait, Waiter};
 use quorate_testbed::Masters;
 
-/// The heartbeat time of waiters. All keys of a dead waiter are gone after this time. Keys that must disappear earlier
-/// must be gone within half of this time.
+/// The heartbeat time of waiters: a waiter that sends no heartbeat for this time loses its place. All keys of a dead
+/// waiter are gone after this time. So a key that a waiter deletes itself must be gone within half of it.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
-/// The time limit for everything that must happen in a test. It is generous, for a machine that is busy with other
+/// The time limit for each event that a test waits for. It is generous, because the machine may be busy with other
 /// work.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Waits until `seen` returns true. After `limit` without success, the test fails with the message `what`.
+/// Waits until `seen` returns true. If it has not returned true after `limit`, the test fails with the message `what`.
 async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     let began = Instant::now();
     while !seen() {
@@ -28,7 +28,7 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// The number of waiters that are queued for a resource, on the master with the fewest waiters.
+/// The number of waiters that are queued for a resource, as the master with the smallest number shows it.
 fn queued(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {
@@ -54,7 +54,8 @@ fn redlock(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// The number of queue keys on all live masters. Ticket keys are not counted, because they expire by themselves.
+/// The number of queue keys on all running masters together. Ticket keys are not counted, because no client deletes
+/// them: they expire.
 fn queue_keys(masters: &Masters) -> usize {
     masters
         .into_iter()
@@ -162,7 +163,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
         queue_keys(&masters) == 0
     })
     .await;
-    // The release does not delete ticket keys. They must expire within the heartbeat time.
+    // A release does not delete the ticket key of the queue. The key must expire within the heartbeat time.
     for master in &masters {
         let left = master.command(&["PTTL", "quorate:ticket:many"]);
         let left = left
@@ -177,7 +178,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
 }
 
 #[tokio::test]
-async fn try_acquire_overtakes_no_waiter_and_a_dropped_waiter_leaves_the_queue_at_once() {
+async fn try_acquire_succeeds_only_after_the_queued_waiter_was_dropped() {
     let masters = Masters::start(3).expect("three masters");
     let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
@@ -195,7 +196,7 @@ async fn try_acquire_overtakes_no_waiter_and_a_dropped_waiter_leaves_the_queue_a
     let tried = third.try_acquire("x").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Held(_)),
-        "a try must not overtake a live waiter"
+        "`try_acquire` must not overtake a live waiter"
     );
     waiting.abort();
     let _ = waiting.await;
@@ -206,12 +207,12 @@ async fn try_acquire_overtakes_no_waiter_and_a_dropped_waiter_leaves_the_queue_a
     let tried = third.try_acquire("x").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Acquired(_)),
-        "a waiter that has left must not block a try"
+        "`try_acquire` must succeed after the waiter has left the queue"
     );
     drop(guard);
 }
 
-/// The waiters of a lock, as the first master shows them.
+/// The waiters that are queued for a lock, as the first master reports them.
 async fn waiters(redlock: &Redlock, resource: &str) -> Vec<Waiter> {
     let status = redlock.status(resource).await.expect("a good name");
     let state = status.nodes.into_iter().next().expect("a master").state;
@@ -223,9 +224,10 @@ async fn status_shows_which_process_waits_and_since_when() {
     let masters = Masters::start(3).expect("three masters");
     let (holder, waiter, silent) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
-    // Waiter ids contain whole milliseconds.
+    // The start of the wait is part of the waiter's id, in whole milliseconds. So allow for one millisecond of
+    // rounding.
     let began = SystemTime::now() - Duration::from_millis(1);
-    // The second task waits behind the first in the queue of their process.
+    // The second task waits in the queue of this process, behind the first task.
     let [first, second] = [(); 2].map(|()| tokio::spawn(waiter.lock("x").acquire()));
     within(PATIENCE, "the first task must be queued", || {
         queued(&masters, "x") == 1
@@ -250,7 +252,8 @@ async fn status_shows_which_process_waits_and_since_when() {
     let who = (&unknown.host, unknown.pid, unknown.since);
     assert_eq!(who, (&None, None, None));
 
-    // Now the second task joins the queue on the masters, behind the place of the holder.
+    // The first task gets the lock and releases it. Then the second task joins the queue on the masters, behind the
+    // next holder, whose place is still counted.
     guard.release().await;
     let guard = first.await.expect("no panic").expect("released");
     guard.release().await;
@@ -263,15 +266,16 @@ async fn status_shows_which_process_waits_and_since_when() {
     let since = line.last().and_then(|waiter| waiter.since);
     assert!(
         since.is_some_and(|since| since <= joined),
-        "the wait in the queue of the process must count: {line:?}"
+        "the reported start of the wait must include the time in the queue of the process: {line:?}"
     );
     guard.release().await;
     drop(second.await.expect("no panic").expect("released"));
 }
 
-/// Regression test: the task that ends expired leases once processed the same lease again and again.
+/// Regression test: the background task that ends expired leases once processed an expired lease again and again, and
+/// did nothing else.
 #[tokio::test]
-async fn a_lock_whose_fixed_lease_has_ended_can_be_taken_by_the_same_process() {
+async fn lock_whose_fixed_lease_has_ended_can_be_acquired_by_the_same_process() {
     let redlock = Redlock::in_memory(3);
     let ttl = Duration::from_millis(500);
     let guard = redlock
@@ -306,7 +310,7 @@ async fn wait_ends_in_time_and_its_error_distinguishes_an_outage_from_a_held_loc
     let waited = began.elapsed();
     assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     assert!(waited >= Duration::from_millis(295), "{waited:?}");
-    // The wait should end after 300 ms. The test allows 2 s more, for a busy machine.
+    // The wait should end after 300 ms. The limit is 2 s longer, because the machine may be busy.
     assert!(waited < Duration::from_millis(2300), "{waited:?}");
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");
@@ -320,8 +324,8 @@ async fn wait_ends_in_time_and_its_error_distinguishes_an_outage_from_a_held_loc
     drop(guard);
 }
 
-/// Tests the first attempt of a process, which may take long because it waits for connections. Another task, whose wait
-/// has ended, must return soon after this attempt.
+/// Tests a task whose wait ends while it is queued behind the first attempt of its process. This attempt may take long,
+/// because it waits for connections. The task must return soon after the attempt ends.
 #[tokio::test(start_paused = true)]
 async fn waiter_behind_the_first_attempt_of_a_process_returns_soon_after_this_attempt() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
@@ -338,6 +342,9 @@ async fn waiter_behind_the_first_attempt_of_a_process_returns_soon_after_this_at
     let second = redlock.lock("job").wait(Wait::For(ms(10))).acquire().await;
     second.expect_err("another client holds the lock");
     let waited = began.elapsed();
-    assert!(waited < ms(400), "the waiter returned after {waited:?}");
+    assert!(
+        waited < ms(400),
+        "the waiter must return soon after the first attempt has ended, but returned after {waited:?}"
+    );
     first.abort();
 }

@@ -1,4 +1,4 @@
-//! Tests of ordered waiting while waiters, holders, masters and connections fail.
+//! Tests of ordered waiting for a lock while waiters, holders, masters or connections fail.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::{ClockShim, Fault, Masters, Proxy, ServerOptions, Skew};
 
-/// After this time without progress, waiters count as stalled. A crashed waiter or holder delays the others by a
-/// heartbeat or a TTL, which takes seconds here. The rest is a margin for a busy machine.
+/// The time without progress after which a test treats waiters as stalled. A crashed waiter delays the others by the
+/// heartbeat time, and a crashed holder delays them by its TTL. Both take a few seconds in these tests. The limit is
+/// longer, because the machine may be busy.
 const STALLED: Duration = Duration::from_secs(20);
 
 const TTL: Duration = Duration::from_secs(2);
@@ -27,7 +28,7 @@ fn redlock(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// Waits until `count` waiters are queued on the first master that answers.
+/// Waits until `count` waiters are queued on at least one master.
 async fn queued(redlock: &Redlock, resource: &str, count: usize) {
     let began = Instant::now();
     loop {
@@ -50,7 +51,7 @@ async fn queued(redlock: &Redlock, resource: &str, count: usize) {
     }
 }
 
-/// A child process that acquires or waits for a lock. It runs this test program again.
+/// A child process that waits for a lock, acquires it and keeps it. The child runs this test program.
 struct Process(Child);
 
 impl Process {
@@ -85,7 +86,8 @@ impl Drop for Process {
     }
 }
 
-/// Not a test of its own: [`Process`] runs it in a child process, where it acquires the lock and keeps it until killed.
+/// Not a test by itself: [`Process`] runs it in a child process. It acquires the lock, and keeps it until the process
+/// is killed.
 #[tokio::test]
 async fn child_process_acquires_a_lock_and_keeps_it() {
     let Ok(task) = std::env::var("QUORATE_TEST_PROCESS") else {
@@ -102,7 +104,7 @@ async fn child_process_acquires_a_lock_and_keeps_it() {
     drop(guard);
 }
 
-/// Lets every `Redlock` acquire and release the lock once, all at the same time. Returns the number of them that got
+/// Lets all of these `Redlock`s acquire and release the lock once, concurrently. Returns the number of them that got
 /// the lock before their wait ended.
 async fn all_get_it(redlocks: Vec<Redlock>, resource: &'static str) -> usize {
     let mut tasks = tokio::task::JoinSet::new();
@@ -217,7 +219,7 @@ async fn connections_cut_while_waiting_block_no_waiter() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_that_receive_no_wake_ups_are_served_by_their_timers() {
-    // This user may neither publish nor subscribe, so every wake-up is lost.
+    // This user may neither publish nor subscribe. So no waiter receives a wake-up.
     let deaf = |_| {
         ServerOptions::new()
             .acl("deaf on >secret ~* +@all resetchannels")
@@ -291,16 +293,16 @@ async fn waiter_that_reaches_all_masters_does_not_starve_behind_waiters_that_rea
         let wait = Wait::For(Duration::from_secs(10));
         let guard = whole.lock("x").wait(wait).acquire().await;
         guard
-            .expect("the waiter that reaches all masters must not starve")
+            .expect("the waiter that reaches all masters must get the lock within 10 s")
             .release()
             .await;
     }
-    // Once the proxies let messages pass again, these waiters are served as well.
+    // When the proxies let messages pass again, the waiters behind them must get the lock as well.
     proxies.iter().for_each(Proxy::heal);
     for task in stuck {
         task.await
             .expect("no panic")
-            .expect("the waiter must be served after the fault is healed");
+            .expect("the waiter must get the lock after its proxies let messages pass again");
     }
 }
 
@@ -325,7 +327,7 @@ async fn waiter_keeps_its_place_beyond_the_heartbeat_time_while_a_minority_hangs
     let first = wait("first", first);
     queued(&holder, "x", 1).await;
     masters[2].stop().expect("stopped");
-    // Wait for four heartbeat times, each of which is half a TTL.
+    // Wait for two TTLs, which are four heartbeat times.
     tokio::time::sleep(TTL * 2).await;
     let second = wait("second", redlock(&masters));
     queued(&holder, "x", 2).await;

@@ -1,4 +1,5 @@
-//! Tests of wake-ups by real masters. All timers are far in the future, so a waiter without a wake-up is never served.
+//! Tests of the wake-ups that real masters send to waiters. All timers are far in the future, so a waiter that gets no
+//! wake-up would wait forever.
 
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ fn process(masters: &Masters) -> Redlock {
     settings.build().expect("good settings")
 }
 
-/// Starts a waiter in a client of its own, and waits until it is queued at position `place` on every master.
+/// Starts a waiter that uses a separate client, and waits until it is queued at the position `place` on every master.
+/// The first waiter has the position 1.
 async fn waits(masters: &Masters, place: i64) -> Waiter {
     let redlock = process(masters);
     let waiter = tokio::spawn(async move { redlock.acquire("job").await });
@@ -35,7 +37,7 @@ async fn waits(masters: &Masters, place: i64) -> Waiter {
     waiter
 }
 
-/// The number of clients that listen for wake-ups, on the master with the fewest such clients.
+/// The number of clients that listen for wake-ups, as the master with the smallest number shows it.
 fn listeners(masters: &Masters) -> usize {
     let channels = |master| match ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]) {
         Reply::Array(channels) => channels.len(),
@@ -66,7 +68,7 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    // Clients must listen for wake-ups again even if they have no pending request.
+    // Both clients must listen for wake-ups again. They must do so although they have no request to send.
     eventually("both clients must listen for wake-ups again", || {
         listeners(&masters) == 2
     })
@@ -81,7 +83,7 @@ async fn waiter_that_leaves_while_the_lock_is_free_wakes_the_next_waiter() {
     let _guard = take(&process(&masters), "job").await;
     let first = waits(&masters, 1).await;
     let second = waits(&masters, 2).await;
-    // Delete the key without a wake-up, as if it had expired.
+    // Delete the lock key without sending a wake-up, as if the key had expired.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
