@@ -512,7 +512,8 @@ fn architecture_page_lists_the_layers_in_their_order() {
         let on_page: BTreeSet<usize> = on_page.collect();
         assert!(
             on_page.first().is_some_and(|first| *first >= last),
-            "ARCHITECTURE.md must list the layers in the order of `FLOORS`, but a file of the layer {floor:?} is in the wrong place"
+            "ARCHITECTURE.md must list the layers in the order of `FLOORS`, but a file of the layer {floor:?} is in the \
+             wrong place"
         );
         last = on_page.last().copied().unwrap_or(last);
     }
