@@ -1,7 +1,9 @@
 //! The result of `try_acquire`.
 
+use std::fmt;
 use std::time::Duration;
 
+use crate::error::with_replies;
 use crate::hold::guard::LockGuard;
 use crate::node::Note;
 use crate::report::NodeReport;
@@ -26,7 +28,8 @@ impl TryAcquire {
     }
 }
 
-/// The masters' reports of a lock that another client holds.
+/// The masters' reports of a lock that another client holds. The `Display` text names no master and no holder, so a
+/// service may show it to its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
@@ -40,4 +43,24 @@ pub struct Refusal {
     pub held_here: bool,
     /// The holder's note; `None` if the holder has written none, or if no master returned it.
     pub note: Option<Box<Note>>,
+}
+
+impl Refusal {
+    /// The full text for operators: the `Display` text, the lock's holder (its note, host and process), and the reply of
+    /// each master with its address.
+    pub fn details(&self) -> String {
+        let note = self.note.iter().filter(|_| !self.held_here);
+        let holder: String = note.map(|holder| format!(", {holder}")).collect();
+        with_replies(format!("{self}{holder}"), &self.reports)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.held_here {
+            "the lock is already held in this process, by another task or by the caller itself"
+        } else {
+            "the lock is held by another"
+        })
+    }
 }
