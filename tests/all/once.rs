@@ -1,4 +1,4 @@
-//! Tests of jobs that run at most once, or at least once, per period across all machines.
+//! Tests of once jobs: a job runs at most once, or at least once, in each period, on whichever machine runs it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ async fn nightly(redlock: &Redlock) -> Once {
     nightly
         .create()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the creation of the once record must succeed, because all masters can be reached");
     nightly
 }
 
@@ -49,7 +49,7 @@ async fn once_job_runs_on_one_machine_per_period() {
     for outcome in futures::future::join_all(machines).await {
         match outcome
             .expect("no panic")
-            .expect("the call must succeed, because all masters can be reached")
+            .expect("the once job of each machine must succeed, because all masters can be reached")
         {
             OnceOutcome::Done(()) => {}
             OnceOutcome::AlreadyDone { next } => {
@@ -71,8 +71,8 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // The record contains the start of the present period of ten years. For periods of an hour, a new period has begun
-    // since that time.
+    // The record contains the start of the current period of ten years. So a job with a period of one hour is due
+    // again.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -116,7 +116,7 @@ async fn at_least_once_job_is_repeated_after_an_error_a_drop_or_an_unsuccessful_
         Ok(OnceOutcome::NotRecorded(Ok(7), ValueError::Unknown(_))) => {}
         other => panic!("{other:?}"),
     }
-    // Only one master has stored the record of the job, and this master is away now.
+    // Only one master has stored the record of the job. Switch this master off, and let the others answer again.
     for node in &nodes {
         node.change(|_| Treatment::Honest);
     }
@@ -173,7 +173,7 @@ async fn once_job_whose_record_is_missing_or_lost_does_not_run() {
     nightly
         .create()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the creation of the once record must succeed, because all masters can be reached");
     let error = nightly
         .create()
         .await
@@ -186,7 +186,7 @@ async fn once_job_whose_record_is_missing_or_lost_does_not_run() {
     nightly
         .drop_record()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the removal of the once record must succeed, because all masters can be reached");
     nightly
         .create()
         .await
@@ -243,21 +243,19 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
     match nightly
         .due(&guard)
         .await
-        .expect("the call must succeed, because all masters can be reached")
+        .expect("the check whether the job is due must succeed, because all masters can be reached")
     {
-        Due::Now(turn) => turn
-            .record()
-            .await
-            .expect("the call must succeed, because all masters can be reached"),
+        Due::Now(turn) => turn.record().await.expect(
+            "the write of the once record must succeed, because all masters can be reached",
+        ),
         Due::AlreadyDone { .. } => panic!("the period must be due"),
     }
-    let again = nightly
-        .due(&guard)
-        .await
-        .expect("the call must succeed, because all masters can be reached");
+    let again = nightly.due(&guard).await.expect(
+        "the second check whether the job is due must succeed, because all masters can be reached",
+    );
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
-    // A guard can write the value only once per fencing number. Otherwise a late copy of its first write could undo the
-    // second one.
+    // A guard can write the value only once with its fencing token. Otherwise a late copy of its first write could
+    // overwrite its second write.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
         panic!("the job must be due, because the period of one hour is over");
@@ -270,7 +268,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
 }
 
 #[tokio::test]
-async fn guard_that_finds_the_present_period_recorded_can_record_the_next_period() {
+async fn guard_that_finds_the_current_period_recorded_can_record_the_next_period() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long = nightly(&redlock).await;
@@ -282,8 +280,8 @@ async fn guard_that_finds_the_present_period_recorded_can_record_the_next_period
     })
     .await;
     assert_eq!(last("DEL"), Some(1));
-    // The record contains the start of the present period of ten years. For periods of an hour, a new period has begun
-    // since that time.
+    // The record contains the start of the current period of ten years. So a job with a period of one hour is due
+    // again.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");
@@ -307,7 +305,7 @@ async fn guard_that_finds_the_present_period_recorded_can_record_the_next_period
             };
             turn.record()
                 .await
-                .expect("the first write under this lock must succeed");
+                .expect("the first write with the fencing token of this lock must succeed");
             eventually(
                 "the write must restore the value on the third master",
                 || last("EXISTS") == Some(1),
@@ -374,7 +372,7 @@ async fn once_record_of_a_future_period_is_reported_and_can_be_dropped() {
     let once = redlock.once("nightly", secs(3600));
     once.create()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the creation of the once record must succeed, because all masters can be reached");
     for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:nightly"]);
         let text = text.text().expect("a value");
@@ -388,10 +386,10 @@ async fn once_record_of_a_future_period_is_reported_and_can_be_dropped() {
     );
     once.drop_record()
         .await
-        .expect("the call must succeed, because all masters can be reached");
-    once.create()
-        .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the removal of the once record must succeed, because all masters can be reached");
+    once.create().await.expect(
+        "the second creation of the once record must succeed, because all masters can be reached",
+    );
     let outcome = once.at_most_once(async |_| ()).await;
     assert_eq!(outcome, Ok(OnceOutcome::Done(())));
 }

@@ -1,4 +1,4 @@
-//! Tests that holds of one owner share the lock, and exclude every other client.
+//! Tests of locks that an owner holds: several holds of the same owner share a lock, and exclude every other client.
 
 use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 use quorate::{AcquireError, InvalidResource, LossCause, TryAcquire, Wait};
@@ -108,7 +108,7 @@ async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
         "the hold must last while another clone of it exists"
     );
     assert!(second.is_valid());
-    // Overwrite the lock key. Every clone of the guard must report the loss, although other clones still exist.
+    // Overwrite the lock key. Each clone of the guard must report the loss on its own, while the other clones exist.
     let third = second.clone();
     for master in &masters {
         ask_server(master, &["SET", "stock", "a foreign value", "PX", "1000"]);
@@ -157,7 +157,7 @@ fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
 }
 
 #[tokio::test]
-async fn owner_that_cannot_join_its_hold_at_present_does_not_report_another_holder() {
+async fn owner_that_cannot_join_its_own_hold_does_not_report_another_holder() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = redlock(&masters);
@@ -177,11 +177,12 @@ async fn owner_that_cannot_join_its_hold_at_present_does_not_report_another_hold
         matches!(waits, Err(AcquireError::NotJoinable(_))),
         "{waits:?}"
     );
-    // Another owner is refused, as any other client would be.
+    // Another owner is refused because the lock is held, as any other client would be.
     let other = redlock.owner("p").expect("an id");
     let other = other.lock("stock").try_acquire().await.expect("an answer");
     assert!(matches!(other, TryAcquire::Held(_)));
-    // The refused attempts must leave no hold of their own: each master must list only the crashed hold.
+    // The refused attempts must leave no hold on the masters: each master must list only the hold of the crashed
+    // process.
     let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
     eventually("the attempts must be undone", || {
         masters.iter().all(|master| count(master) == Some(1))
@@ -205,6 +206,6 @@ async fn owner_pauses_before_the_next_attempt_if_masters_do_not_agree_on_its_tok
         matches!(error, Err(AcquireError::NotJoinable(_))),
         "{error:?}"
     );
-    // The wait has two pauses. Each takes between half of the retry delay and all of it.
+    // The waiter pauses twice. Each pause takes between half of the retry delay and the whole delay.
     assert!(began.elapsed() >= ms(200), "{:?}", began.elapsed());
 }

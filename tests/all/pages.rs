@@ -1,5 +1,5 @@
-//! Tests that the statements of the pages are true: their code is compiled and run here, word for word, and their
-//! figures are computed.
+//! Tests that the statements on the pages are true. The code on the pages is compiled and run here, word for word, and
+//! the figures on the pages are compared with computed or measured figures.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The rows of the first table of a page, split into cells, without the header.
+/// The rows of the first table of a page, without the header. Each row is split into its cells.
 fn table(text: &str) -> Vec<Vec<String>> {
     let rows = text.lines().skip_while(|line| !line.starts_with('|'));
     let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
@@ -31,7 +31,7 @@ mod quorum_size {
         (0..majority).map(of).sum::<f64>() * 365.0 * 24.0 * 3600.0
     }
 
-    /// A duration as text, with three digits and a unit.
+    /// A duration in seconds as text, with three significant digits and a unit, such as `87.6 h`.
     fn text(seconds: f64) -> String {
         let units = [
             (3600.0, "h"),
@@ -55,7 +55,8 @@ mod quorum_size {
         format!("{value:.digits$} {unit}")
     }
 
-    /// One cell of the table row `quorate default`, in the table with this heading in the measurements.
+    /// One cell of a table in docs/benchmarks/measurements.md: the table below the heading `table`, its row `quorate
+    /// default`, and the column with the index `cell`.
     fn measured(masters: u32, table: &str, cell: usize) -> String {
         let text = page("docs/benchmarks/measurements.md");
         let head = match masters {
@@ -103,7 +104,7 @@ mod quorum_size {
     }
 
     #[test]
-    fn computed_availability_of_a_single_master_is_that_of_its_server() {
+    fn computed_availability_of_a_single_master_equals_that_of_its_server() {
         assert_eq!(text(without_quorum(1, 0.99)), "87.6 h");
         assert_eq!(text(without_quorum(3, 0.5)), text(365.0 * 12.0 * 3600.0));
     }
@@ -112,7 +113,8 @@ mod quorum_size {
 mod benchmarks {
     use super::{page, table};
 
-    /// The cells of the row for the implementation `contender` below this heading, without ranges in brackets.
+    /// The cells of the row for the implementation `contender`, in the table below this heading. Ranges in square
+    /// brackets are left out.
     fn cells<'a>(text: &'a str, heading: &str, contender: &str) -> Vec<&'a str> {
         let part = text.split(heading).nth(1).expect("a heading");
         let row = part.lines().find_map(|line| line.strip_prefix(contender));
@@ -159,7 +161,7 @@ mod benchmarks {
 mod track_record {
     use super::page;
 
-    /// The rows of all tables that have this many columns, without headers.
+    /// The rows of all tables with this number of columns, split into cells. Headers are left out.
     fn rows(text: &str, columns: usize) -> Vec<Vec<&str>> {
         let rows = text.lines().filter(|line| line.starts_with('|'));
         let rows = rows.map(|row| {
@@ -322,14 +324,14 @@ mod testing {
     }
 }
 
-/// The text between single backticks.
+/// The texts between single backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().filter(|line| !line.starts_with("```"));
     lines.flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
 #[test]
-fn paths_and_tests_on_the_pages_for_contributors_exist() {
+fn paths_and_tests_that_pages_for_contributors_name_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tests = std::fs::read_dir(root.join("tests/all")).expect("a folder");
     let tests = tests.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
@@ -363,7 +365,7 @@ fn paths_and_tests_on_the_pages_for_contributors_exist() {
     }
 }
 
-/// The text without white space. Two such texts are compared when a page quotes the code of this file.
+/// The text without white space. A page and this file are compared in this form, because they indent code differently.
 fn dense(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
@@ -387,7 +389,7 @@ fn code_of_the_pages_is_compiled_word_for_word() {
             let code = block.split("```").next().unwrap_or_default();
             assert!(
                 here.contains(&dense(code)),
-                "{name}: copy this into tests/all/pages.rs, where it is compiled:\n{code}"
+                "{name} has code that is not compiled: copy it into tests/all/pages.rs:\n{code}"
             );
         }
     }

@@ -1,4 +1,5 @@
-//! Masters in memory follow tokio's clock. If a test pauses that clock, hours pass instantly.
+//! Tests of masters in memory with a paused clock of tokio. The masters follow this clock, so a test can wait for hours
+//! without a delay.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -52,11 +53,11 @@ async fn advancing_the_paused_clock_acts_like_a_process_pause() {
     );
     assert!(
         redlock.acquire("r").await.is_ok(),
-        "another client must get the lock after the lease has ended"
+        "another client must get the lock after the lease of the first holder has ended"
     );
 }
 
-/// Advances the clock beyond the end of the lease, and continues before any other task runs, like a process that was
+/// Advances the clock beyond the end of the lease without letting any other task run, as if the process had been
 /// paused.
 async fn stand_still() {
     let (wake, woken) = tokio::sync::oneshot::channel();
@@ -127,8 +128,8 @@ async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed
 async fn once_job_whose_lock_ended_before_its_body_reports_the_loss() {
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
-    // The period begins 20 minutes ago and lasts for a day, so it does not end while a body runs, at whatever time of
-    // day the test runs.
+    // The period began 20 minutes ago and lasts for a day. So it does not end while a body runs, whatever the time of
+    // day is.
     let day = secs(24 * 3600);
     let today = SystemTime::now() - LONG;
     let today = today..today + day;

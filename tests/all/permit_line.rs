@@ -1,5 +1,5 @@
-//! Tests of tasks of one process that want permits of the same semaphore. They request different slots at the same
-//! time, are served in the order of their arrival, and leave no record of cancelled requests in the process.
+//! Tests of tasks of one process that want permits of the same semaphore. The tasks request different slots at the same
+//! time, and get permits in the order of their arrival. A cancelled request leaves no record in the process.
 
 use std::future::Future;
 use std::pin::pin;
@@ -20,10 +20,10 @@ use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Wait};
 /// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
-/// The one-way delay to distant masters.
+/// The time that a request or a reply takes between the process and a distant master.
 const WAY: Duration = ms(3);
 
-/// A master that counts acquires, and that can suppress the wake-ups it would send.
+/// A master that counts acquire requests. If `wakes` is false, it suppresses the wake-ups that it would send.
 struct Counting {
     node: Arc<dyn Node>,
     asked: Arc<AtomicUsize>,
@@ -53,14 +53,14 @@ impl Node for Counting {
     }
 }
 
-/// Three masters, and the number of acquires that the process under test has sent to them.
+/// Three masters, and the number of acquire requests that the process under test has sent to all of them together.
 struct World {
     masters: Vec<Arc<dyn Node>>,
     asked: Arc<AtomicUsize>,
 }
 
 impl World {
-    /// Three masters that answer at once.
+    /// Three masters that answer immediately.
     fn near() -> Self {
         let master = |name| Arc::new(MemoryNode::new(name)) as Arc<dyn Node>;
         Self::of(["a", "b", "c"].map(master).into())
@@ -80,7 +80,7 @@ impl World {
     }
 
     fn settings(nodes: Vec<Arc<dyn Node>>) -> RedlockBuilder {
-        // All timers are far in the future, so a forgotten waiter would never be served.
+        // All timers are far in the future, so a waiter that is never woken would wait forever.
         Redlock::builder()
             .nodes(nodes)
             .max_ttl(FAR)
@@ -103,18 +103,18 @@ impl World {
         }
     }
 
-    /// A client whose acquires are counted. It acts as one process.
+    /// A client whose acquire requests are counted. It acts as the process under test.
     fn process(&self) -> Redlock {
         self.counted(true, true).build().expect("good settings")
     }
 
-    /// A client whose acquires are not counted. It acts as another process.
+    /// A client whose acquire requests are not counted. It acts as another process.
     fn other(&self) -> Redlock {
         let settings = Self::settings(self.masters.clone());
         settings.build().expect("good settings")
     }
 
-    /// The number of waiters that are queued on the first master.
+    /// The number of waiters for the semaphore `api` that are queued on the first master.
     async fn lined(&self) -> usize {
         let look = look(b"quorate:slot:line:api");
         match ask(&*self.masters[0], look).await {
@@ -123,7 +123,8 @@ impl World {
         }
     }
 
-    /// The number of attempts of the process whose acquires are counted.
+    /// The number of attempts that the process under test has made. Each attempt sends one acquire request to each
+    /// master.
     fn attempts(&self) -> usize {
         self.asked.load(Ordering::Relaxed) / self.masters.len()
     }
@@ -145,8 +146,8 @@ async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
     all
 }
 
-/// Starts a waiter, and waits until it reports its progress for the first time. From then on it is queued, either in
-/// this process or at the masters.
+/// Starts a waiter, and waits until its progress callback is called for the first time. From then on the waiter is
+/// queued, either in this process or at the masters.
 async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();
@@ -194,8 +195,8 @@ async fn tasks_of_one_process_request_all_slots_of_a_semaphore_at_the_same_time(
     }
 }
 
-/// Checks that waiters get permits in the order of their arrival. The test releases one permit at a time, and the
-/// waiter that gets it keeps it.
+/// Releases the permits in `held` one after the other, and checks that waiters get them in the order of their arrival.
+/// Each waiter keeps its permit.
 async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
     let permits = held.len();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -236,7 +237,8 @@ async fn permits_released_by_another_process_go_to_waiting_tasks_in_order() {
     are_served_in_order(&redlock, all_permits(&world.other(), 3).await).await;
 }
 
-/// Tests six tasks that send their requests at the same time, and of which none gets a permit.
+/// Tests six tasks of one process that send their requests at the same time. All of them are refused, because no permit
+/// is free.
 #[tokio::test]
 async fn tasks_refused_at_the_same_time_are_served_in_order() {
     let world = World::far(WAY);
@@ -252,7 +254,8 @@ async fn tasks_refused_at_the_same_time_are_served_in_order() {
             permit.release().await;
         }));
     }
-    // It does not matter how many tasks have sent requests by now, because no permit is free.
+    // Four attempts are enough: no permit is free, so the result does not depend on the number of tasks that have sent
+    // requests.
     eventually("the tasks must have sent requests", || {
         world.attempts() >= 4
     })
@@ -267,7 +270,7 @@ async fn tasks_refused_at_the_same_time_are_served_in_order() {
     for task in tasks {
         tokio::time::timeout(PATIENCE, task)
             .await
-            .expect("the waiter must get a permit")
+            .expect("each refused task must get a permit in its turn")
             .expect("no panic");
     }
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
@@ -292,7 +295,7 @@ async fn waiter_notices_a_release_in_its_own_process_without_asking_the_masters(
     }
 }
 
-/// Tests that a permit which another process releases does not make every local waiter send a request.
+/// Tests that only one local waiter asks the masters when another process releases a permit.
 #[tokio::test]
 async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_masters() {
     let world = World::far(WAY);
@@ -308,14 +311,14 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
         tokio::time::sleep(40 * WAY).await;
         let before = world.attempts();
         held.pop()
-            .expect("one of the eight permits must be held")
+            .expect("a permit that can be released must be left")
             .release()
             .await;
         ours.push(
             gets_it(
                 waiters
                     .next()
-                    .expect("one of the twenty waiters must be left"),
+                    .expect("a waiter that can get the released permit must be left"),
             )
             .await,
         );
@@ -330,7 +333,8 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
     }
 }
 
-/// Polls a future at most `polls` times, whenever it is woken, and then drops it. Returns whether the future completed.
+/// Polls a future whenever it is woken, at most `polls` times, and then drops it. Returns true if the future completed
+/// before that.
 async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -348,8 +352,8 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// Checks that this process no longer records any slot as requested. For each of two slots in turn, another process
-/// holds this slot, and an attempt of this process must get the other slot.
+/// Checks that this process records no slot as requested by itself. For each of the two slots in turn, the other
+/// process holds this slot, and an attempt of this process must get the other slot.
 async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {
@@ -424,25 +428,28 @@ async fn permit_request_dropped_at_any_await_point_leaves_no_slot_recorded_as_re
                 permit.release().await;
             }
             let what = format!(
-                "in order: {fair}, permits taken: {taken}, without waiting: {tries}, dropped after \
+                "ordered: {fair}, held by another process: {taken}, try_acquire: {tries}, dropped after \
                  {polls} polls"
             );
             nothing_is_noted(&both.redlock, &both.other, &what).await;
             if done {
                 assert!(
                     polls > 1,
-                    "the future must await something before it completes"
+                    "the request must await something, so that the test can drop it before it completes"
                 );
                 break;
             }
-            assert!(polls < 400, "the future must complete: {what}");
+            assert!(
+                polls < 400,
+                "the request must complete within 400 polls: {what}"
+            );
         }
     }
 }
 
-/// Tests a runtime with several threads, in which tasks arrive, leave and are dropped at any moment.
+/// Tests tasks on a runtime with several threads. The tasks ask for permits, give up and are dropped at random times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_tasks_that_come_and_go_release_all_permits() {
+async fn all_permits_are_free_after_concurrent_tasks_gave_up_or_were_dropped() {
     let world = World::near();
     let redlock = world.process();
     let mut tasks = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests of the progress that is reported to a waiter, and of the waiter's error at the end.
+//! Tests of the progress that is reported to a waiter, and of the error with which an unsuccessful wait ends.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn fails(fault: Fault) -> impl FnMut(&Request) -> Treatment + Send {
     }
 }
 
-/// Waits for a lock without success. Returns the progress reports and the error.
+/// Waits for a lock that stays held, until the wait ends. Returns the progress reports and the error.
 async fn in_vain(redlock: &Redlock) -> (Vec<Waiting>, AcquireError) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let notes = seen.clone();
@@ -58,7 +58,7 @@ async fn progress_of_a_wait_counts_all_masters_that_answer() {
 }
 
 #[tokio::test]
-async fn error_names_failed_masters_with_the_most_relevant_first() {
+async fn error_names_failed_masters_and_begins_with_the_most_relevant_fault() {
     let quarantined = Fault::Quarantined(secs(27));
     let nodes = [
         Stubborn::new("a", fails(Fault::Stalled)),
@@ -68,7 +68,7 @@ async fn error_names_failed_masters_with_the_most_relevant_first() {
     let (seen, error) = in_vain(&over(&nodes).build().expect("good settings")).await;
     let last = seen
         .last()
-        .expect("the waiter must have reported its state");
+        .expect("at least one progress report must have been made");
     assert_eq!((last.answering, last.masters), (1, 3));
     let said: Vec<_> = last.trouble.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -222,8 +222,8 @@ async fn error_states_that_this_process_itself_holds_the_lock() {
             panic!("the lock must be reported as held");
         };
         assert!(refusal.held_here);
-        // A lock on another resource is not reported as held by this process. After the release, neither is the lock on
-        // `x`.
+        // A lock on another resource must not be reported as held by this process. After the release, the lock on `x`
+        // must not be reported so either.
         redlock.acquire("y").await.expect("free").release().await;
         guard.release().await;
         redlock
@@ -270,8 +270,8 @@ impl std::io::Write for Lines {
     }
 }
 
-/// Tests that a span records each field only once. Recording a field again adds a value instead of replacing the old
-/// value, so a span would grow with every attempt of a waiter.
+/// Tests that the span of a waiter records each field only once. A field that is recorded again gets a second value,
+/// and the first one stays. So a span would grow with every attempt of a waiter.
 #[tokio::test]
 async fn tracing_span_of_a_waiter_records_each_field_once() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
@@ -300,7 +300,7 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
         let last = missed
             .next_back()
             .expect("a failed attempt must have been reported");
-        // Each field occurs once in the span and once in the event.
+        // Each field occurs twice in the line: once in the span and once in the event.
         let queued = if unordered { 0 } else { 2 };
         assert_eq!(last.matches("answering=").count(), 2, "{last}");
         assert_eq!(last.matches("ahead=").count(), queued, "{last}");
@@ -386,7 +386,8 @@ async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_
         .expect("an attempt")
         .expect("the task must be waiting for the lock");
     assert!(waiting.note.is_some(), "{waiting:?}");
-    // Nobody holds the lock `a`, but a waiter of this process is queued before this caller. That waiter has no note.
+    // Nobody holds the lock on `a`, but the task `both` of this process is queued for it, ahead of this caller. The
+    // error must not contain the note of the holder of `b`.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error
         .map(drop)

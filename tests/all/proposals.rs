@@ -1,5 +1,5 @@
-//! Tests of the fencing numbers that a process proposes to the masters. If the proposals are not close to the masters'
-//! clocks, each lock of the process needs a second round of requests.
+//! Tests of the fencing tokens that a process proposes to the masters. Proposals should be close to the masters'
+//! clocks. Otherwise each lock of the process needs a second round of requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,8 +15,9 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-/// Tests fencing counters that were set by a client whose clock is ahead, but by less than masters tolerate. The
-/// masters grant equal numbers, or different numbers, so that a second round of requests is needed.
+/// Tests fencing counters that are ahead of the process's clock, because another client with a fast clock has set them.
+/// The masters tolerate this difference. They grant equal tokens in one case and different tokens in the other, in
+/// which a second round of requests is needed.
 #[tokio::test]
 async fn process_proposes_larger_tokens_after_masters_granted_tokens_ahead_of_its_proposals() {
     const AHEAD: u64 = 400_000;
@@ -47,14 +48,14 @@ async fn process_proposes_larger_tokens_after_masters_granted_tokens_ahead_of_it
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // Since the first acquire, the clock has caught up with part of the difference, so only a quarter of it is
-        // required.
+        // The clock has advanced since the first acquire. So the proposals may be ahead of it by less than the original
+        // difference. Require only a quarter of this difference.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
 
-/// A second client is granted a fencing number while the first client confirms its own number. The first client's token
-/// must exceed the second client's number.
+/// Tests a second client that is granted a fencing token while the first client confirms its own token with a second
+/// round of requests. The first client must then use a token that exceeds that of the second client.
 #[tokio::test]
 async fn proposed_token_that_another_client_has_exceeded_is_raised_before_its_use() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -86,8 +87,8 @@ async fn proposed_token_that_another_client_has_exceeded_is_raised_before_its_us
     guard.release().await;
 }
 
-/// Tests a reader that joins another reader, and so gets a fencing number that was granted earlier. That number shows
-/// nothing about the masters' clocks.
+/// Tests a reader that joins another reader, and so gets a fencing token that was granted earlier. The process must not
+/// conclude from this token that the masters' clocks are behind.
 #[tokio::test]
 async fn reader_that_joins_another_reader_continues_to_propose_tokens_from_its_own_clock() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
@@ -121,7 +122,7 @@ async fn reader_that_joins_another_reader_continues_to_propose_tokens_from_its_o
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // If the process took the number of the first reader as the time, its proposals would be a second behind. Sending a
-    // request takes less time than that.
+    // If the process took the token of the first reader for the masters' time, its proposals would be a second behind
+    // the clock. Delays of requests are shorter than this limit.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

@@ -1,5 +1,5 @@
-//! Tests of several quorums, of which each lock chooses one by its name (`examples/quorums.rs`), and of the memory that
-//! one master needs for a lock.
+//! Tests of a client that uses several quorums, each of which has its own masters (`examples/quorums.rs`). The name of
+//! a lock decides which quorum the lock uses. Another test measures the memory that one master needs for a lock.
 
 #[allow(
     dead_code,
@@ -51,16 +51,17 @@ fn locks_are_spread_evenly_over_quorums_and_move_only_to_an_added_quorum() {
     );
 }
 
-/// The faults that were seen while clients of two successive steps of a change took all locks at the same time.
+/// The violations that occurred while clients of two successive steps of a change acquired the same locks concurrently.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wrong {
-    /// How often two clients held one lock.
+    /// The number of acquires that succeeded while another client held the same lock.
     overlaps: usize,
-    /// How often a holder's token was not larger than the token of an earlier holder, so that a resource refuses it.
+    /// The number of acquires with a token that was not larger than that of an earlier holder. A protected resource
+    /// would refuse such a holder.
     refusals: usize,
 }
 
-/// The resource that one lock protects.
+/// The resource that one lock protects, with its current holders and the largest token so far.
 #[derive(Default)]
 struct Resource {
     holders: usize,
@@ -68,7 +69,7 @@ struct Resource {
     wrong: Wrong,
 }
 
-/// A master in memory whose clock differs from that of the other masters.
+/// A master in memory whose clock is ahead by `ahead_us` microseconds.
 struct Skewed {
     name: NodeName,
     master: Mutex<Master>,
@@ -97,7 +98,8 @@ impl Node for Skewed {
     }
 }
 
-/// Four quorums. The clocks of the masters of the last quorum are ahead by this many microseconds.
+/// Four quorums. The clocks of the masters of the last quorum are ahead by `ahead_us` microseconds, or behind if it is
+/// negative.
 fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
     let node = |n| -> Arc<dyn Node> {
         Arc::new(Skewed {
@@ -114,11 +116,12 @@ fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
     quorums(["a", "b", "c"]).into_iter().chain([last]).collect()
 }
 
-/// More than the difference that masters allow between a token and their clock.
+/// A clock difference in microseconds that is larger than the difference between a token and their clock that masters
+/// allow.
 const APART_US: i64 = 1_100_000;
 
-/// The names of three locks that move to another quorum if the last of these quorums is added or removed, and of one
-/// lock that does not.
+/// The names of four locks. When the last of the four quorums is added or removed, three of these locks move to another
+/// quorum, and one does not.
 fn locks(four: &[Quorum]) -> Vec<String> {
     let moves = |name: &String| chosen(&four[..3], name).name != chosen(four, name).name;
     let (moved, same): (Vec<String>, Vec<String>) = names().into_iter().partition(moves);
@@ -126,8 +129,8 @@ fn locks(four: &[Quorum]) -> Vec<String> {
     moved.chain(same.into_iter().take(1)).collect()
 }
 
-/// Two clients of the step `first` and two of the step `second` take all locks at the same time, each lock three times.
-/// Returns the faults that were seen.
+/// Lets four clients acquire all locks concurrently, each lock three times: two clients use the step `first` of a
+/// change, and two use the step `second`. Returns the violations that occurred.
 async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     let names: Arc<Vec<String>> = Arc::new(names.to_vec());
     let resources: Arc<Vec<Mutex<Resource>>> =
@@ -168,7 +171,8 @@ async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     all
 }
 
-/// The clients of the four steps that change the list of quorums from `old` to `new`, in the order of the steps.
+/// The clients of the four steps that change the list of quorums from `old` to `new`, in the order of the steps. The
+/// first client uses only the old list, and the last client only the new list.
 fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     let (old, new) = (old.to_vec(), new.to_vec());
     [
@@ -185,8 +189,8 @@ fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     ]
 }
 
-/// Regression test: when a change had only two steps, a client that used both lists passed on the token of the old
-/// quorum, although a client of only the new list had held the lock before it with a larger token.
+/// Regression test: a change once had only two steps. A client that used both lists then returned the token of the old
+/// quorum, although another client had held the lock before with a larger token of the new quorum.
 #[tokio::test]
 async fn each_lock_has_one_holder_and_rising_tokens_while_a_quorum_is_added_or_removed() {
     let changes = [0, APART_US, -APART_US].map(async |ahead| {
@@ -207,13 +211,14 @@ async fn each_lock_has_one_holder_and_rising_tokens_while_a_quorum_is_added_or_r
 }
 
 #[tokio::test]
-async fn change_of_quorums_that_leaves_out_a_step_lets_holders_overlap_or_tokens_fall() {
+async fn change_of_quorums_without_one_of_its_steps_violates_exclusion_or_token_order() {
     let four = quorums_with_clock(APART_US);
     let (names, steps) = (locks(&four), steps(&four[..3], &four));
-    // Without the first step, clients of the old list pass on smaller tokens than those of the second step.
+    // Without the first step, clients of the old list use smaller tokens than clients of the second step.
     let without_first = play(&names, &steps[0], &steps[2]).await;
     assert!(without_first.refusals > 0, "{without_first:?}");
-    // Without the second step, a client of the first step does not lock in the new quorum.
+    // Without the second step, a client of the first step does not acquire the lock in the new quorum. So two clients
+    // hold the lock at the same time.
     let four = quorums_with_clock(0);
     let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
     let first = steps[1].acquire(&names[0]).await.expect("free");
@@ -223,7 +228,7 @@ async fn change_of_quorums_that_leaves_out_a_step_lets_holders_overlap_or_tokens
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn process_has_one_connection_to_each_master_however_many_locks_it_takes() {
+async fn process_with_many_locks_has_only_one_connection_to_each_master() {
     let masters = masters(3);
     let redlock = settings(masters.iter().map(Server::url));
     let redlock = redlock.wait(Wait::For(secs(20))).build().expect("good");
@@ -251,7 +256,7 @@ async fn process_has_one_connection_to_each_master_however_many_locks_it_takes()
         .expect("the waiter must get the lock");
 }
 
-/// The memory of all keys on a master, in bytes.
+/// The memory that all keys on a master use together, in bytes.
 fn bytes(server: &Server) -> i64 {
     let Reply::Array(keys) = ask_server(server, &["KEYS", "*"]) else {
         panic!("the reply to KEYS must be a list");
@@ -268,7 +273,8 @@ fn bytes(server: &Server) -> i64 {
     keys.iter().map(usage).sum()
 }
 
-/// Prints the figures of docs/quorum-size.md. A figure may be wrong by half, because versions of the server differ.
+/// Measures the figures in docs/quorum-size.md and prints them. A figure on the page may differ from the measurement by
+/// half, because server versions differ.
 #[tokio::test]
 async fn memory_per_lock_waiter_and_idle_counter_is_as_quorum_size_md_states() {
     let masters = masters(1);
@@ -301,7 +307,7 @@ async fn memory_per_lock_waiter_and_idle_counter_is_as_quorum_size_md_states() {
         let figure: i64 = figure.and_then(|figure| figure.parse().ok()).expect(what);
         assert!(
             (bytes - figure).abs() <= figure / 2,
-            "the page says {figure} bytes for a {what}, but it takes {bytes}"
+            "docs/quorum-size.md states {figure} bytes for a {what}, but the server uses {bytes} bytes"
         );
     }
 }

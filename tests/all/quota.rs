@@ -1,4 +1,5 @@
-//! Tests of quotas: never more units are taken than were created, whatever happens to masters and callers.
+//! Tests of quotas: whatever faults masters and callers have, no more units are taken from a quota than it was created
+//! with.
 
 use std::future::Future;
 use std::pin::pin;
@@ -25,7 +26,7 @@ async fn quota(redlock: &Redlock, pieces: u64) -> Quota {
     quota
         .create(pieces)
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the creation of the quota must succeed, because all masters can be reached");
     quota
 }
 
@@ -79,14 +80,14 @@ async fn quota_is_created_only_once_and_only_if_no_master_stores_it() {
     quota
         .create(10)
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the creation of the quota must succeed, because all masters can be reached");
     let error = quota
         .create(10)
         .await
         .expect_err("the creation must fail, because the value exists already");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     assert!(error.details().contains("m0"), "{error}");
-    // Another `create` fails while even one master still has the quota, and the quota is unchanged.
+    // A second `create` must fail and change nothing as long as at least one master has the quota.
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
     nodes[0].forget();
     nodes[2].forget();
@@ -148,7 +149,7 @@ async fn quota_lost_by_a_majority_at_the_same_time_hands_out_no_units() {
     quota
         .drop_quota()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the removal of the quota must succeed, because all masters can be reached");
     quota
         .create(9)
         .await
@@ -193,7 +194,7 @@ async fn quota_works_while_a_minority_is_down_but_not_while_a_majority_is_down()
     );
 }
 
-/// A rule for a master that applies this treatment to writes, and treats all other requests normally.
+/// A rule for a master in memory that applies `treatment` to write requests, and treats all other requests normally.
 fn writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
     move |request| match request {
         Request::Write { .. } => treatment.clone(),
@@ -206,7 +207,7 @@ fn lost_on_the_way() -> Fault {
 }
 
 #[tokio::test]
-async fn take_whose_write_too_few_masters_confirm_is_unknown_and_hands_out_no_unit() {
+async fn take_has_an_unknown_result_if_too_few_masters_confirm_its_write() {
     let cut = || Treatment::Fails(lost_on_the_way(), ms(0));
     for (treatment, then_left) in [(Treatment::Unanswered, 8), (cut(), 9)] {
         let (nodes, redlock) = stubborn::three();
@@ -214,7 +215,8 @@ async fn take_whose_write_too_few_masters_confirm_is_unknown_and_hands_out_no_un
         for node in &nodes[..2] {
             node.change(writes(treatment.clone()));
         }
-        // The third master does not store the value, but the client cannot know this, because the connection was cut.
+        // The third master does not store the value. The client cannot know this, because the connection broke before
+        // the answer.
         nodes[2].change(writes(cut()));
         let error = quota.take(1).await.expect_err("unknown");
         assert!(matches!(error, ValueError::Unknown(_)), "{error}");
@@ -227,10 +229,11 @@ async fn take_whose_write_too_few_masters_confirm_is_unknown_and_hands_out_no_un
 }
 
 #[tokio::test]
-async fn quota_write_counts_only_on_masters_that_were_read() {
+async fn quota_write_counts_only_on_masters_whose_value_was_read_before() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
-    // The second master answers reads and fails writes. The third master fails reads and answers writes.
+    // The second master answers reads, but fails writes. The third master fails reads, but answers writes. So only the
+    // first master answers both.
     nodes[1].change(writes(Treatment::Fails(lost_on_the_way(), ms(0))));
     nodes[2].change(|request| match request {
         Request::Read { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
@@ -243,15 +246,15 @@ async fn quota_write_counts_only_on_masters_that_were_read() {
 }
 
 #[tokio::test]
-async fn quota_write_counts_only_on_servers_that_have_not_restarted_since_the_read() {
+async fn quota_write_does_not_count_on_a_server_that_restarted_after_the_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     for (n, node) in nodes[..2].iter().enumerate() {
         let master = node.master.clone();
         node.change(move |request| {
             if matches!(request, Request::Write { .. }) {
-                // The master restarts between read and write. The first master loses its data, the second keeps all its
-                // data.
+                // This master restarts after the read and before the write. The first master loses its data, and the
+                // second keeps its data.
                 if n == 0 {
                     master.forget();
                 } else {
@@ -290,8 +293,8 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
     assert_eq!(quota.left().await, Ok(10));
 }
 
-/// Polls a future at most `polls` times, whenever it is woken, and then drops it. Returns the result if the future
-/// completed.
+/// Polls a future whenever it is woken, at most `polls` times, and then drops it. Returns the result, or `None` if the
+/// future did not complete.
 async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -307,7 +310,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
+async fn take_that_is_dropped_wastes_at_most_one_unit_of_the_quota() {
     const PIECES: u64 = 4;
     let mut wasted = 0;
     for distances in [[0, 0, 0], [1, 2, 4], [9, 1, 3]] {
@@ -324,7 +327,7 @@ async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
                 match quota
                     .take(1)
                     .await
-                    .expect("the call must succeed, because all masters can be reached")
+                    .expect("each later take must succeed, because all masters can be reached")
                 {
                     Take::Taken { .. } => taken += 1,
                     Take::SoldOut { left } => break assert_eq!(left, 0),
@@ -352,10 +355,10 @@ async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
     );
 }
 
-/// Tests a master that has lost its data. It gets the value back with the next write, even while its votes do not
-/// count.
+/// Tests masters that are restarted without data, one after the other. A write gives a restarted master the value back,
+/// even while its votes do not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
+async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another() {
     const PIECES: u64 = 500;
     let masters = masters(3);
     let redlock = Redlock::builder()
@@ -384,7 +387,7 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
                 Err(error @ (ValueError::Lost(_) | ValueError::Missing(_))) => {
                     panic!("{n}: {error}")
                 }
-                // The call failed because a connection was lost just now.
+                // The call failed because the restart of a master had just closed a connection.
                 Err(_) => {}
             }
             if successes > 0 && has_key(master, "quorate:value:prizes") {
@@ -400,9 +403,9 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
     };
     assert!(
         taken + left <= PIECES,
-        "{taken} units were taken and {left} are left: together more than were created"
+        "{taken} units were taken and {left} are left, which is more than were created"
     );
-    // Finally, all masters but one restart without data at the same time, so no majority has the value.
+    // Finally, restart two of the three masters without data at the same time, so only one master has the value.
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
     let asked = Instant::now();
@@ -451,7 +454,8 @@ async fn quota_stored_before_a_restart_of_the_servers_is_not_trusted() {
     let redlock = guarded.build().expect("good settings");
     let quota = quota(&redlock, 10).await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
-    // On these masters the value was written before the server restarted, and was read from disk.
+    // Make the value on two masters look as if it had been written before the last restart of the server and read from
+    // disk.
     for master in masters.iter().take(2) {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -465,7 +469,7 @@ async fn quota_stored_before_a_restart_of_the_servers_is_not_trusted() {
         .await
         .expect_err("the take must fail, because two stored values may be outdated");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
-    // A client that declares the masters durable takes the value with the largest fencing number.
+    // With the restart guard off, a client trusts values from disk, and uses the one with the largest fencing token.
     let unguarded = settings(masters.urls()).restart_guard(RestartGuard::Off);
     let unguarded = unguarded.build().expect("good settings").quota("prizes");
     let left = unguarded
@@ -476,13 +480,14 @@ async fn quota_stored_before_a_restart_of_the_servers_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn quota_written_with_a_clock_that_was_ahead_works_at_the_second_attempt() {
+async fn take_from_a_quota_written_with_a_fast_clock_succeeds_at_the_second_attempt() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let quota = quota(&redlock, 10).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
-    // The quota was written a day ago by a clock that was a day ahead. The fencing counter has expired since.
+    // Make the value look as if a client with a clock that was a day ahead had written it a day ago. The fencing
+    // counter of its lock has expired since.
     for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -528,7 +533,7 @@ async fn quota_does_not_change_a_key_of_another_data_type_or_a_value_of_another_
     nightly
         .create()
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the creation of the once record must succeed, because all masters can be reached");
     let other = redlock.quota("nightly");
     for error in [
         other
@@ -620,7 +625,7 @@ async fn quota_waits_for_its_lock_up_to_its_limit() {
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
 }
 
-/// A master in memory that delays each write: it executes and answers the write only when a release arrives.
+/// A master in memory that executes and answers a write of the quota only when the next release arrives.
 struct AnswersLate {
     node: MemoryNode,
     writes: Mutex<Vec<(Request, Reply)>>,
@@ -650,7 +655,8 @@ impl Node for AnswersLate {
     }
 }
 
-/// Five masters that execute and answer a write only when a release follows, and a quota of 10 on them.
+/// Five masters that execute and answer a write only when the next release arrives. Returns the masters, and a quota of
+/// 10 units on them.
 async fn answering_late() -> (Vec<MemoryNode>, Quota) {
     let (nodes, plain) = memory(5);
     quota(&plain, 10).await;
@@ -674,10 +680,12 @@ async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
 }
 
 #[tokio::test]
-async fn lock_of_a_quota_is_kept_until_the_write_is_answered_if_a_master_was_not_read() {
+async fn lock_of_a_quota_is_kept_until_the_write_is_answered_if_one_master_did_not_answer_the_read()
+{
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // No master answers the write before the release, and the release waits for the answers.
+    // No master answers the write before it receives the release. But the client sends the release only after the
+    // answers, because one master was not read. So the take fails.
     let error = quota
         .take(1)
         .await
@@ -702,7 +710,7 @@ async fn reading_a_quota_restores_it_on_a_slow_master() {
     quota
         .create(10)
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the creation of the quota must succeed, because all masters can be reached");
     let has_it = || has_key(&masters[2], "quorate:value:prizes");
     eventually("all masters must have the value", has_it).await;
     let forgets = |master| ask_server(master, &["DEL", "quorate:value:prizes"]);

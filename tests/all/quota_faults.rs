@@ -1,7 +1,8 @@
-//! Tests a quota under every kind of injected fault, drawn from one random seed per test run. Messages are lost,
-//! delayed and repeated, answers never come, callers are dropped, and masters lose their data or return with old data.
+//! Tests a quota under every kind of injected fault. A random seed for each test run decides which faults occur.
+//! Messages are lost, delayed and repeated, masters do not answer, calls are dropped, and masters lose their data or
+//! restart with old data.
 //!
-//! The clock is tokio's, which advances only when nothing can run: a simulated minute takes milliseconds.
+//! The tests use tokio's clock, which advances only when no task can run. So a simulated minute takes milliseconds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,11 +17,11 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// The longest TTL. Masters accept proposed fencing numbers that are wrong by up to a limit. This TTL is more than
-/// twice that limit, so that fencing numbers increase even if all data is lost.
+/// The longest TTL. Masters accept a proposed fencing token that differs from their clock by up to a limit. This TTL is
+/// more than twice that limit. So fencing tokens increase even if all masters lose their data.
 const MAX_TTL: Duration = secs(4);
 
-/// A simple random generator. One seed determines everything that is random in a test run.
+/// A simple random generator. Its seed determines all random decisions of a test run.
 #[derive(Clone)]
 struct Dice(Arc<AtomicU64>);
 
@@ -50,7 +51,7 @@ impl Dice {
     }
 }
 
-/// The clock, timers and random numbers that the library uses in these tests, in tokio's time.
+/// A runtime of the library for these tests: a clock and timers in tokio's time, and random numbers from a seed.
 #[derive(Clone)]
 struct World {
     began: tokio::time::Instant,
@@ -74,8 +75,7 @@ impl Runtime for World {
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
         let left = at.saturating_since(self.now());
-        // A timer that is far away must not make tokio's clock jump that far. So every timer ends after an hour at the
-        // latest.
+        // A very long timer must not make tokio's clock jump to its end. So every timer ends after at most an hour.
         let at = tokio::time::Instant::now() + left.min(secs(3600));
         Box::pin(tokio::time::sleep_until(at))
     }
@@ -90,11 +90,12 @@ impl Runtime for World {
     }
 }
 
-/// A simulated server: its data, the id of its run, and the time until which it does not vote.
+/// A simulated server: its data, the number of its current run, the data on its disk, and the time before which it does
+/// not vote. A new run begins with each restart.
 struct Server {
     master: Master,
     run: u64,
-    /// The data on the disk, which a restart reads.
+    /// The data on the disk. A restart of the server may read it.
     disk: Master,
     silent_until: Duration,
 }
@@ -113,11 +114,11 @@ impl Server {
     }
 }
 
-/// The time until which the network between a client and a server is down.
+/// The time until which the network between one client and one server is down.
 type Away = Arc<Mutex<Duration>>;
 
-/// One client's link to a server. The server executes requests in order. A request is lost if the server has restarted
-/// since it was sent.
+/// The connection of one client to one server. Requests are executed in order. A request is lost if the server has
+/// restarted since it was sent.
 struct Line {
     name: NodeName,
     post: UnboundedSender<(Request, Reply)>,
@@ -157,8 +158,8 @@ impl Node for Line {
     }
 }
 
-/// Delivers one request with random faults: it may be executed not at all, once or twice, and may get no answer. Each
-/// kind of fault hits one request in `rough`, on average.
+/// Delivers one request to the server, with random faults. The server may execute the request never, once or twice, and
+/// the client may get no answer. Each kind of fault affects one of `rough` requests, on average.
 async fn deliver(
     server: &Arc<Mutex<Server>>,
     world: &World,
@@ -168,8 +169,8 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // Like a real driver, check just before sending whether the request is withdrawn, is too late, or is meant for an
-    // earlier run of the server.
+    // Make the check that a real driver makes just before it sends a request: do not send a request that is withdrawn,
+    // too late, or meant for an earlier run of the server (before its restart).
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();
@@ -187,7 +188,8 @@ async fn deliver(
         move |request: &Request| {
             let mut server = server.lock().expect("no panic");
             let wall = world.wall_micros();
-            // A connection ends when the server restarts, so later requests on it are not executed.
+            // A restart of the server ends the connection, so the server does not execute later requests of this
+            // connection.
             (server.run == run).then(|| server.master.apply(wall, request))
         }
     };
@@ -203,7 +205,7 @@ async fn deliver(
         })
     };
     if dice.once_in(rough) {
-        // The request is executed up to three seconds later, after its timeout.
+        // The server executes the request up to three seconds later. Before that, the client gets a timeout.
         again(secs(3));
         tokio::time::sleep(NODE_TIMEOUT).await;
         return reply.time_out(Fault::Timeout(NODE_TIMEOUT));
@@ -219,11 +221,11 @@ async fn deliver(
     reply.answer(said.unwrap_or_else(cut));
 }
 
-/// The events of one test run, to check that the run contained enough of them.
+/// The numbers of events in one test run. The test checks that the run contained enough of each.
 #[derive(Debug, Default)]
 struct Seen {
-    /// For each unit that was taken, the number of units left after that. Each number occurs once, because each unit is
-    /// handed out once.
+    /// For each unit that was taken, the number of units that were left after it. Each number may occur only once,
+    /// because each unit may be handed out only once.
     left: Vec<u64>,
     unknown: u64,
     dropped: u64,
@@ -234,7 +236,7 @@ struct Seen {
 
 const PIECES: u64 = 30;
 
-/// Injects one random fault into a link or a server. Returns whether a server was restarted.
+/// Injects one random fault into a connection or a server. Returns true if a server was restarted.
 fn change(world: &World, servers: &[Arc<Mutex<Server>>], ways: &[Away]) -> bool {
     let (dice, now) = (&world.dice, world.elapsed());
     let any = |count: usize| dice.below(count as u64) as usize;
@@ -310,7 +312,7 @@ async fn one_run(seed: u64) -> Seen {
             ))
         })
         .collect();
-    // The longest time between two injected faults. It can be too short for a complete write between two faults.
+    // The longest pause between two injected faults. If it is short, a write may not complete within it.
     let pace = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {
@@ -343,8 +345,8 @@ impl Seen {
     }
 }
 
-/// Takes units until none is left, a result is unknown, or a minute has passed. Drops some of its calls before they
-/// end.
+/// Takes units until no unit is left, a call has an unknown result, or a minute has passed. Drops some of its calls
+/// before they end.
 async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
     let count = |what: fn(&mut Seen)| what(&mut seen.lock().expect("no panic"));
     while world.elapsed() < secs(60) {

@@ -1,4 +1,4 @@
-//! Tests of readers and writers of the same resource.
+//! Tests of locks that readers share and that a writer holds alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -80,10 +80,10 @@ async fn token_of_a_reader_lies_between_the_tokens_of_earlier_and_later_writers(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_and_writers_exclude_each_other_and_neither_starves() {
+async fn readers_and_writers_exclude_each_other_and_all_get_the_lock() {
     let masters = masters(3);
     let handles = [waits(&masters), waits(&masters)];
-    // Each present holder adds to this value: a reader adds 1, a writer adds 1,000.
+    // The sum of the values of all current holders: 1 for a reader, and 1,000 for a writer.
     let inside = Arc::new(AtomicI64::new(0));
     let mut tasks = Vec::new();
     for task in 0..10 {
@@ -122,7 +122,7 @@ async fn readers_and_writers_exclude_each_other_and_neither_starves() {
 }
 
 #[tokio::test]
-async fn waiting_writer_blocks_later_readers_and_adjacent_queued_readers_get_the_lock_together() {
+async fn readers_queued_behind_a_waiting_writer_get_the_lock_together_after_it() {
     let masters = masters(3);
     let redlock = [waits(&masters), waits(&masters), waits(&masters)];
     let first = redlock[0]
@@ -153,8 +153,8 @@ async fn waiting_writer_blocks_later_readers_and_adjacent_queued_readers_get_the
             tokio::spawn(async move { redlock.lock("doc").shared().acquire().await.expect("turn") })
         })
         .collect();
-    // One of the readers is queued behind the writer of its own process. It asks the masters only after that writer has
-    // had its turn.
+    // One of the readers is queued behind the writer of its own process. It asks the masters only after this writer has
+    // released the lock.
     eventually("all readers must be in the queue behind the writer", || {
         line() == 4
     })
@@ -177,7 +177,7 @@ async fn waiting_writer_blocks_later_readers_and_adjacent_queued_readers_get_the
         let guard = tokio::time::timeout(secs(5), one).await.expect("soon");
         guards.push(guard.expect("no panic"));
     }
-    // All four readers get the lock at once. With their timers alone, that would take seconds.
+    // The release of the writer must wake all four readers immediately. Their retry timers alone would take seconds.
     assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
     assert!(guards.iter().all(quorate::LockGuard::is_valid));
 }
@@ -316,7 +316,7 @@ async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
     assert_eq!(refused, DowngradeError::Lost(LossCause::TakenAway));
 }
 
-/// The time limit until all keys that a dropped future has left must be gone.
+/// The time within which all keys of a dropped request must be gone.
 const SOON: Duration = secs(20);
 
 #[tokio::test]
@@ -330,7 +330,7 @@ async fn reader_dropped_at_any_await_point_leaves_no_key() {
     let writer = tokio::time::timeout(SOON, redlock.lock("doc").wait(Wait::For(SOON)).acquire());
     let writer = writer
         .await
-        .expect("the call must end in time")
+        .expect("the acquire of the writer must end in time")
         .expect("the writer must get the lock, because no reader is left");
     writer.release().await;
     for master in &masters {
@@ -363,7 +363,7 @@ async fn shared_mode_is_refused_for_kinds_of_locks_without_readers() {
     let _beside = beside.expect("the reader must share the lock with the other readers");
 }
 
-/// The number of connections that a master has received since its start, including the connection of this request.
+/// The number of connections that a master has accepted since its start. The connection of this request is included.
 fn connections_ever(master: &Server) -> u64 {
     let stats = ask_server(master, &["INFO", "stats"]);
     let stats = stats.text().expect("text").into_owned();
@@ -395,8 +395,8 @@ async fn renewal_restores_a_missing_fencing_counter_without_a_new_connection() {
     assert!(reading.is_valid() && plain.is_valid());
 }
 
-/// Tests a downgrade after a forced release. The next holder of the lock may have written since, so the downgrade must
-/// fail.
+/// Tests a downgrade after a forced release. The downgrade must fail, because another client may have held the lock and
+/// written since.
 #[tokio::test]
 async fn force_released_writer_cannot_be_downgraded() {
     let masters = masters(3);

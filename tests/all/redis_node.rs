@@ -1,5 +1,5 @@
-//! Tests of Redis masters under injected faults. A fault is attributed to its master, is named, and does not slow down
-//! the other masters.
+//! Tests of Redis masters under injected faults. The client must name the faulty master and its fault, and the other
+//! masters must not become slower.
 
 use std::thread;
 use std::time::Instant;
@@ -21,7 +21,8 @@ fn patient(masters: &Masters) -> RedlockBuilder {
         .connect_timeout(secs(5))
 }
 
-/// Acquires the lock on a majority. Returns the report about the master at index `n`.
+/// Acquires the lock on a majority of the masters. Returns the outcome at the master with the index `n`, as the guard
+/// reports it.
 async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
     let guard = take(redlock, "job").await;
     eventually("every master must have answered", || {
@@ -33,7 +34,8 @@ async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
     outcome
 }
 
-/// Acquires the lock on a majority, although the master at index `n` has a fault. Returns the fault of that master.
+/// Acquires the lock on a majority of the masters, although the master with the index `n` has a fault. Returns the
+/// fault of this master, as the guard reports it.
 async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
     match outcome_at(redlock, n).await {
         NodeOutcome::Fault(fault) => fault,
@@ -41,7 +43,7 @@ async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
     }
 }
 
-/// Waits until the master at index `n` grants locks again.
+/// Repeats acquires until the master with the index `n` grants one.
 async fn healed(redlock: &Redlock, n: usize) {
     let started = Instant::now();
     while outcome_at(redlock, n).await != NodeOutcome::Yes {
@@ -86,14 +88,14 @@ async fn build_connects_to_no_master_and_acquire_succeeds_once_a_majority_is_up(
     masters[2].restart().expect("restarted");
     let guard = tokio::time::timeout(PATIENCE, waiting).await;
     let guard = guard
-        .expect("the call must end in time")
+        .expect("the acquire must end in time after the third master is up")
         .expect("no panic")
         .expect("free");
     guard.release().await;
 }
 
 #[tokio::test]
-async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
+async fn restarted_master_grants_locks_again_soon_after_it_accepts_connections() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     take(&redlock, "job").await.release().await;
@@ -117,7 +119,8 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
             "the master granted a lock {:?} after its start",
             up.elapsed()
         );
-        // The master should grant locks again after 250 ms. The test allows more, for a machine that is busy.
+        // The master should grant locks again 250 ms after it accepts connections. The limit is longer, because the
+        // machine may be busy.
         assert!(up.elapsed() < secs(3), "{:?}", up.elapsed());
     }
 }
@@ -194,19 +197,19 @@ async fn client_recovers_when_its_password_is_corrected_on_the_server() {
     healed(&redlock, 2).await;
 }
 
-/// Sends a slow command to the server, from a separate thread.
+/// Sends a slow command to the server, on a separate thread and connection.
 fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
     let mut control = server
         .connect(secs(60))
         .expect("the server must accept the connection");
     thread::spawn(move || {
-        // The command may be answered with an error, because it was killed.
+        // The command may be answered with an error, because the test kills it.
         let _ = control.command(command);
     })
 }
 
-/// Waits until the master at index 0 reports the fault `wanted`. Before that, the master may grant the lock or not
-/// answer.
+/// Waits until the client reports the fault `wanted` for the master with the index 0. Before that, this master may
+/// grant the lock or not answer.
 async fn shows(redlock: &Redlock, wanted: &Fault) {
     let started = Instant::now();
     loop {
@@ -299,7 +302,7 @@ async fn master_busy_with_a_script_is_the_only_one_reported_as_faulty() {
 }
 
 #[tokio::test]
-async fn a_release_that_a_master_refuses_for_the_moment_is_delivered_later() {
+async fn release_that_a_busy_master_refuses_is_delivered_when_the_master_is_free() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     let guard = redlock.lock("job").ttl(secs(30)).acquire().await;
@@ -376,7 +379,7 @@ async fn user_without_pubsub_rights_can_lock() {
     .expect("three masters");
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
-    // This user receives no wake-ups, so its waiter relies on the fallback timer.
+    // This user receives no wake-ups, so its waiter finds the release only when its retry timer ends.
     let guard = take(&redlock, "job").await;
     let second = tokio::spawn({
         let other = patient(&masters).build().expect("good settings");
@@ -386,7 +389,7 @@ async fn user_without_pubsub_rights_can_lock() {
     guard.release().await;
     let second = tokio::time::timeout(PATIENCE, second).await;
     second
-        .expect("the call must end in time")
+        .expect("the waiter without wake-ups must get the lock in time")
         .expect("no panic")
         .expect("a token");
 }
@@ -403,9 +406,9 @@ async fn stopped_master_delays_the_calls_of_a_client_by_one_node_timeout_only() 
     for n in 0..100 {
         take(&redlock, &format!("job {n}")).await.release().await;
     }
-    // If each acquire waited for the stopped master, each would take a second, and all of them 100 s.
+    // If each acquire waited for the stopped master, each would take a second, and all of them together 100 s.
     assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
-    // While one master is stopped, the fault is reported for this master only.
+    // The client must report the fault for the stopped master.
     let fault = fault_at(&redlock, 0).await;
     assert!(
         matches!(fault, Fault::Timeout(_) | Fault::Stalled | Fault::Down(_)),
@@ -421,11 +424,12 @@ async fn stopped_master_delays_the_calls_of_a_client_by_one_node_timeout_only() 
     .await;
 }
 
-/// The reply to `SCRIPT LOAD`: the SHA-1 of a script.
+/// The reply to `SCRIPT LOAD`, which is the SHA-1 hash of the script. The hash is the same for every script, because
+/// the simulated master runs none.
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
-/// The replies of a master to a handshake: HELLO, three optional commands, INFO, the generation marker, eight scripts,
-/// and CLIENT ID.
+/// The replies of a master to a handshake, in order: to `HELLO`, to three optional commands, to `INFO`, to the read of
+/// the generation marker, to `SCRIPT LOAD` for eight scripts, and to `CLIENT ID`.
 const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "+OK\r\n",
@@ -444,7 +448,8 @@ const GREETING: [&str; 15] = [
     ":1\r\n",
 ];
 
-/// A simulated master that needs half a second for a thousand commands. It is connected by a pipe in memory.
+/// A simulated master that takes half a second to execute a thousand commands. The client reaches it over a pipe in
+/// memory.
 fn slow_master() -> node::Dial {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let serve = |mut stream: tokio::io::DuplexStream| async move {
@@ -478,7 +483,7 @@ fn slow_master() -> node::Dial {
     };
     std::sync::Arc::new(move |_: &str, _: u16| {
         Box::pin(async move {
-            // The capacity of the send buffer and the receive buffer of a socket together, in bytes.
+            // The number of bytes in transit, as for the send buffer and the receive buffer of a socket together.
             let (ours, theirs) = tokio::io::duplex(1 << 21);
             tokio::spawn(serve(theirs));
             Ok(Box::new(ours) as Box<dyn node::Stream>)
@@ -488,8 +493,9 @@ fn slow_master() -> node::Dial {
 
 #[tokio::test]
 async fn excess_requests_to_a_slow_master_wait_without_timeouts() {
-    // 12,000 requests take at least six seconds. With a timeout of three seconds, half of them would time out if all
-    // were sent at once. The timeout is long enough for a machine that delays this test by a second.
+    // The master takes at least six seconds for 12,000 requests. With the timeout of three seconds, half of them would
+    // time out if the client sent all of them immediately. The timeout is long enough for a machine that delays the
+    // test by a second.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
     let node =
         quorate::testing::connect("redis://pipe", &settings).expect("the address must be valid");
@@ -591,7 +597,8 @@ async fn first_acquisition_waits_for_a_slow_handshake_up_to_its_limit() {
 async fn idle_connection_closed_by_the_server_delays_no_call() {
     let idle = |_| ServerOptions::new().arg("--timeout").arg("1");
     let masters = Masters::start_with(3, idle).expect("three masters");
-    // Use an unordered client: a connection that listens for wake-ups never counts as idle at the server.
+    // Use a client without ordered waiters. A connection that listens for wake-ups would never count as idle at the
+    // server.
     let redlock = patient(&masters)
         .order(quorate::Order::Unordered)
         .build()
@@ -604,7 +611,7 @@ async fn idle_connection_closed_by_the_server_delays_no_call() {
 }
 
 #[tokio::test]
-async fn server_with_two_addresses_has_one_vote_and_the_refused_address_names_the_other() {
+async fn server_that_is_configured_under_two_addresses_has_only_one_vote() {
     let masters = masters(2);
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let again = masters[0].url_at(proxy.addr());
@@ -623,7 +630,7 @@ async fn server_with_two_addresses_has_one_vote_and_the_refused_address_names_th
     })
     .await;
     guard.release().await;
-    // Two of the three addresses still answer, but both lead to the same server, so there is no majority.
+    // Two of the three addresses are still reachable, but both lead to the same server. So there is no majority.
     masters[1].kill().expect("killed");
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
@@ -658,7 +665,7 @@ async fn password_never_appears_in_any_output() {
     show(format!("{released:?} {:?}", released.reports()));
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     show(format!("{error} {error:?}"));
-    // A message must not show a wrong password either.
+    // A message must not contain a wrong password either.
     let wrong = masters[2].url().replace(SECRET, "s3cret-wrong");
     let wrong = settings([wrong.clone()]).connect_timeout(PATIENCE);
     let wrong = wrong.build().expect("good settings");
@@ -671,13 +678,13 @@ async fn password_never_appears_in_any_output() {
     show(heard.heard());
     assert!(
         heard.heard().contains("connection lost"),
-        "the lost connection must be mentioned in the trace"
+        "the trace must contain an event for the lost connection"
     );
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
 #[tokio::test]
-async fn a_dropped_redlock_ends_its_tasks_and_its_connections() {
+async fn drop_of_a_redlock_ends_its_tasks_and_connections() {
     let masters = masters(3);
     let tasks = || {
         tokio::runtime::Handle::current()
@@ -705,7 +712,7 @@ async fn a_dropped_redlock_ends_its_tasks_and_its_connections() {
 }
 
 #[tokio::test]
-async fn dropped_redlock_with_a_stopped_master_ends_its_tasks() {
+async fn drop_of_a_redlock_ends_its_tasks_although_a_master_is_stopped() {
     let masters = masters(3);
     let tasks = || {
         tokio::runtime::Handle::current()
@@ -743,8 +750,8 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
                 .await
                 .unwrap_or_else(|_| panic!("round {round}: no answer"));
             guard.release().await;
-            // Drop these guards when the runtime is shut down: some before the tasks of the connections, and some after
-            // them.
+            // The shutdown of the runtime drops these guards, some of them before the tasks of the connections and some
+            // after them.
             for n in 0..20 {
                 let guard = take(&redlock, &format!("{round} {n}")).await;
                 tokio::spawn(async move {
@@ -756,9 +763,9 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
     }
 }
 
-/// Tests that a master itself refuses a TTL above `max_ttl`, although the builder refuses such a TTL as well. The
-/// restart guard of a master relies on the longest TTL that each client has reported to it. So no client may use a
-/// longer TTL.
+/// Sends an acquire with a TTL above `max_ttl` directly to a master, without the check of the builder. The script on
+/// the master must refuse it. The restart guard ignores the votes of a restarted master for the longest TTL of any
+/// client, so no lock may have a longer TTL.
 #[tokio::test]
 async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let masters = masters(1);
@@ -783,9 +790,9 @@ async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     }
 }
 
-/// Tests requests on a connection that the client has abandoned. Unless the client's next connection closes the old
-/// one, a master executes these requests when it reads them. In this test, the master reads them long after the
-/// releases were answered.
+/// Tests acquires that are in transit on a connection which the client has abandoned. The server reads them only long
+/// after the releases were answered on the next connection. The server must not execute them, because the client's next
+/// connection closes the abandoned one at the server.
 #[tokio::test]
 async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release() {
     let masters = masters(1);
@@ -805,7 +812,7 @@ async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release(
         for (_, said) in ears.all(claims.len()).await {
             assert!(said.is_err(), "{said:?}");
         }
-        // Send the releases over a new connection, as its first requests.
+        // Send the releases as the first requests on a new connection.
         for claim in &claims {
             claim.withdraw();
             ears.ask(&*node, 0, support::asking::release(claim));
@@ -815,7 +822,7 @@ async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release(
         let kept = proxy.counters().to_server;
         assert!(
             kept.received > kept.delivered,
-            "the acquires must not have reached the server yet"
+            "the proxy must still delay the acquires, so that they have not reached the server"
         );
         strand.heal();
         eventually(
@@ -826,8 +833,8 @@ async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release(
             },
         )
         .await;
-        // A master executes requests that have arrived before it answers later requests. So two later requests are
-        // enough to wait for.
+        // A server executes the requests that have already arrived before it executes later ones. So two later requests
+        // are enough to show that none of the acquires was executed.
         for _ in 0..2 {
             tokio::time::sleep(ms(50)).await;
             let keys = ask_server(&masters[0], &["KEYS", "job*"]);

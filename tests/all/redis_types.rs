@@ -1,5 +1,5 @@
-//! Tests of masters that are given as clients of the `redis` crate: the connections go to the same servers with the
-//! same passwords.
+//! Tests of masters that are given to the builder as clients of the `redis` crate. The library must connect to the same
+//! servers with the same passwords.
 
 use quorate::{AcquireError, BuildError, Redlock, Wait};
 
@@ -39,7 +39,7 @@ async fn masters_taken_from_redis_clients_keep_their_passwords() {
 }
 
 #[tokio::test]
-async fn masters_taken_from_redis_clients_keep_their_database_and_duplicates_are_refused() {
+async fn masters_taken_from_redis_clients_keep_their_database() {
     let masters = masters(1);
     let url = format!("{}/3", masters.urls()[0]);
     let client = redis::Client::open(url).expect("the URL must be valid");

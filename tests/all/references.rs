@@ -1,16 +1,17 @@
-//! Tests that every reference in comments and on pages has a target: links, headings, files, and names of tests.
+//! Tests that the references in comments and on pages have targets: links, headings, files, and names of tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::repository::{FOREIGN, File, files, root};
 
-/// The file name extensions that a reference can have.
+/// The file name extensions by which the tests recognize a reference to a file.
 const ENDS: [&str; 9] = [
     ".rs", ".lua", ".md", ".toml", ".yml", ".yaml", ".json", ".svg", ".txt",
 ];
 
-/// A name in backticks with this many underscores or more is the name of a test, unless it is in [`NO_TESTS`].
+/// The number of underscores from which on a name in backticks must be the name of a test. Exceptions are in
+/// [`NO_TESTS`].
 const TEST_UNDERSCORES: usize = 4;
 
 /// Names of settings and metrics that are long enough to be mistaken for names of tests.
@@ -21,8 +22,8 @@ const NO_TESTS: [&str; 3] = [
 ];
 
 impl File {
-    /// The text of this file for people: a page without its code blocks, or the comments of code. Each line of the
-    /// result is a paragraph, so that a reference which is broken over two lines is found.
+    /// The prose of this file: a page without its code blocks, or the comments of a code file. Each line of the result
+    /// is one paragraph. So the test finds a reference that the file breaks over two lines.
     fn prose(&self) -> Vec<String> {
         let mut paragraphs = vec![String::new()];
         let mut is_code = false;
@@ -91,7 +92,7 @@ impl Pages {
     }
 }
 
-/// `folder/path` without `..`.
+/// The path `folder/path`, with each `..` resolved.
 fn joined(folder: &Path, path: &str) -> PathBuf {
     let mut whole = folder.to_owned();
     for part in path.split('/') {
@@ -104,7 +105,8 @@ fn joined(folder: &Path, path: &str) -> PathBuf {
     whole
 }
 
-/// The path that a text in this file refers to. It may be relative to a folder above the file, to `docs/` or to `src/`.
+/// The file that a reference in this file leads to. The path may be relative to any folder above the file, to `docs/`
+/// or to `src/`. `None` if there is no such file.
 fn resolved(file: &File, path: &str) -> Option<PathBuf> {
     let above = file.path.ancestors().skip(1);
     let mut folders = above.chain([Path::new("docs"), Path::new("src")]);
@@ -114,7 +116,7 @@ fn resolved(file: &File, path: &str) -> Option<PathBuf> {
     })
 }
 
-/// References of one kind: how many were read, and those without a target.
+/// The references of one kind: the number of them that were read, and a text for each one without a target.
 #[derive(Default)]
 struct Checked {
     read: usize,
@@ -131,16 +133,16 @@ impl Checked {
     }
 
     /// Fails if a reference has no target. Also fails if fewer than `least` references were read, because then the
-    /// search itself does not work.
+    /// search of this test does not work.
     fn finish(self, kind: &str, least: usize) {
         let (read, broken) = (self.read, self.broken.join("\n"));
         println!("{read} {kind}");
-        assert!(broken.is_empty(), "{kind} without a target:\n{broken}");
+        assert!(broken.is_empty(), "these {kind} have no target:\n{broken}");
         assert!(read >= least, "too few {kind} were found: {read}");
     }
 }
 
-/// The text between single backticks.
+/// The texts between single backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -257,8 +259,8 @@ fn no_section_is_cited_by_a_number() {
     );
 }
 
-/// Whether a word in backticks is a path of this repository, which means that it begins with the name of a folder in
-/// the root.
+/// Returns true if a word in backticks is a path of this repository: if it begins with the name of a folder in the
+/// root.
 fn is_own_path(word: &str) -> bool {
     let Some((first, _)) = word.split_once('/') else {
         return false;

@@ -87,7 +87,7 @@ impl PendingReleases {
     }
 
     /// Keeps a release that the master refused temporarily, until the lock key has certainly expired
-    /// (`a_release_that_a_master_refuses_for_the_moment_is_delivered_later`).
+    /// (`release_that_a_busy_master_refuses_is_delivered_when_the_master_is_free`).
     pub(in crate::node) fn postpone(&mut self, queued: &Queued, max_ttl: Duration, now: Instant) {
         let Some(mut release) = Release::of(queued) else {
             return;
