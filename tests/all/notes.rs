@@ -311,6 +311,9 @@ async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
     let TryAcquire::Held(refusal) = tried else {
         panic!("the lock must be reported as held")
     };
+    let (details, shown) = (refusal.details(), refusal.to_string());
+    assert!(details.contains("by hand"), "{details}");
+    assert_eq!(shown, "the lock is held by another");
     assert_eq!(
         refusal.note.and_then(|note| note.text.clone()).as_deref(),
         Some("by hand")
