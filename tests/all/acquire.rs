@@ -1,4 +1,4 @@
-//! Tests of acquiring, holding and releasing one lock on real masters, some of which die.
+//! Tests of acquiring, holding and releasing one lock on real masters. Some tests kill or stop masters.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ fn redlock(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
         .restart_guard(RestartGuard::Off)
-        // Use ten times the default node timeout, because a healthy master on a busy machine sometimes needs more than
-        // 50 ms.
+        // The node timeout is 500 ms, ten times the default. On a busy machine, even a healthy master sometimes needs
+        // more than the default of 50 ms.
         .node_timeout(Duration::from_millis(500))
         .build()
         .expect("good settings")
 }
 
 #[tokio::test]
-async fn lock_is_acquired_shown_by_status_and_released() {
+async fn held_lock_is_refused_to_another_caller_until_it_is_released() {
     let masters = Masters::start(5).expect("five masters");
     let redlock = redlock(&masters);
     let guard = redlock.acquire("nightly").await.expect("free");
@@ -31,18 +31,18 @@ async fn lock_is_acquired_shown_by_status_and_released() {
     for master in &masters {
         let reply = master
             .command(&["EXISTS", "nightly"])
-            .expect("the server must answer the command");
+            .expect("the server must answer EXISTS");
         assert_eq!(reply.int(), Some(0));
     }
     let again = redlock
         .acquire("nightly")
         .await
-        .expect("the lock must be free again");
+        .expect("the acquire after the release must succeed");
     drop(again);
 }
 
 #[tokio::test]
-async fn lock_can_be_acquired_while_two_of_five_masters_fail_but_not_while_three_fail() {
+async fn acquire_succeeds_with_two_of_five_masters_down_and_fails_with_three_down() {
     let masters = Masters::start(5).expect("five masters");
     let redlock = redlock(&masters);
     drop(
@@ -95,7 +95,7 @@ async fn holder_is_notified_that_its_lock_was_force_released() {
 }
 
 #[tokio::test]
-async fn debug_text_of_an_error_names_the_masters_and_the_majority() {
+async fn debug_text_of_an_acquire_error_contains_each_master_name_and_the_majority() {
     let masters = quorate::testing::Masters::new(3);
     let redlock = || {
         let redlock = Redlock::builder().in_memory_on(&masters).build();

@@ -1,5 +1,5 @@
-//! Tests of failed attempts to acquire: which keys they leave on the masters, when the next attempt follows, and that
-//! an unsuccessful wait ends in time.
+//! Tests of attempts to acquire a lock that fail: the keys that they leave on the masters, the pause before the next
+//! attempt, and the time limit of a wait without success.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use crate::support::{self, PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{AcquireError, Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Ten minutes, which is longer than any test of this file waits.
+/// Ten minutes. Timers with this duration never fire during a test of this file.
 const FAR: Duration = secs(600);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -36,7 +36,7 @@ fn holder(node: &Stubborn) -> Option<Vec<u8>> {
     })
 }
 
-/// The number of queued waiters on a master.
+/// The number of waiters for the lock `job` that are queued on this master.
 fn line(node: &Stubborn) -> usize {
     let look = support::asking::look(b"job");
     let said = node
@@ -52,7 +52,8 @@ fn is_confirm(request: &Request) -> bool {
     matches!(request, Request::Confirm { .. })
 }
 
-/// Gives every master a different fencing counter, so that an acquire needs a second round of requests.
+/// Gives every master a different fencing counter. So the masters grant different fencing numbers, and an acquire needs
+/// a second round of requests in which they confirm the largest number.
 fn apart(nodes: &[Arc<Stubborn>]) {
     for (number, node) in nodes.iter().enumerate() {
         node.master.with_master(|master, now| {
@@ -69,7 +70,7 @@ async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
         !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
         "{tried:?}"
     );
-    // The TTL of these keys is far longer than the test waits, so only releases can have deleted them.
+    // The TTL of these keys is ten minutes, far longer than the test waits. So only a release can have deleted them.
     eventually("every key must be deleted", || {
         nodes.iter().all(|node| holder(node).is_none())
     })
@@ -77,7 +78,7 @@ async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
 }
 
 #[tokio::test]
-async fn attempt_whose_token_no_majority_confirms_leaves_no_key() {
+async fn acquire_leaves_no_key_if_no_majority_confirms_its_token() {
     for fault in [
         Fault::Server("not now".into()),
         Fault::Disconnected("cut".into()),
@@ -101,10 +102,10 @@ async fn attempt_whose_token_no_majority_confirms_leaves_no_key() {
     }
 }
 
-/// Tests a majority of masters that lose the lock key between grant and confirmation, like masters that restart without
-/// their data.
+/// A majority of masters loses the lock key after granting the lock and before confirming its token, like masters that
+/// restart without their data.
 #[tokio::test]
-async fn lock_lost_before_the_confirmation_of_its_token_leaves_no_key() {
+async fn acquire_leaves_no_key_if_a_majority_loses_the_lock_before_confirming_its_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     for redlock in both_orders(settings(&nodes)) {
         apart(&nodes);
@@ -123,9 +124,10 @@ async fn lock_lost_before_the_confirmation_of_its_token_leaves_no_key() {
     }
 }
 
-/// Tests an acquire while another client raises the fencing counters as fast as this client confirms its numbers.
+/// Another client raises the fencing counters above each number that this client asks the masters to confirm. So every
+/// confirmation is refused.
 #[tokio::test]
-async fn attempt_whose_token_is_too_small_in_every_round_of_requests_leaves_no_key() {
+async fn acquire_leaves_no_key_if_the_masters_refuse_every_token_as_too_small() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let above = Arc::<AtomicU64>::default();
     for redlock in both_orders(settings(&nodes)) {
@@ -146,19 +148,21 @@ async fn attempt_whose_token_is_too_small_in_every_round_of_requests_leaves_no_k
         leaves_nothing(&redlock, &nodes).await;
     }
     let confirmed = above.load(Ordering::Relaxed);
-    // 18 confirmations: two attempts, each with three rounds of requests to three masters.
+    // Two attempts (one per order setting), each with three rounds of confirmations to three masters, are 18
+    // confirmations.
     assert_eq!(confirmed, 18);
 }
 
-/// Tests the pause between attempts. If several clients each got a minority of the grants and tried again without a
-/// pause, they would block each other forever.
+/// Without a pause between attempts, several clients that each got a minority of the grants would block each other
+/// forever.
 #[tokio::test]
-async fn next_attempt_waits_until_the_previous_one_is_undone() {
+async fn waiter_starts_its_next_attempt_only_after_its_previous_attempt_is_undone() {
     let undone_after = ms(400);
     for order in [0, 1] {
         let asked = Arc::<Mutex<Vec<Instant>>>::default();
         let released = Arc::<Mutex<Vec<Instant>>>::default();
-        // Master `a` grants every attempt and the other masters refuse. So each attempt has a grant on `a` to undo.
+        // Master `a` grants every attempt, and the two other masters refuse it. So after each attempt the client must
+        // release its grant on `a`.
         let (attempts, undos) = (asked.clone(), released.clone());
         let grants = Stubborn::new("a", move |request| match request {
             Request::Acquire { .. } => {
@@ -191,7 +195,7 @@ async fn next_attempt_waits_until_the_previous_one_is_undone() {
             let after = next.saturating_since(*undo);
             assert!(
                 after >= undone_after,
-                "the next attempt must not come before the previous one is undone, but came {after:?} after its \
+                "the next attempt must begin after the previous attempt is undone, but began {after:?} after its \
                  release (in order: {order})"
             );
         }
@@ -225,15 +229,16 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_a
     }
     let outcome = tokio::time::timeout(PATIENCE, waiting).await;
     outcome
-        .expect("the call must end in time")
+        .expect("the waiting task must end in time")
         .expect("no panic")
         .expect("free");
     assert!(nodes.iter().all(|node| line(node) == 0));
 }
 
-/// Tests that a wait ends at its limit, however late the next poll, retry or heartbeat is due.
+/// Every poll, retry and heartbeat of these waiters is due in ten minutes. The wait of 300 ms must nevertheless end on
+/// time.
 #[tokio::test]
-async fn wait_without_success_ends_at_its_time_limit() {
+async fn unsuccessful_wait_ends_at_its_time_limit_even_if_every_other_timer_is_due_later() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
     let held = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let off = ["a", "b", "c"].map(|name| Stubborn::new(name, down));
@@ -245,7 +250,7 @@ async fn wait_without_success_ends_at_its_time_limit() {
             let lock = redlock.lock("job").wait(Wait::For(wait));
             let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
             let error = outcome
-                .expect("the call must end in time")
+                .expect("the acquire must end at its time limit")
                 .map(drop)
                 .expect_err("the lock must not be acquired");
             assert!(Instant::now() + ms(5) >= began + wait);
@@ -253,26 +258,28 @@ async fn wait_without_success_ends_at_its_time_limit() {
             assert_eq!(is_outage, all_off, "{error}");
         }
     }
-    // The limit also holds for a waiter behind a holder of the same process, although that waiter sends no request to
-    // the masters.
+    // A waiter behind a holder of the same process sends no request to the masters. Its wait must end at the limit as
+    // well.
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let _guard = support::take(&redlock, "job").await;
     let lock = redlock.lock("job").wait(Wait::For(ms(300)));
     let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
     outcome
-        .expect("the call must end in time")
+        .expect("the acquire must end at its time limit")
         .map(drop)
         .expect_err("held");
 }
 
-/// Tests that the second hold of an owner does not confirm a fencing number of its own. If the confirmation arrived
-/// after all holds had ended, it would raise the fencing counter although the owner no longer holds the lock.
+/// An owner acquires its lock a second time. The second hold must not ask the masters to confirm a fencing number: such
+/// a request could arrive after all holds have ended, and would then raise the fencing counter for a lock that the
+/// owner no longer holds.
 #[tokio::test]
-async fn second_hold_of_an_owner_adopts_the_token_of_the_first_and_confirms_none_of_its_own() {
+async fn second_hold_of_an_owner_gets_the_token_of_the_first_without_a_confirmation() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // The first master does not receive the first hold, so it grants the next hold a different fencing number.
+    // The first master is down while the first hold is acquired. So it grants the second hold another fencing number
+    // than the other masters do.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");
@@ -291,8 +298,8 @@ async fn second_hold_of_an_owner_adopts_the_token_of_the_first_and_confirms_none
     let inner = there.owner("o").expect("an id");
     let inner = tokio::time::timeout(PATIENCE, inner.acquire("job")).await;
     let inner = inner
-        .expect("the call must end in time")
-        .expect("a second hold of the owner must be granted");
+        .expect("the second acquire of the owner must end in time")
+        .expect("the second acquire of the owner must be granted");
     assert_eq!(inner.fencing_token(), outer.fencing_token());
     assert_eq!(confirmed.load(Ordering::Relaxed), 0);
 }

@@ -1,5 +1,5 @@
-//! Tests of requests that a kind of lock does not support: each fails with one line that names the cause, and nothing
-//! is sent.
+//! Tests of invalid requests: a call with an unsupported argument or in an unsupported state fails with an error of one
+//! line that names the cause. For an invalid argument, no request is sent to a master.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ fn over(nodes: &[MemoryNode]) -> Redlock {
 }
 
 #[tokio::test]
-async fn unsupported_lock_request_fails_with_a_one_line_error_and_sends_nothing() {
+async fn invalid_argument_fails_with_a_one_line_error_before_any_request_is_sent() {
     let node = Arc::new(Counts(MemoryNode::new("m"), AtomicUsize::new(0)));
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");
@@ -113,7 +113,7 @@ async fn downgrade_of_a_lost_write_lock_reports_the_loss() {
 }
 
 #[tokio::test]
-async fn quota_is_not_created_if_a_master_is_unreachable_or_a_value_exists() {
+async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exists() {
     let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
     let redlock = over(&nodes);
     let quota = redlock.quota("prizes");
@@ -128,7 +128,7 @@ async fn quota_is_not_created_if_a_master_is_unreachable_or_a_value_exists() {
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
-    // Every release leaves the fencing counter of the lock on the masters.
+    // The failed creation must store no value, not even on the masters that can be reached.
     let value = |master: &mut Master| {
         let key = b"quorate:value:prizes";
         master.peek(u64::MAX / 2, key).holder.map(<[u8]>::to_vec)
@@ -141,7 +141,7 @@ async fn quota_is_not_created_if_a_master_is_unreachable_or_a_value_exists() {
     quota
         .create(10)
         .await
-        .expect("the call must succeed, because all masters can be reached");
+        .expect("the creation must succeed, because all masters can be reached");
     let error = quota
         .create(7)
         .await
@@ -155,7 +155,7 @@ async fn quota_is_not_created_if_a_master_is_unreachable_or_a_value_exists() {
 }
 
 #[tokio::test]
-async fn callers_of_one_semaphore_with_different_permit_counts_hold_at_most_the_largest_count() {
+async fn semaphore_used_with_two_and_three_permits_has_at_most_three_holders() {
     let redlock = Redlock::in_memory(3);
     let attempt = |permits| redlock.semaphore("api", permits).try_acquire();
     let first = attempt(2).await.expect("an answer").acquired();
@@ -165,7 +165,7 @@ async fn callers_of_one_semaphore_with_different_permit_counts_hold_at_most_the_
     let third = attempt(3).await.expect("an answer").acquired();
     assert_eq!(third.as_ref().and_then(quorate::LockGuard::slot), Some(2));
     assert!(attempt(3).await.expect("an answer").acquired().is_none());
-    // A client that uses a smaller number of permits sees only the slots below that number.
+    // Slot 0 is free. A client that uses the semaphore with two permits sees only the slots 0 and 1, and gets slot 0.
     drop(first);
     redlock.flush().await;
     assert!(attempt(2).await.expect("an answer").acquired().is_some());

@@ -1,4 +1,4 @@
-//! Tests of the blocking methods: they do the same as the async methods, from any thread outside a runtime.
+//! Tests of the blocking methods. On a thread outside an async runtime, they do the same as the async methods.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ fn seen(what: &str, mut look: impl FnMut() -> bool) {
 }
 
 #[test]
-fn blocking_lock_is_acquired_excludes_others_and_is_released() {
+fn blocking_lock_is_refused_to_others_until_its_release() {
     let masters = masters(3);
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
@@ -40,26 +40,29 @@ fn blocking_lock_is_acquired_excludes_others_and_is_released() {
     let other = over(&masters);
     match other.try_acquire("r").expect("a quorum") {
         TryAcquire::Held(refusal) => assert!(!refusal.held_here),
-        TryAcquire::Acquired(_) => panic!("the lock must be reported as held"),
+        TryAcquire::Acquired(_) => panic!("try_acquire must report the lock as held"),
     }
     let verdict = other.status("r").expect("the name must be valid").verdict();
     assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
     let released = guard.release().expect("no runtime");
     assert!(released.was_valid && released.on >= 2, "{released:?}");
-    let next = other.acquire("r").expect("the lock must be free again");
+    let next = other
+        .acquire("r")
+        .expect("the acquire after the release must succeed");
     assert!(next.extend(secs(20)).is_ok());
     assert_eq!(next.loss(), None);
 }
 
 #[test]
-fn blocking_lock_is_renewed_while_its_thread_is_busy() {
+fn blocking_lock_is_renewed_while_the_thread_that_holds_it_sleeps() {
     let redlock = quorate::Redlock::builder()
         .in_memory(3)
         .ttl(secs(2))
         .build_blocking()
         .expect("good settings");
     let guard = redlock.acquire("r").expect("free");
-    // Sleep for one and a half TTLs, during which this thread runs nothing else.
+    // Sleep for one and a half TTLs. This thread does nothing for the lock during that time, so only a background
+    // thread can renew it.
     thread::sleep(secs(3));
     assert_eq!(guard.loss(), None);
     assert!(guard.is_valid());
@@ -73,7 +76,7 @@ fn blocking_lock_is_renewed_while_its_thread_is_busy() {
 }
 
 #[test]
-fn dropping_the_last_blocking_handle_delivers_releases_and_ends_its_thread() {
+fn drop_of_the_last_blocking_handle_delivers_releases_and_ends_the_background_thread() {
     let masters = masters(3);
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
@@ -105,7 +108,8 @@ fn silent_master_delays_the_drop_of_the_last_blocking_handle_only_briefly() {
     masters[0].stop().expect("stopped");
     let started = Instant::now();
     drop((guard, redlock));
-    // The drop should end after the node timeout of 500 ms plus 300 ms. The test allows more, for a busy machine.
+    // The drop waits for at most the node timeout of 500 ms plus 300 ms. The test allows 8 s, because the machine may
+    // be busy.
     assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
     assert!(!has_key(&masters[1], "r") && !has_key(&masters[2], "r"));
     masters[0].cont().expect("continued");
@@ -119,7 +123,9 @@ fn blocking_lock_is_held_by_only_one_of_many_threads_at_a_time() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..5 {
-                    let guard = redlock.acquire("r").expect("the waiter must get the lock");
+                    let guard = redlock
+                        .acquire("r")
+                        .expect("each thread must get the lock when it is free");
                     assert!(
                         !inside.swap(true, Ordering::SeqCst),
                         "two threads must not hold the lock at the same time"
@@ -136,8 +142,7 @@ fn blocking_lock_is_held_by_only_one_of_many_threads_at_a_time() {
 }
 
 #[tokio::test]
-async fn blocking_calls_inside_an_async_runtime_are_refused_with_advice_but_guards_can_be_dropped()
-{
+async fn blocking_calls_except_drop_are_refused_with_advice_inside_an_async_runtime() {
     let redlock = Redlock::in_memory(3);
     let elsewhere = redlock.clone();
     let guard = thread::spawn(move || elsewhere.acquire("r").expect("free"));
@@ -175,17 +180,17 @@ async fn blocking_calls_inside_an_async_runtime_are_refused_with_advice_but_guar
     let refused: Result<_, CannotBlock> = guard.release();
     assert!(
         refused.is_err(),
-        "`release` must be refused inside a runtime: it would block, so the background thread releases the lock"
+        "`release` must be refused inside a runtime, because it would block the runtime"
     );
     let elsewhere = redlock.clone();
     let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
     assert!(again.join().expect("no panic").is_ok());
-    // Drop the last handle inside a runtime, where dropping must not block.
+    // The last handle is dropped inside a runtime. This drop must not block.
     drop(redlock);
 }
 
 #[tokio::test]
-async fn blocking_handle_works_under_spawn_blocking() {
+async fn blocking_calls_in_spawn_blocking_work_only_on_a_handle_from_in_spawn_blocking() {
     let redlock = Redlock::in_memory(3);
     let plain = redlock.clone();
     let refused = tokio::task::spawn_blocking(move || plain.acquire("r").map(drop));
@@ -201,13 +206,13 @@ async fn blocking_handle_works_under_spawn_blocking() {
 }
 
 #[test]
-fn body_of_a_blocking_scope_may_take_other_locks_and_the_loss_of_its_lock_is_reported() {
+fn blocking_scope_can_be_nested_and_reports_the_loss_of_its_lock() {
     let redlock = Redlock::in_memory(3);
     let inner = redlock.scope("outer", |_| {
         redlock.scope("inner", |guard| guard.is_valid())
     });
     assert_eq!(inner, Ok(Ok(true)));
-    // The lock expires while the body of the scope runs, and the body continues.
+    // The lock of this scope is not renewed. It expires after 500 ms, while the body of the scope runs for 700 ms.
     let told = Arc::new(Mutex::new(None));
     let tell = told.clone();
     let brief = redlock.lock("brief").ttl(ms(500)).renewal(false);
@@ -224,7 +229,7 @@ fn body_of_a_blocking_scope_may_take_other_locks_and_the_loss_of_its_lock_is_rep
 }
 
 #[test]
-fn failing_scope_body_returns_its_error_and_releases_the_lock() {
+fn scope_whose_body_fails_returns_the_error_and_releases_the_lock() {
     let redlock = Redlock::in_memory(3);
     let failed: Result<(), Box<dyn std::error::Error>> =
         redlock.try_scope("r", |_| Err("no paper".into()));
@@ -234,7 +239,9 @@ fn failing_scope_body_returns_its_error_and_releases_the_lock() {
             .to_string(),
         "no paper"
     );
-    let guard = redlock.acquire("r").expect("the lock must be free again");
+    let guard = redlock
+        .acquire("r")
+        .expect("the acquire after the failed scope must succeed");
     let held: Result<(), Box<dyn std::error::Error>> =
         redlock.lock("r").wait(Wait::None).try_scope(|_| Ok(()));
     assert!(
@@ -260,7 +267,7 @@ fn panic_of_a_progress_callback_reaches_the_thread_that_waits_for_the_lock() {
     drop(guard);
     assert!(
         redlock.acquire("r").is_ok(),
-        "the panic of one progress callback must not affect other callers"
+        "other callers must get the lock after the progress callback of one caller has panicked"
     );
 }
 
@@ -274,7 +281,7 @@ fn blocking_quotas_once_jobs_owners_and_permits_work_like_their_async_forms() {
 
     let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
     nightly.create().expect("new");
-    // The body of a scope may itself acquire another lock.
+    // The body of `at_most_once` may itself acquire another lock.
     let done = nightly.at_most_once(|_| redlock.scope("beside", |_| 42));
     assert_eq!(done, Ok(OnceOutcome::Done(Ok(42))));
     let again = nightly.at_most_once(|_| ());
@@ -302,7 +309,7 @@ fn blocking_quotas_once_jobs_owners_and_permits_work_like_their_async_forms() {
 }
 
 #[test]
-fn blocking_observer_is_notified_of_a_leader_in_another_thread() {
+fn blocking_observer_is_notified_of_the_start_and_the_end_of_a_leadership() {
     let redlock = Redlock::in_memory(3);
     let election = redlock.election("scheduler");
     let mut observation = election.observe().expect("the name must be valid");
@@ -328,7 +335,7 @@ fn blocking_lock_request_can_be_cloned_and_moved_into_other_threads() {
         thread::spawn(move || {
             let guard = request
                 .acquire()
-                .expect("each thread must get the lock in its turn");
+                .expect("each thread must get the lock, one after the other");
             guard.release().expect("this thread may wait")
         })
     });

@@ -1,8 +1,9 @@
 //! Tests that any future of the library can be dropped at any await point. Background releases then remove each key
-//! that the dropped future has left, on every master that answers again.
+//! that the dropped future has left. If a master does not answer at that time, its keys are removed when it answers
+//! again.
 //!
-//! Each future is polled k times and then dropped, for k = 1, 2, .. until it completes. That covers every point at
-//! which it waits.
+//! Each test polls its future k times and then drops it, for k = 1, 2, .. until the future completes. So the future is
+//! dropped once at each point at which it waits.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -19,7 +20,7 @@ use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{Redlock, RedlockBuilder, Retry, Wait};
 use quorate_testbed::{Fault as Harm, Injected, Masters, Proxy, Way};
 
-/// Polls a future at most `polls` times, whenever it is woken, and then drops it. Returns whether the future completed.
+/// Polls a future whenever it is woken, at most `polls` times, and then drops it. Returns true if the future completed.
 async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -30,7 +31,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
         left -= 1;
         match future.as_mut().poll(cx) {
             Poll::Ready(_) => Poll::Ready(true),
-            // After the last poll, drop the future where it waits, without another wake-up.
+            // This was the last poll. Return immediately, so that the future is dropped at this await point.
             Poll::Pending if left == 0 => Poll::Ready(false),
             Poll::Pending => Poll::Pending,
         }
@@ -38,10 +39,10 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// A number of polls after which every future of this file has completed.
+/// A number of polls within which every future of this file completes. It only ends the loops of a test that fails.
 const ENOUGH: usize = 400;
 
-/// Masters in memory that delay requests and replies, each by a different time.
+/// Masters in memory that delay requests and replies, and a client of them. Each master has its own delay.
 struct Far {
     nodes: Vec<Arc<SlowNode>>,
     redlock: Redlock,
@@ -59,8 +60,8 @@ impl Far {
         Self { nodes, redlock }
     }
 
-    /// The number of masters on which the lock has a holder or a queued waiter. Keys that outlive a lock by design are
-    /// not counted: the fencing counter and the ticket key.
+    /// The number of masters on which the lock has a holder or a queued waiter. The fencing counter and the ticket key
+    /// are not counted, because they are meant to outlive a lock.
     fn locks(&self, resource: &str) -> usize {
         let held = |node: &Arc<SlowNode>| {
             let key = support::asking::look(resource.as_bytes());
@@ -81,12 +82,14 @@ impl Far {
         let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
         flush
             .await
-            .unwrap_or_else(|_| panic!("{what}: the background tasks must end in time"));
+            .unwrap_or_else(|_| panic!("{what}: the background releases must end in time"));
         assert_eq!(self.locks("job"), 0, "{what}: no key may be left");
     }
 }
 
-/// Drops the future that `make(..)` creates after 1, 2, .. polls, on near and on distant masters.
+/// For each number of polls (1, 2, ..), creates a future with `make` and drops it after this number of polls. Then
+/// checks that no key is left. Does this with masters that answer immediately and with masters that answer after some
+/// milliseconds.
 async fn at_every_point<F, T>(
     with: impl Fn(RedlockBuilder) -> RedlockBuilder,
     make: impl Fn(Redlock) -> F,
@@ -102,7 +105,7 @@ async fn at_every_point<F, T>(
             if done {
                 assert!(
                     polls > 1 || distances[0] == 0,
-                    "the future must await something before it completes"
+                    "with delayed answers, the future must not complete at its first poll"
                 );
                 break;
             }
@@ -191,7 +194,8 @@ async fn scope_dropped_at_any_await_point_leaves_no_key() {
     .await;
 }
 
-/// Drops a waiter at every await point. Another client holds the lock and releases it after a while.
+/// Drops a waiter at every await point, and checks that no key is left. Another client holds the lock, and releases it
+/// 10 ms after the waiter began.
 async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
     for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 8]] {
         for polls in 1..=ENOUGH {
@@ -209,7 +213,7 @@ async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
                     far.redlock
                         .acquire("job")
                         .await
-                        .expect("the lock must be granted after its release"),
+                        .expect("the waiter must get the lock after the holder has released it"),
                 );
             };
             let done = polled(waiting, polls).await;
@@ -242,7 +246,8 @@ async fn unordered_waiter_dropped_at_any_await_point_leaves_no_key() {
 async fn acquire_with_a_second_round_of_requests_dropped_at_any_await_point_leaves_no_key() {
     for polls in 1..=ENOUGH {
         let far = Far::new(&[1, 2, 4], as_it_is);
-        // Give the masters different fencing counters, so that the acquire needs a second round of requests.
+        // The masters have different fencing counters. So the acquire needs a second round of requests, in which the
+        // masters confirm the largest number.
         for (n, node) in far.nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let ahead = (now + 2_000_000 + n as u64).to_string();
@@ -255,7 +260,7 @@ async fn acquire_with_a_second_round_of_requests_dropped_at_any_await_point_leav
         if done {
             assert!(
                 polls > 2,
-                "an acquire with a second round of requests must await more than one answer"
+                "an acquire with a second round of requests must need more than two polls"
             );
             return;
         }
@@ -264,7 +269,7 @@ async fn acquire_with_a_second_round_of_requests_dropped_at_any_await_point_leav
 }
 
 #[tokio::test]
-async fn acquire_without_a_majority_undoes_its_grants() {
+async fn acquire_without_a_majority_deletes_its_lock_key_on_masters_that_never_answered() {
     let nodes: Vec<_> = (0..5).map(|n| MemoryNode::new(&format!("{n}"))).collect();
     for down in &nodes[..3] {
         down.set_condition(Condition::Mute);
@@ -289,7 +294,7 @@ async fn acquire_without_a_majority_undoes_its_grants() {
     }
 }
 
-/// Real masters, each behind a proxy of its own.
+/// Real masters, a proxy in front of each, and a client that reaches the masters through the proxies.
 struct Real {
     masters: Masters,
     proxies: Vec<Proxy>,
@@ -321,10 +326,12 @@ impl Real {
 
     async fn flushed(&self) {
         let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
-        flush.await.expect("all requests must end in time");
+        flush
+            .await
+            .expect("the background releases must end in time");
     }
 
-    /// The number of lock keys and queue keys on all masters.
+    /// The number of lock keys plus the number of queue keys of `job`, summed over all masters.
     fn left(&self) -> usize {
         holders(&self.masters, "job") + holders(&self.masters, "quorate:queue:job")
     }
@@ -359,7 +366,7 @@ const VERBS: [Verb; 4] = [
 ];
 
 #[tokio::test]
-async fn future_dropped_while_distant_real_masters_answer_leaves_no_key() {
+async fn future_dropped_at_any_time_leaves_no_key_on_real_masters_with_network_latency() {
     let real = Real::new(3);
     take(&real.redlock, "job").await.release().await;
     let _far = real.latency(ms(2));
@@ -376,7 +383,7 @@ async fn future_dropped_while_distant_real_masters_answer_leaves_no_key() {
                 break;
             }
         }
-        // Drop the futures at fixed times as well, because these moments are between two polls.
+        // Also drop the futures at fixed times from 0 to 11.5 ms, because these moments can lie between two polls.
         for after in (0..24).map(|n| Duration::from_micros(500 * n)) {
             let _ = tokio::time::timeout(after, verb(real.redlock.clone())).await;
             real.flushed().await;
@@ -389,7 +396,8 @@ async fn future_dropped_while_distant_real_masters_answer_leaves_no_key() {
     }
 }
 
-/// A client with ordinary timeouts, for tests in which a master stops answering.
+/// A client with the default node timeout of 50 ms and a connect timeout of 500 ms, for tests in which a master stops
+/// answering.
 fn brief(masters: &Masters) -> Redlock {
     let builder = settings(masters.urls());
     let builder = builder.node_timeout(ms(50)).connect_timeout(ms(500));
@@ -404,17 +412,16 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         take(&near, "job").await.release().await;
         near.flush().await;
         real.masters[0].stop().expect("stopped");
-        // The first poll sends the acquire. It stays in the socket buffer of the stopped master, whatever the other
-        // masters do.
+        // The first poll already sends the acquire to every master. The stopped master does not read it, so it stays in
+        // the socket buffer.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
-        // The test has three rounds. They wait for less than the connection's timeout, for about that time, and for
-        // longer.
+        // The master stays stopped for less than the connect timeout (500 ms), for about this timeout, or for longer.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no master may have a key left", || real.left() == 0).await;
-        // These requests are sent after all requests that were on their way to the stopped master. So when they have
-        // been executed, no earlier request can still arrive.
+        // These requests follow all requests that the client has sent to the stopped master. So when they have been
+        // executed, the acquire of `job` can no longer arrive.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
         assert_eq!(real.left(), 0);
@@ -422,7 +429,7 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
 }
 
 #[tokio::test]
-async fn lock_key_is_deleted_on_a_master_that_was_stopped_during_the_release() {
+async fn release_deletes_the_lock_key_on_a_stopped_master_after_it_resumes() {
     let masters = masters(3);
     let redlock = brief(&masters);
     let guard = take(&redlock, "job").await;
@@ -431,8 +438,8 @@ async fn lock_key_is_deleted_on_a_master_that_was_stopped_during_the_release() {
     })
     .await;
     masters[0].stop().expect("stopped");
-    // During this acquire, the client notices that the stopped master is silent. So the client cannot send the release
-    // of `job` to it at once.
+    // While it makes this acquire, the client notices that the stopped master is silent. So it cannot send the later
+    // release of `job` to this master immediately.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
     let started = Instant::now();
@@ -451,7 +458,7 @@ async fn lock_key_is_deleted_on_a_master_that_was_stopped_during_the_release() {
 }
 
 #[tokio::test]
-async fn lock_key_is_deleted_although_all_connections_were_cut_before_the_release() {
+async fn release_deletes_the_lock_key_although_all_connections_were_cut_before_it() {
     let real = Real::new(3);
     for _ in 0..10 {
         let guard = take(&real.redlock, "job").await;
@@ -468,7 +475,7 @@ async fn lock_key_is_deleted_although_all_connections_were_cut_before_the_releas
 }
 
 #[tokio::test]
-async fn releases_to_unreachable_masters_are_delivered_later() {
+async fn releases_to_unreachable_masters_are_delivered_when_the_masters_can_be_reached() {
     let real = Real::new(3);
     let guard = take(&real.redlock, "job").await;
     eventually("all masters must have the key", || {

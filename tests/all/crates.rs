@@ -1,9 +1,9 @@
-//! Tests that a program which uses only Redis compiles no crates for other kinds of masters.
+//! Tests that a program that uses quorate only with Redis does not compile the crates for MySQL, MariaDB or ZooKeeper.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// The names of the crates that are compiled for the library with these features.
+/// The names of all crates that Cargo compiles for the library `quorate` with the features in `features`.
 fn crates(features: &str) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let tree = Command::new(cargo)

@@ -1,4 +1,5 @@
-//! Tests that every acquire ends in time, whatever the masters do, and that its error names the true reason.
+//! Tests that every acquire ends at its time limit even if masters never answer, and that its error names the true
+//! reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +15,8 @@ use quorate::{
 
 const WAIT: Duration = ms(900);
 
-/// How late a result may be on a machine that is busy with other work. The bugs that these tests look for delay a
-/// result by one TTL or more.
+/// A result may be late by this much, because the machine may be busy. The bugs that these tests look for delay a
+/// result by at least one TTL (30 s).
 const LATE: Duration = secs(3);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -34,7 +35,7 @@ fn both_orders(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
     .map(|settings| settings.build().expect("good"))
 }
 
-/// Acquires a lock, which must fail at the end of its wait and not much later. Returns the error.
+/// Acquires a lock. The acquire must fail at the end of its wait, at most [`LATE`] later. Returns its error.
 async fn fails_in_time(redlock: &Redlock) -> AcquireError {
     let began = Instant::now();
     let outcome = tokio::time::timeout(WAIT + LATE, redlock.acquire("x")).await;
@@ -70,7 +71,7 @@ fn down() -> Fault {
 }
 
 #[tokio::test]
-async fn unanswered_release_of_a_failed_attempt_does_not_block_the_caller() {
+async fn acquire_ends_in_time_if_a_master_never_answers_the_release_of_a_failed_attempt() {
     let nodes = [
         Stubborn::new("a", unanswered(is_release)),
         Stubborn::honest("b").holding("x"),
@@ -83,7 +84,7 @@ async fn unanswered_release_of_a_failed_attempt_does_not_block_the_caller() {
 }
 
 #[tokio::test]
-async fn caller_is_not_blocked_if_the_master_that_decides_its_acquire_never_answers() {
+async fn acquire_ends_in_time_if_the_master_with_the_deciding_vote_never_answers() {
     let nodes = [
         Stubborn::honest("a"),
         Stubborn::honest("b").holding("x"),
@@ -111,11 +112,12 @@ async fn master_that_never_answers_is_reported_as_timed_out() {
 }
 
 #[tokio::test]
-async fn unanswered_confirmation_of_a_token_does_not_block_the_caller() {
+async fn acquire_ends_in_time_if_no_master_answers_the_confirmation_of_its_token() {
     let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
-        // Give the masters different fencing counters, so that the acquire needs a second round of requests.
+        // The masters have different fencing counters. So the acquire needs a second round of requests, in which the
+        // masters confirm the largest number.
         for (n, node) in nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let counter = (now + 500_000 * (n as u64 + 1)).to_string();
@@ -130,16 +132,17 @@ async fn unanswered_confirmation_of_a_token_does_not_block_the_caller() {
 }
 
 #[tokio::test]
-async fn wait_ends_in_time_although_no_master_answers_when_the_waiter_leaves_the_queue() {
+async fn wait_ends_in_time_although_no_master_answers_the_waiter_that_leaves_the_queue() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
-    // The waiter is queued by now. Then two masters fail, so the waiter's next request finds an outage.
+    // After 200 ms the waiter is queued. Then two masters fail, so the next request of the waiter reaches no majority.
+    // The third master never answers the release with which the waiter leaves the queue.
     tokio::time::sleep(ms(200)).await;
     nodes[0].change(fails(&down()));
     nodes[1].change(fails(&down()));
     nodes[2].change(unanswered(is_release));
-    let error = waiting.await.expect("the call must end in time");
+    let error = waiting.await.expect("the waiting task must not panic");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
 }
 
@@ -149,7 +152,7 @@ async fn try_acquire_at_masters_that_never_answer_ends_in_time() {
     for redlock in both_orders(&nodes) {
         let tried = tokio::time::timeout(LATE, redlock.try_acquire("x")).await;
         let error = tried
-            .expect("the call must end in time")
+            .expect("try_acquire must end in time")
             .expect_err("the call must fail, because no master answers");
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
         assert_eq!(error.reports()[0].phase, Phase::Acquire);
@@ -157,9 +160,9 @@ async fn try_acquire_at_masters_that_never_answer_ends_in_time() {
 }
 
 #[tokio::test]
-async fn unlimited_wait_gets_the_lock_although_one_master_never_answers() {
-    // Another client holds the lock on two masters for a while, so requests to the silent master are often sent and
-    // undone.
+async fn waiter_without_a_time_limit_gets_the_lock_although_one_master_never_answers() {
+    // Another client holds the lock on two masters for 300 ms. During that time, the waiter repeatedly sends attempts
+    // and releases to the third master, which never answers.
     let nodes = [
         Stubborn::honest("a").holding("x"),
         Stubborn::honest("b").holding("x"),
@@ -177,7 +180,7 @@ async fn unlimited_wait_gets_the_lock_although_one_master_never_answers() {
         }
         let served = tokio::time::timeout(secs(15), waiting).await;
         served
-            .expect("the call must end in time")
+            .expect("the waiter must get the lock in time")
             .expect("no panic")
             .expect("free")
             .await;
@@ -187,8 +190,8 @@ async fn unlimited_wait_gets_the_lock_although_one_master_never_answers() {
     }
 }
 
-/// Tests that a waiter reports an outage if the outage lasted throughout its wait, even if the end of the wait cuts off
-/// the last attempt. The waiter is tested alone and behind another waiter of its process.
+/// No majority can be reached during the whole wait. So the error must report an outage, even if the time limit
+/// interrupts the last attempt. Each pair of waiters has one process: the second waits behind the first.
 #[tokio::test]
 async fn wait_that_ends_in_an_outage_does_not_report_the_lock_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
@@ -216,9 +219,10 @@ async fn wait_that_ends_in_an_outage_does_not_report_the_lock_as_held() {
     }
 }
 
-/// Tests two callers that start at once, and whose waits end before the first caller has an answer.
+/// Two callers start at the same time. Their waits of 1 ms end before the masters have answered the attempt of the
+/// first caller (40 ms).
 #[tokio::test]
-async fn callers_of_one_process_share_the_error_of_one_attempt_even_if_their_wait_is_very_short() {
+async fn callers_whose_wait_is_shorter_than_one_attempt_get_the_outage_error_of_this_attempt() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, slow));
     let redlock = settings(&nodes).build().expect("good settings");
@@ -228,7 +232,7 @@ async fn callers_of_one_process_share_the_error_of_one_attempt_even_if_their_wai
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     }
     let (first, tried) = tokio::join!(brief().acquire(), async {
-        // This attempt is queued behind two other callers of this process, so no request is sent for it.
+        // `try_acquire` is queued behind two other callers of this process, so it sends no request of its own.
         let _second = tokio::spawn({
             let redlock = redlock.clone();
             async move {
@@ -249,7 +253,7 @@ async fn callers_of_one_process_share_the_error_of_one_attempt_even_if_their_wai
 }
 
 #[tokio::test]
-async fn wait_for_a_lock_held_on_a_majority_ends_with_the_error_held() {
+async fn wait_for_a_lock_that_is_held_on_a_majority_fails_with_held_by_other() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
         Stubborn::honest("a").holding("x"),
@@ -273,18 +277,19 @@ async fn calls_end_in_time_after_all_masters_stop_answering() {
     }
     let status = tokio::time::timeout(LATE, redlock.status("x")).await;
     let status = status
-        .expect("the call must end in time")
+        .expect("the status request must end in time")
         .expect("the name must be valid");
     let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
-    // The extension waits for answers until the lock expires, because a late answer could still extend the lock.
+    // The extension waits for answers until the lock expires after 1 s, because until then a late answer could extend
+    // the lock.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended
-        .expect("the call must end in time")
+        .expect("the extension must end in time")
         .expect_err("the extension must fail, because no master has confirmed it");
     assert_eq!(error, ExtendError::Lost(LossCause::Expired));
     assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
-    // After the lock's TTL, nothing is left to release.
+    // The lock has expired, so the release does not wait for the silent masters. It reports all three as pending.
     let released = tokio::time::timeout(LATE, guard.release()).await;
-    assert_eq!(released.expect("the call must end in time").pending, 3);
+    assert_eq!(released.expect("the release must end in time").pending, 3);
 }

@@ -1,4 +1,5 @@
-//! Tests of elections on real masters: who leads, which notifications observers receive, and that terms never decrease.
+//! Tests of elections on real masters: which candidate leads, which notifications observers receive, and that each term
+//! is larger than the earlier terms.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use quorate_testbed::{
     ClockShim, Fault as Cut, Masters, OffsetFile, Proxy, Reply, ServerOptions, Skew, Way,
 };
 
-/// Ten minutes, which is longer than any test of this file waits.
+/// Ten minutes. Timers with this duration never fire during a test of this file.
 const FAR: Duration = secs(600);
 
 fn observe(redlock: &Redlock) -> Observation {
@@ -24,7 +25,8 @@ async fn change(observer: &mut Observation) -> Option<Leader> {
     change.expect("a change")
 }
 
-/// Waits until the observer is notified of the next leader, and skips other notifications.
+/// Waits for the next notification that names a leader, and returns this leader. Notifications that no leader exists
+/// are skipped.
 async fn led(observer: &mut Observation) -> Leader {
     loop {
         if let Some(leader) = change(observer).await {
@@ -42,7 +44,8 @@ fn text(leader: &Leader) -> Option<&str> {
     leader.note.as_ref()?.text.as_deref()
 }
 
-/// Settings whose timers are all far in the future, so that only an announcement can notify the observer.
+/// Settings whose timers all fire after ten minutes. So an observer can be notified in time only by an announcement of
+/// the masters, not by polling.
 fn woken(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
         .max_ttl(FAR)
@@ -52,8 +55,8 @@ fn woken(masters: &Masters) -> RedlockBuilder {
         .node_timeout(secs(5))
 }
 
-/// Becomes the leader through the proxies. Then the proxies stop forwarding, so that this client sends neither renewals
-/// nor releases, like a killed process. Returns the term of the leader.
+/// Becomes the leader through the proxies. Then the proxies hold all data, so this client can send neither renewals nor
+/// releases, like a killed process. Returns the term of its leadership.
 async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
     let urls = masters.iter().zip(proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
@@ -88,25 +91,25 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
     tokio::time::sleep(ms(100)).await;
     assert!(
         !candidate.is_finished(),
-        "only one candidate may be the leader"
+        "the second candidate must wait while the first one leads"
     );
     leads.resign().await;
     let next = candidate
         .await
-        .expect("the next candidate must become the leader");
+        .expect("the second candidate must become the leader after the first one has resigned");
     assert!(next.term() > leader.term);
     let leader = led(&mut observer).await;
     assert_eq!(
         (leader.term, text(&leader)),
         (next.term(), Some("10.0.0.2:9000"))
     );
-    // An observer that starts only now must also be notified of the leader at once.
+    // An observer that starts after the election must be notified of the leader immediately.
     let late = led(&mut observe(&first)).await;
     assert_eq!(late, leader);
 }
 
 #[tokio::test]
-async fn client_that_acquired_the_lock_without_an_election_is_not_reported_as_leader() {
+async fn holder_that_acquired_the_lock_without_a_campaign_is_not_reported_as_leader() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "elected").await;
@@ -130,7 +133,7 @@ async fn client_that_acquired_the_lock_without_an_election_is_not_reported_as_le
 }
 
 #[tokio::test]
-async fn observer_notices_a_new_leader_by_its_announcement() {
+async fn observer_is_notified_of_a_new_leader_by_an_announcement_without_polling() {
     let masters = masters(3);
     let redlock = woken(&masters).build().expect("good settings");
     let mut observers = [observe(&redlock), observe(&redlock)];
@@ -163,7 +166,7 @@ async fn observer_notices_a_new_leader_by_its_announcement() {
 }
 
 #[tokio::test]
-async fn observers_that_receive_no_wake_ups_poll_for_the_leader() {
+async fn observer_that_receives_no_wake_ups_finds_the_leader_by_polling() {
     let masters = masters(3);
     let unordered = || {
         settings(masters.urls())
@@ -198,7 +201,7 @@ async fn killed_leader_is_replaced_with_a_larger_term() {
         dead.push(proxies);
         assert!(
             leader.term > last,
-            "the term {} must be larger than the earlier term {last}",
+            "the term {} must be larger than the term {last} of the previous leader",
             leader.term
         );
         last = leader.term;
@@ -216,15 +219,15 @@ async fn paused_former_leader_that_resumes_is_not_reported_while_another_leads()
     let mut observer = observe(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
     assert_eq!(text(&led(&mut observer).await), Some("paused"));
-    // Delete the lock key, as if it had expired while the process of the first leader was paused. The note of that
-    // leader may remain on the masters.
+    // Delete the lock key, as if it had expired while the process of the first leader was paused. The note of the first
+    // leader is not deleted.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
     let leads = campaign(&new, "awake").await;
     let leader = led(&mut observer).await;
     assert_eq!((leader.term, text(&leader)), (leads.term(), Some("awake")));
-    // The paused first leader resumes and sends its pending requests.
+    // The first leader resumes. It tries to extend its lock, which must fail, and then resigns.
     assert!(paused.guard().extend(secs(25)).await.is_err());
     paused.resign().await;
     let late = led(&mut observe(&old)).await;
@@ -232,7 +235,7 @@ async fn paused_former_leader_that_resumes_is_not_reported_while_another_leads()
 }
 
 #[tokio::test]
-async fn leader_is_reported_while_a_majority_answers_and_until_its_lease_ends() {
+async fn leader_is_reported_with_one_of_three_masters_down_and_until_lease_end_with_two_down() {
     let masters = masters(3);
     let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(3));
     let redlock = settings.build().expect("good settings");
@@ -243,14 +246,14 @@ async fn leader_is_reported_while_a_majority_answers_and_until_its_lease_ends() 
     let quiet = tokio::time::timeout(secs(4), observer.next()).await;
     assert!(
         quiet.is_err(),
-        "the leader must not change while a minority of masters is away: {quiet:?}"
+        "the observer must not be notified of a change while only one of three masters is down: {quiet:?}"
     );
     masters[1].kill().expect("killed");
     assert_eq!(change(&mut observer).await, None);
 }
 
 #[tokio::test]
-async fn campaign_fails_if_it_must_not_wait_or_if_the_client_has_no_fencing() {
+async fn campaign_fails_if_another_leads_and_it_must_not_wait_or_if_fencing_is_off() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;
@@ -263,7 +266,8 @@ async fn campaign_fails_if_it_must_not_wait_or_if_the_client_has_no_fencing() {
     leads.resign().await;
     let classic = settings(masters.urls()).fencing(false).build();
     let classic = classic.expect("good settings");
-    // The client must be refused before it asks for the lock, which is held here.
+    // The lock is held. The campaign must be refused because fencing is off, not because of the holder: the client
+    // refuses it before it asks the masters for the lock.
     let held = classic.acquire("job").await.expect("the lock must be free");
     let error = classic
         .election("job")
@@ -294,7 +298,8 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
     let election = looks.election("job").ttl(secs(3));
     let mut observer = election.observe().expect("the name must be valid");
     let leader = led(&mut observer).await;
-    // The fencing counter expires after a day, and renewals of the lock do not extend this time.
+    // Delete the fencing counter, as if it had expired. It expires a day after the grant, and renewals of the lock do
+    // not extend this time.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
@@ -302,9 +307,9 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
     assert!(leadership.is_valid());
     assert!(
         told.is_err(),
-        "a leader that still holds its lock must not be replaced: {told:?}"
+        "the observer must not be notified of a change while the leader holds its lock: {told:?}"
     );
-    // An observer that starts only now must be notified of the same leader.
+    // An observer that starts after this expiry must be notified of the same leader.
     assert_eq!(led(&mut observe(&looks)).await, leader);
 }
 
@@ -318,7 +323,8 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
         (unnamed.term, unnamed.note.as_ref()),
         (leadership.term(), None)
     );
-    // The fencing counter expires after a day, and renewals of the lock do not extend this time.
+    // Delete the fencing counter, as if it had expired. It expires a day after the grant, and renewals of the lock do
+    // not extend this time.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
@@ -333,7 +339,8 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
 async fn leader_with_a_note_of_the_maximum_length_is_reported() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    // Use the longest note: each of its control characters is stored as a replacement character of three bytes.
+    // Each control character of a note is stored as a replacement character of three bytes. So a note of the maximum
+    // length with only control characters needs the most space.
     let note = "\n".repeat(quorate::MAX_NOTE_LEN);
     let leads = campaign(&redlock, &note).await;
     let leader = led(&mut observe(&redlock)).await;
@@ -343,7 +350,7 @@ async fn leader_with_a_note_of_the_maximum_length_is_reported() {
 }
 
 #[tokio::test]
-async fn client_that_holds_the_lock_by_other_means_is_not_reported_as_the_previous_leader() {
+async fn foreign_value_in_the_lock_key_is_not_reported_as_the_previous_leader() {
     let masters = masters(3);
     for value in ["somebody-else", "00112233445566778899aabbccddeeff"] {
         let redlock = redlock(&masters);
@@ -359,7 +366,7 @@ async fn client_that_holds_the_lock_by_other_means_is_not_reported_as_the_previo
         let told = tokio::time::timeout(secs(3), observer.next()).await;
         assert!(
             told.is_err(),
-            "a client that holds the lock without election must not be reported as the leader: {told:?}"
+            "the holder of a foreign lock value must not be reported as the leader: {told:?}"
         );
         for master in &masters {
             ask_server(master, &["DEL", "job"]);
@@ -370,7 +377,8 @@ async fn client_that_holds_the_lock_by_other_means_is_not_reported_as_the_previo
 #[test]
 fn observer_with_a_zero_ttl_does_not_block_its_thread() {
     let (done, told) = std::sync::mpsc::channel();
-    // Poll the observer on a separate thread, because the test could not time out a call that never returns.
+    // Poll the observer on a separate thread. If the poll blocks this thread forever, the test can still fail after its
+    // time limit.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -384,20 +392,21 @@ fn observer_with_a_zero_ttl_does_not_block_its_thread() {
             let quiet = tokio::time::timeout(ms(100), observer.next()).await;
             assert!(
                 quiet.is_err(),
-                "the observer must not be notified of anything: {quiet:?}"
+                "the observer must receive no second notification, because nothing changed: {quiet:?}"
             );
         });
         done.send(())
-            .expect("the test must still wait for the result");
+            .expect("the main thread must not have timed out");
     });
     told.recv_timeout(PATIENCE)
-        .expect("the call of the observer must return");
+        .expect("the thread of the observer must end in time");
 }
 
-/// Tests clocks that jump. The clock of one master was 30 days ahead while another master was away. Then the clock is
-/// corrected and a day passes without a leader. After that, the master whose clock was ahead is away.
+/// The clock of a master jumps. First, the clock of master 0 is 30 days ahead and master 2 is stopped, and the first
+/// leader is elected. Then the clocks of all masters show the same time, 25 hours later. So a day has passed without a
+/// leader. Now master 0 is stopped and master 2 runs: the term of the second leader must be larger than the first.
 #[tokio::test]
-async fn term_of_the_leader_rises_after_an_unused_day_even_if_a_masters_clock_was_ahead() {
+async fn term_rises_after_a_day_without_leader_even_if_the_clock_of_a_master_was_ahead() {
     let shim = match ClockShim::build() {
         Ok(shim) => shim,
         Err(error) => {
@@ -407,7 +416,10 @@ async fn term_of_the_leader_rises_after_an_unused_day_even_if_a_masters_clock_wa
             return;
         }
     };
-    let offset = |_| shim.offset_file().expect("the offset file must be created");
+    let offset = |_| {
+        shim.offset_file()
+            .expect("the file with the offset of the clock must be created")
+    };
     let offsets: Vec<OffsetFile> = (0..3).map(offset).collect();
     let month = secs(30 * 86_400);
     offsets[0].set(month, Skew::Ahead).expect("set");
@@ -421,7 +433,7 @@ async fn term_of_the_leader_rises_after_an_unused_day_even_if_a_masters_clock_wa
     assert_eq!(first.term, leads.term());
     leads.resign().await;
     assert_eq!(change(&mut observer).await, None);
-    masters[2].restart().expect("the server must start again");
+    masters[2].restart().expect("master 2 must restart");
     for offset in &offsets {
         offset.set(secs(25 * 3600), Skew::Ahead).expect("set");
     }
@@ -440,6 +452,9 @@ async fn stream_of_leaders_continues_after_its_first_item() {
     let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;
     assert_eq!(next().await, Ok(Some(None)), "no leader may be reported");
     let leads = campaign(&redlock, "here").await;
-    let leader = next().await.expect("the call must end in time").flatten();
+    let leader = next()
+        .await
+        .expect("the second item of the stream must arrive in time")
+        .flatten();
     assert_eq!(leader.map(|leader| leader.term), Some(leads.term()));
 }

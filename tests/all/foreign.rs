@@ -1,4 +1,5 @@
-//! Tests of waiting for a lock together with clients that do not know the queue: their releases wake no waiter.
+//! Tests of waiting for a lock together with foreign clients, which lock with plain `SET NX` and do not know the queue.
+//! The release by a foreign client wakes no waiter.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,8 @@ use quorate_testbed::Masters;
 /// The key of the generation marker.
 const MARKER: &str = "quorate:masters";
 
-/// A client with default settings, with two exceptions: it trusts masters that have just started, and its timeouts are
-/// long enough for a busy machine.
+/// A client with default settings, with two exceptions: the client trusts masters that have just started, and its
+/// timeouts are long enough for a busy machine.
 fn fair(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
@@ -21,8 +22,8 @@ fn fair(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// Returns how long a waiter needs to get the lock after a foreign client has deleted its lock key. The foreign client
-/// holds the lock for `hold`.
+/// A foreign client holds the lock for the time `hold` and then deletes the lock key. Returns the time from this
+/// deletion until a waiter gets the lock.
 async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Duration) -> Duration {
     for master in masters {
         ask_server(
@@ -33,10 +34,9 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     let redlock = fair(masters);
     let name = resource.clone();
     let waiting = tokio::spawn(async move {
-        let guard = redlock
-            .acquire(&name)
-            .await
-            .expect("the waiter must get the lock");
+        let guard = redlock.acquire(&name).await.expect(
+            "the waiter must get the lock after the foreign client has deleted the lock key",
+        );
         (guard, Instant::now())
     });
     tokio::time::sleep(hold).await;
@@ -49,14 +49,14 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     got.saturating_duration_since(released)
 }
 
-/// Tests how soon a waiter notices that a foreign client has released the lock. Its fallback timer asks the masters
-/// after a third of the heartbeat time, which is 1.7 s at the default TTL. With this timer alone, the waiter would
-/// notice the release 0.83 s late on average. With retries, it notices the release at most 250 ms late.
+/// A foreign client releases the lock, and the waiter is not woken. Its fallback timer asks the masters every 1.7 s at
+/// the default TTL (a third of the heartbeat time), so on average it would notice the release 0.83 s late. With its
+/// retries, it notices the release at most 250 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_notices_the_release_of_a_foreign_client_by_retrying() {
+async fn waiter_notices_the_release_of_a_foreign_client_by_its_retries_in_less_than_450_ms() {
     let masters = masters(3);
     let mut took = Vec::new();
-    // Use holds of different lengths, so that no fixed interval between retries matches them all.
+    // Each foreign client holds its lock for a different time. So the releases do not all fall on the time of a retry.
     for round in 0..9 {
         let hold = ms(2_000 + 190 * round);
         took.push(after_a_foreign_release(&masters, format!("x{round}"), hold));
@@ -66,7 +66,7 @@ async fn waiter_notices_the_release_of_a_foreign_client_by_retrying() {
     assert!(took[took.len() / 2] < ms(450), "{took:?}");
 }
 
-/// The number of scripts that a master has been asked to run so far.
+/// The number of script calls (`EVALSHA`) that the first master has received since its start.
 fn scripts(masters: &Masters) -> u64 {
     let stats = ask_server(&masters[0], &["INFO", "commandstats"]);
     let stats = stats.text().expect("text").into_owned();
@@ -77,53 +77,56 @@ fn scripts(masters: &Masters) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// Tests that a waiter retries only while the holder may be a foreign client, because retries cost messages. The
-/// retries stop once the holder is a client that has a ticket.
+/// A waiter must retry only while the holder may be a foreign client, because retries cost messages. If the holder has
+/// a ticket, it is a client that knows the queue, and the waiter relies on its wake-up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_that_polls_a_foreign_holder_sends_a_bounded_number_of_messages() {
+async fn waiter_retries_at_most_every_125_ms_and_only_while_the_holder_may_be_foreign() {
     let masters = masters(3);
     let (first, holder, waiter) = (fair(&masters), fair(&masters), fair(&masters));
     let guard = first.acquire("x").await.expect("free");
-    // On a busy machine, a pause of 3 s may last longer. So each limit grows with the time that has passed.
+    // On a busy machine, a pause of 3 s may last longer. So each limit on the number of scripts grows with the time
+    // that has really passed.
     let looked = |(before, began): (u64, Instant)| (scripts(&masters) - before, began.elapsed());
     let start = (scripts(&masters), Instant::now());
     let holding = tokio::spawn(async move {
         holder
             .acquire("x")
             .await
-            .expect("the waiter must get the lock")
+            .expect("the waiter must get the lock after its release")
     });
     tokio::time::sleep(secs(3)).await;
-    // Retries follow after 10 ms, growing by the factor 1.6 up to 250 ms. Each pause is drawn from the upper half of
-    // that time, so it is at least 125 ms in the end. The first seven pauses are shorter. The limit has room for these,
-    // for the two earlier attempts, and for scripts of the holder's renewal. It is 40 scripts in 3 s.
+    // The first retry follows after 10 ms, and each pause is 1.6 times the previous one, up to 250 ms. A random part
+    // shortens each pause by up to a half, so from the eighth pause on it is at least 125 ms. The 16 extra scripts are
+    // for the first seven retries, two earlier attempts, and the renewals of the holder. For 3 s, the limit is 40
+    // scripts.
     let (count, passed) = looked(start);
     let most = passed.as_millis() / ms(125).as_millis() + 16;
     assert!(
         (5..=most).contains(&count.into()),
-        "the waiter caused {count} scripts in {passed:?}"
+        "the waiter must cause 5 to {most} scripts, but caused {count} in {passed:?}"
     );
     guard.release().await;
-    // The holder was queued before it got the lock. Its ticket shows the waiter that the holder's release will wake it.
+    // This holder waited in the queue, so it has a ticket. The ticket shows the waiter that the release by this holder
+    // will wake it.
     let guard = holding.await.expect("no panic");
     let start = (scripts(&masters), Instant::now());
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });
     tokio::time::sleep(secs(3)).await;
-    // The waiter sends a heartbeat every 1.7 s. The limit is 8 scripts in 3 s.
+    // The waiter sends a heartbeat every 1.7 s and no retries. For 3 s, the limit is 8 scripts.
     let (count, passed) = looked(start);
     assert!(
         count <= passed.as_secs() + 5,
-        "the waiter caused {count} scripts in {passed:?}"
+        "the waiter must send only heartbeats, but caused {count} scripts in {passed:?}"
     );
     guard.release().await;
     waiting
         .await
         .expect("no panic")
-        .expect("the waiter must get the lock");
+        .expect("the waiter must get the lock after its release");
 }
 
 #[tokio::test]
-async fn large_foreign_value_in_a_lock_key_affects_no_other_lock() {
+async fn foreign_lock_value_of_nine_mebibytes_does_not_affect_other_locks() {
     let masters = masters(3);
     for master in &masters {
         ask_server(master, &["SETRANGE", "big", "9437184", "x"]);
@@ -180,7 +183,7 @@ async fn lock_is_stored_in_the_database_that_the_url_names() {
 }
 
 #[tokio::test]
-async fn foreign_value_in_the_key_of_the_generation_marker_is_named_in_the_error_of_an_acquire() {
+async fn acquire_error_names_the_generation_marker_key_if_it_has_a_foreign_value() {
     for put in [&["SET", MARKER, "junk"][..], &["RPUSH", MARKER, "junk"]] {
         let masters = masters(1);
         ask_server(&masters[0], put);

@@ -1,18 +1,20 @@
-//! Tests of the reported state of a lock that a majority of the masters may have lost. These masters have restarted
-//! without data, and the restart guard does not accept their votes yet.
+//! Tests of the status, listing and election of a lock after a majority of the masters has restarted without data. The
+//! restart guard does not accept the votes of these masters for a time, so no client knows for certain whether the lock
+//! is held.
 
 use crate::support::{PATIENCE, masters, ms, secs, settings};
 use quorate::{Fault, Redlock, RestartGuard, StatusVerdict};
 use quorate_testbed::Masters;
 
-/// A client whose restart guard ignores the votes of a restarted master for longer than any of these tests runs.
+/// A client whose restart guard ignores the votes of a restarted master for 300 s, longer than any of these tests runs.
 fn client(masters: &Masters) -> Redlock {
     let settings = settings(masters.urls()).max_ttl(secs(300));
     let settings = settings.restart_guard(RestartGuard::AfterFirstContact);
     settings.build().expect("good settings")
 }
 
-/// Waits until the client has contacted all masters, so that it trusts the server processes that run now.
+/// Waits until the client has reached all masters. It trusts the server processes that it reaches first, and its
+/// restart guard then notices any later restart.
 async fn met(redlock: &Redlock) {
     let began = std::time::Instant::now();
     loop {
@@ -22,7 +24,7 @@ async fn met(redlock: &Redlock) {
         }
         assert!(
             began.elapsed() < PATIENCE,
-            "timed out waiting until all masters answer"
+            "all masters must answer in time"
         );
     }
 }
@@ -39,7 +41,7 @@ fn is_quarantined(fault: &Fault) -> bool {
 }
 
 #[tokio::test]
-async fn held_lock_is_shown_as_unknown_if_a_majority_of_masters_lost_its_data() {
+async fn status_of_a_held_lock_is_unknown_if_a_majority_of_masters_restarted_without_data() {
     let masters = masters(5);
     let (holder, looks) = (client(&masters), client(&masters));
     met(&looks).await;
@@ -69,12 +71,12 @@ async fn held_lock_is_shown_as_unknown_if_a_majority_of_masters_lost_its_data() 
     assert_eq!(quarantined.count(), 3, "{listing:?}");
     assert!(
         guard.is_valid(),
-        "the lock was lost: the machine was too slow for this test"
+        "the holder must not lose the lock, but the machine was too slow to renew it in time"
     );
 }
 
 #[tokio::test]
-async fn leader_is_reported_until_its_lease_ends_although_a_majority_of_masters_lost_its_lock() {
+async fn leader_whose_lease_lasts_is_reported_although_a_majority_of_masters_lost_its_lock() {
     let masters = masters(5);
     let (leads, looks) = (client(&masters), client(&masters));
     met(&looks).await;
@@ -87,14 +89,14 @@ async fn leader_is_reported_until_its_lease_ends_although_a_majority_of_masters_
         .expect("a leader");
     assert_eq!(leader.term, leadership.term());
     forget(&masters);
-    // The observer polls every 4 s, and more often while no majority answers.
+    // The observer polls every 4 s, and more often while no majority answers. So it polls at least once in 6.5 s.
     let told = tokio::time::timeout(ms(6_500), observer.next()).await;
     assert!(
         leadership.is_valid(),
-        "the lock was lost: the machine was too slow for this test"
+        "the leader must hold its lock, but the machine was too slow to renew it in time"
     );
     assert!(
         told.is_err(),
-        "the observer must not be notified of an end of the leadership: {told:?}"
+        "the observer must not be notified of a change while the lease of the leader lasts: {told:?}"
     );
 }

@@ -5,10 +5,11 @@ use std::process::Command;
 
 use quorate::RedlockBuilder;
 
-/// If this variable is set, this test program is the child process.
+/// The environment variable that marks the child process. If it is set, this test program runs as the child process.
 const CHILD: &str = "QUORATE_TEST_CHILD";
 
-/// Not a test of its own: [`with`] runs it in a child process. It prints what it has read from its environment.
+/// This function is a test only by its attribute: [`with`] runs it in a child process. It reads the settings from the
+/// environment and prints the masters, or the error.
 #[test]
 fn child_process_prints_the_settings_from_its_environment() {
     if std::env::var_os(CHILD).is_none() {
@@ -52,7 +53,7 @@ fn settings_are_read_from_the_process_environment() {
         said.contains("refused: QUORATE_TTL 'ten' is not a duration"),
         "{said}"
     );
-    // The builder checks whether settings contradict each other. The error names one of these settings.
+    // A TTL of ten minutes is above the default of `max_ttl`. The builder refuses it, and the error names both settings.
     let said = with(&[masters, ("QUORATE_TTL", "10m")]);
     assert!(
         said.contains("refused: ttl of 10m is above max_ttl"),

@@ -1,5 +1,5 @@
-//! Tests of one message that renews many locks, on masters that cannot renew one of these locks. The masters are full
-//! (`noeviction`), or the user lacks a right for one key. The other locks of the message must still be renewed.
+//! Tests of a message that renews many locks, if the masters cannot renew one of these locks. Either the masters are
+//! full (`maxmemory-policy noeviction`), or the user has no right to one key. The masters must renew the other locks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use quorate_testbed::{Masters, Server};
 
 const TTL: Duration = secs(6);
 
-/// Makes each master refuse every command that may need memory, from now on.
+/// Sets the memory limit of each master to one byte. After that, the master refuses every command that may need memory.
 fn fill(masters: &Masters) {
     for master in masters {
         ask_server(master, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
@@ -21,7 +21,7 @@ fn locker(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls()).ttl(TTL)
 }
 
-/// Acquires ten locks one after the other. One message then renews them in this order.
+/// Acquires ten locks, one after the other. The client later renews all of them with one message, in the same order.
 async fn ten(redlock: &Redlock, reads: bool) -> Vec<LockGuard> {
     let mut guards = Vec::new();
     for n in 0..10 {
@@ -32,8 +32,8 @@ async fn ten(redlock: &Redlock, reads: bool) -> Vec<LockGuard> {
     guards
 }
 
-/// Checks after the second renewal that all locks except the first were renewed. At that time a lock has 0.3 TTLs left
-/// if it was not renewed, and at least 0.6 TTLs if it was renewed.
+/// Waits until each lock has been due for renewal twice, and checks that all locks except the first were renewed. At
+/// that time, a lock that was not renewed has 0.3 TTLs left, and a renewed lock has at least 0.6 TTLs left.
 async fn assert_all_but_the_first_are_renewed(guards: &[LockGuard]) {
     tokio::time::sleep(TTL * 7 / 10).await;
     let renewed = |guard: &LockGuard| guard.remaining() > TTL * 45 / 100;
@@ -51,26 +51,26 @@ fn faults(guard: &LockGuard) -> Vec<Fault> {
 }
 
 #[tokio::test]
-async fn lock_that_full_masters_cannot_restore_does_not_end_the_renewal_of_other_locks() {
+async fn lock_that_full_masters_refuse_to_restore_does_not_stop_the_renewal_of_other_locks() {
     for reads in [false, true] {
         let masters = masters(3);
         let redlock = locker(&masters).build().expect("good settings");
         let guards = ten(&redlock, reads).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
-            // Delete the fencing counter of the first lock. To renew a reader, the script must then write the counter
-            // first, which a full master refuses.
+            // Without the fencing counter, the script that renews a reader must write the counter first. A full master
+            // refuses this write.
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // Once a script has written something, even a full server lets it write more. So a later renewal may restore
-        // the first lock.
+        // The first lock is not checked. After its first write, a script may write more even on a full server, so a
+        // later renewal may restore the first lock.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }
 
 #[tokio::test]
-async fn reader_is_renewed_on_full_masters_while_another_readers_longer_lease_keeps_the_key() {
+async fn reader_is_renewed_on_full_masters_while_another_reader_has_a_longer_lease() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let brief = redlock.lock("doc").shared().acquire().await.expect("free");
@@ -78,14 +78,14 @@ async fn reader_is_renewed_on_full_masters_while_another_readers_longer_lease_ke
     let _long = long
         .acquire()
         .await
-        .expect("a reader must be able to join another reader");
+        .expect("the second reader must get the lock together with the first reader");
     fill(&masters);
     tokio::time::sleep(2 * TTL).await;
     assert!(brief.is_valid(), "{:?}", brief.report());
 }
 
-/// Creates the user `locker` on every master. Its rights to keys are those to `quorate:*` and those that the ACL rules
-/// `words` grant.
+/// Creates the user `locker` on every master. The user may run all commands, on the keys `quorate:*` and on the keys
+/// that the ACL rules `words` grant.
 fn grant(masters: &Masters, words: &[&str]) {
     const RIGHTS: [&str; 9] = [
         "ACL",
@@ -111,7 +111,7 @@ fn as_user(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn lock_whose_key_the_user_may_no_longer_use_does_not_end_the_renewal_of_other_locks() {
+async fn lock_key_without_acl_rights_does_not_stop_the_renewal_of_other_locks() {
     for reads in [false, true] {
         let masters = masters(3);
         grant(&masters, &["~job*"]);
@@ -126,7 +126,7 @@ async fn lock_whose_key_the_user_may_no_longer_use_does_not_end_the_renewal_of_o
 }
 
 #[tokio::test]
-async fn lock_whose_break_record_the_user_may_not_read_does_not_end_the_renewal_of_other_locks() {
+async fn break_record_without_acl_rights_does_not_stop_the_renewal_of_other_locks() {
     const PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",
@@ -156,7 +156,7 @@ async fn lock_whose_break_record_the_user_may_not_read_does_not_end_the_renewal_
 }
 
 #[tokio::test]
-async fn extension_reports_the_refusal_of_a_full_master() {
+async fn extension_reports_out_of_memory_for_each_full_master() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let guard = redlock.acquire("job").await.expect("free");
@@ -165,7 +165,7 @@ async fn extension_reports_the_refusal_of_a_full_master() {
     }
     fill(&masters);
     let Err(ExtendError::NoQuorum(reports)) = guard.extend(TTL).await else {
-        panic!("full masters must refuse to restore the lock key")
+        panic!("the extension must fail, because full masters refuse to restore the lock key")
     };
     let full =
         |report: &quorate::NodeReport| report.outcome == NodeOutcome::Fault(Fault::OutOfMemory);
@@ -173,7 +173,7 @@ async fn extension_reports_the_refusal_of_a_full_master() {
 }
 
 #[tokio::test]
-async fn full_masters_refuse_attempts_and_accept_releases() {
+async fn full_masters_refuse_every_acquire_and_execute_every_release() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let name = |n: usize| format!("held {n}");
@@ -203,7 +203,7 @@ async fn full_masters_refuse_attempts_and_accept_releases() {
 }
 
 #[tokio::test]
-async fn lock_on_full_masters_can_be_force_released_and_is_not_restored() {
+async fn force_released_lock_on_full_masters_is_not_restored_by_its_holder() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let plain = redlock.acquire("job").await.expect("free");
