@@ -49,9 +49,11 @@ impl Refusal {
     /// The full text for operators: the `Display` text, the lock's holder (its note, host and process), and the reply of
     /// each master with its address.
     pub fn details(&self) -> String {
-        let note = self.note.iter().filter(|_| !self.held_here);
-        let holder: String = note.map(|holder| format!(", {holder}")).collect();
-        with_replies(format!("{self}{holder}"), &self.reports)
+        let text = match &self.note {
+            Some(holder) if !self.held_here => format!("{self}, {holder}"),
+            _ => self.to_string(),
+        };
+        with_replies(text, &self.reports)
     }
 }
 
