@@ -487,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fencing_counters_up_to_nine_seconds_older_than_the_wait_are_copied() {
+    fn fencing_counter_is_copied_if_its_age_exceeds_the_wait_by_nine_seconds() {
         let hour = Duration::from_secs(3600);
         for wait in [Duration::from_secs(1), hour] {
             assert!(

@@ -337,7 +337,7 @@ impl Redlock {
         futures::future::join_all(idle).await;
     }
 
-    /// The names of the masters, without credentials, in the order in which the builder named them.
+    /// The names of the masters, without credentials, in the order in which they were given to the builder.
     pub fn masters(&self) -> impl Iterator<Item = &NodeName> {
         self.core.coordinator.names()
     }

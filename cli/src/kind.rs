@@ -15,7 +15,7 @@ use crate::output;
 /// The environment variable that lists the locks of outer `quorate` processes, which are ancestors of this process.
 const HELD: &str = "QUORATE_HELD";
 
-/// The environment variable with an owner id: that of the nearest ancestor process that holds a lock as an owner.
+/// The environment variable with the owner id of the nearest ancestor process that holds a lock as an owner.
 const OWNER: &str = "QUORATE_OWNER";
 
 /// The heading of the options for the kind of lock in help texts.

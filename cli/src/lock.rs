@@ -1,4 +1,4 @@
-//! The options of the lock and of the wait for it, shared by `run`, `once` and `hold`.
+//! The options for taking a lock and for waiting for it, shared by `run`, `once` and `hold`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

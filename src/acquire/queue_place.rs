@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn holder_that_may_send_no_wake_up_is_polled_less_often_the_longer_it_holds() {
+    fn lock_is_polled_less_often_the_longer_a_holder_without_wake_ups_holds_it() {
         let mut known = None;
         let mut look = |value: &[u8], after: Duration| {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;

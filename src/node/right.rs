@@ -79,8 +79,8 @@ impl Purpose {
         Self::Releases,
     ];
 
-    /// Whether acquiring a lock fails if the Redis user lacks these rights. The rights for a feature (for example
-    /// fencing) are needed only by locks that use this feature.
+    /// Whether acquiring a lock fails if the Redis user lacks these rights. Also true for the rights of a feature (for
+    /// example fencing), although a lock without this feature does not need them.
     pub fn is_needed(self) -> bool {
         matches!(
             self,

@@ -22,8 +22,8 @@ pub struct Waiting {
     pub note: Option<Note>,
     /// How long the masters keep the holder's key if it is not renewed; `None` if unknown.
     pub ttl_left: Option<Duration>,
-    /// The number of masters that are not in `trouble`. This includes a master that has not answered yet because the
-    /// answers of other masters had already decided the attempt.
+    /// The number of masters that are not in `trouble`. A master counts, too, if it had not answered yet when the answers
+    /// of other masters decided the attempt.
     pub answering: usize,
     /// Whether the masters that are not in `trouble` are a majority. While masters are being replaced: a majority of
     /// the old masters and a majority of the next masters.

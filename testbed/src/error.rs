@@ -38,7 +38,7 @@ pub enum Error {
     NotReady {
         /// The time for which the caller waited until the server was ready.
         waited: Duration,
-        /// The result of the last check whether the server was ready.
+        /// The result of the last readiness check of the server.
         last: String,
         /// The last lines that the server wrote to its log.
         log: String,

@@ -170,8 +170,8 @@ async fn observer_is_immediately_notified_of_a_leader_after_minutes_without_a_le
 struct Reachable {
     table: Table,
     away: Arc<AtomicBool>,
-    /// The number of microseconds by which the dates of the store are ahead of the clock. The store gives each change a
-    /// date.
+    /// The store gives each change a timestamp. This is the number of microseconds by which these timestamps are ahead
+    /// of the clock.
     ahead: Arc<AtomicI64>,
 }
 

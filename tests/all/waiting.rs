@@ -327,7 +327,7 @@ async fn wait_ends_in_time_and_its_error_distinguishes_an_outage_from_a_held_loc
 /// Tests a task whose wait ends while it is queued behind the first attempt of its process. This attempt may take long,
 /// because it waits for connections. The task must return soon after the attempt ends.
 #[tokio::test(start_paused = true)]
-async fn waiter_behind_the_first_attempt_of_a_process_returns_soon_after_this_attempt() {
+async fn task_queued_behind_an_attempt_of_its_process_returns_soon_after_that_attempt_ends() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     for node in &nodes {
         node.change(|_| Treatment::Late(ms(200)));

@@ -25,7 +25,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             // The client was killed, or only part of its history is known, so there is nothing to check.
             (None, None) => continue,
         };
-        // Time in which the client process could not run does not count as delay of the notification.
+        // Time in which the client process could not run does not count towards the delay of the notification.
         let kept = case.kept_waiting(&attempt.who, until, ended);
         waited = waited.max(kept);
         if let Some(late) = in_time.judge(until, ended, kept) {

@@ -95,7 +95,10 @@ fn every_manual_page_has_the_standard_sections() {
         let title = format!(".TH {name} 7");
         assert!(page.contains(&title), "{page}");
         for section in [".SH NAME", ".SH \"DESCRIPTION\"", ".SH \"SEE ALSO\""] {
-            assert!(page.contains(section), "{name}: {section}: {page}");
+            assert!(
+                page.contains(section),
+                "the page {name} must have the section {section}: {page}"
+            );
         }
         typeset(&name, &file, &format!("help {topic}"));
     }

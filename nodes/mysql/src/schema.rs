@@ -285,8 +285,9 @@ async fn make_tables(
 }
 
 /// Creates the table of records. If an earlier table was dropped, all earlier grants are forgotten, so the restart
-/// guard must see a new run of the server. The new run is written before the table is created, with a start in the
-/// future, so that no session votes in between. When the table exists, the run is written again with its real start.
+/// guard must see a restart of the server. The restart is recorded twice. Before the table is created, it is recorded with
+/// a start in the future, so that every session considers the server too young to vote. After the table has been created,
+/// it is recorded with the real start.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;

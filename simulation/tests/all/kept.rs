@@ -211,7 +211,7 @@ fn errors_of_changes_contain_the_words_that_the_simulated_operator_looks_for() {
         .collect();
     assert!(
         words.len() >= 2,
-        "the operator must look for two texts or more: {words:?}"
+        "the simulated operator must look for at least two error texts, not only for {words:?}"
     );
     for words in words {
         assert!(

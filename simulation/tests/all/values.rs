@@ -107,10 +107,10 @@ fn reading_a_value_blocks_late_writes_of_the_previous_holder() {
     only_the_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
 }
 
-/// The lock is force-released while client 1 still believes that it holds the lock. Three of five masters grant the
-/// lock to client 2, which does the work of the period. Then one of these three masters loses its memory. Together with
-/// the two masters that did not grant the lock to client 2, it is a majority. This majority could accept the write of
-/// client 1.
+/// Clients 1 and 2 have the same `once` job. The lock is force-released while client 1 still believes that it holds the
+/// lock. Three of five masters grant the lock to client 2, which does the work and records the period as done. Then one
+/// of these three masters loses its memory. This master and the two that did not grant the lock to client 2 are a
+/// majority, which could accept the record of client 1 for the same period.
 fn one_master_forgets() -> Scenario {
     let mut scenario = recorded(5, 50, 300);
     scenario.clients[2].steps = vec![Step {

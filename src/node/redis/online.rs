@@ -56,8 +56,8 @@ pub(super) struct Online {
     again: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `again`.
     wanted: Vec<Set>,
-    /// Requests that are sent again as separate script calls, before all other requests. They were not executed by a
-    /// combined call, or were refused as the built-in delete command.
+    /// Requests that are sent again as separate script calls, before all other requests. Either a combined call did not
+    /// execute them, or they were sent as the built-in delete command, which the server refused.
     apart: Vec<Queued>,
     /// Arranges the requests to be written next into runs. A run consists of requests of one kind that one call
     /// executes.

@@ -295,7 +295,7 @@ pub struct Wake {
     pub word: Vec<u8>,
 }
 
-/// Receives the wake-ups of one process.
+/// Receives the wake-ups that are addressed to one process.
 pub trait Listener: Send + 'static {
     /// Receives the pacer, which from now on reports which wake-ups the process needs. Only listeners that poll use it.
     fn follow(&mut self, pacer: Pacer) {

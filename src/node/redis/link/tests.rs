@@ -1501,7 +1501,7 @@ fn wrong_type_error_of_the_delete_command_answers_the_release() {
 }
 
 #[test]
-fn release_refused_by_a_read_only_server_is_decided_by_the_script() {
+fn release_that_a_read_only_server_refuses_is_sent_again_as_a_script() {
     for reply in [
         "-READONLY You can't write\r\n",
         "-NOREPLICAS Not enough good replicas\r\n",

@@ -32,7 +32,7 @@ fn header_of_every_script_names_its_keys_and_arguments_in_order() {
 }
 
 #[test]
-fn script_without_arguments_for_each_key_uses_exactly_the_arguments_of_its_row() {
+fn script_without_per_key_arguments_uses_exactly_the_arguments_in_the_table_of_scripts() {
     let rows = Script::ALL.map(|script| (script.source(), &script.row().args));
     let raise = with_parts(RAISE.source);
     for (source, args) in rows.into_iter().chain([(&*raise, &RAISE.args)]) {
