@@ -317,7 +317,8 @@ mod testing {
     }
 
     #[tokio::test]
-    async fn tests_with_different_lock_names_can_run_at_the_same_time() -> Result<(), Box<dyn Error>> {
+    async fn tests_with_different_lock_names_can_run_at_the_same_time() -> Result<(), Box<dyn Error>>
+    {
         let guard = REDLOCK.acquire("second").await?;
         assert!(guard.is_valid());
         Ok(())

@@ -147,10 +147,14 @@ fn wait_without_a_time_limit_exits_with_69_if_the_masters_can_never_grant_the_lo
 fn lost_lock_is_reported_with_the_replies_of_the_masters() {
     let masters = masters(3);
     let options = ["-q", "--ttl", "2s", "lost"];
-    let holder = run(&masters, &options, &["sleep", "60"])
+    let dir = tempfile::tempdir().expect("a directory");
+    let started = dir.path().join("started");
+    let shell = format!("touch {}; exec sleep 60", started.display());
+    let holder = run(&masters, &options, &["sh", "-c", &shell])
         .spawn()
         .expect("runs");
-    until_held(&masters, "lost");
+    // If the masters died before the attempt was decided, the holder would wait for the lock without limit.
+    common::until("the command has started", || started.exists());
     masters[0].kill().expect("killed");
     masters[2].kill().expect("killed");
     let holder = end(holder);
