@@ -254,11 +254,7 @@ impl AcquireError {
 
     fn write(&self, f: &mut dyn fmt::Write, names_holder: bool) -> fmt::Result {
         let (missed, what) = match self {
-            Self::HeldByOther(missed) if missed.held_here => (
-                missed,
-                "is already held in this process, by another task or by the caller itself",
-            ),
-            Self::HeldByOther(missed) => (missed, "is held by another"),
+            Self::HeldByOther(missed) => (missed, held(missed.held_here)),
             Self::NotJoinable(missed) => (
                 missed,
                 "is held by its owner, but a further hold cannot join now, because no majority of the masters shows \
@@ -285,6 +281,15 @@ impl AcquireError {
             write!(f, ", {holder}")?;
         }
         missed.write_rest(f)
+    }
+}
+
+/// Says of a lock that is held whether this process holds it.
+pub(crate) fn held(here: bool) -> &'static str {
+    if here {
+        "is already held in this process, by another task or by the caller itself"
+    } else {
+        "is held by another"
     }
 }
 

@@ -150,21 +150,18 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
 }
 
 async fn take_step(args: &ChangeArgs, redlock: &Redlock, strangers_pass: bool) -> Outcome {
-    if let Step::Status(args) = &args.step {
-        return status(redlock, args.json).await;
-    }
-    if let Step::Mark(_) = args.step {
-        return marked(redlock).await;
-    }
-    let change = redlock.change().map_err(Failure::usage)?;
-    let change = change.strangers_pass(strangers_pass);
-    match args.step {
-        Step::Begin(_) => begun(&change).await,
-        Step::Close(_) => closed(&change).await,
-        Step::Open(_) => opened(&change).await,
-        Step::Finish(_) => finished(&change).await,
-        Step::BackOut(_) => left(&change).await,
-        Step::Status(_) | Step::Mark(_) => status(redlock, false).await,
+    let change = || {
+        let change = redlock.change().map_err(Failure::usage);
+        change.map(|change| change.strangers_pass(strangers_pass))
+    };
+    match &args.step {
+        Step::Status(args) => status(redlock, args.json).await,
+        Step::Mark(_) => marked(redlock).await,
+        Step::Begin(_) => begun(&change()?).await,
+        Step::Close(_) => closed(&change()?).await,
+        Step::Open(_) => opened(&change()?).await,
+        Step::Finish(_) => finished(&change()?).await,
+        Step::BackOut(_) => left(&change()?).await,
     }
 }
 

@@ -457,26 +457,25 @@ impl Scenario {
     /// Whether the clock of some master jumps forward by almost a day or more, and jumps back within `limit_us`
     /// microseconds. Fencing counters may then expire although little time has passed.
     fn shows_a_later_day_briefly(&self, limit_us: i64) -> bool {
-        let masters = 0..self.masters.len();
-        masters.into_iter().any(|wrong| {
-            let (mut ahead_us, mut since) = (0, None);
-            let mut faults: Vec<_> = self.faults.iter().collect();
-            faults.sort_by_key(|fault| fault.at);
-            faults.into_iter().any(|fault| {
-                let FaultKind::Jump { master, by_us } = fault.kind else {
-                    return false;
-                };
-                if usize::from(master) != wrong {
-                    return false;
-                }
-                ahead_us += by_us;
-                if ahead_us >= LATER_DAY_US {
-                    since = since.or(Some(fault.at));
-                    return false;
-                }
-                let lasted = |since| ((fault.at - since) / 1_000) as i64;
-                since.take().is_some_and(|since| lasted(since) <= limit_us)
-            })
+        let jump = |fault: &Fault| match fault.kind {
+            FaultKind::Jump { master, by_us } => Some((fault.at, usize::from(master), by_us)),
+            _ => None,
+        };
+        let mut jumps: Vec<_> = self.faults.iter().filter_map(jump).collect();
+        jumps.sort_by_key(|(at, ..)| *at);
+        // For each master: how far its clock is ahead, and since when it has shown a later day.
+        let mut clocks = vec![(0, None); self.masters.len()];
+        jumps.into_iter().any(|(at, master, by_us)| {
+            let (ahead_us, since) = &mut clocks[master];
+            *ahead_us += by_us;
+            if *ahead_us >= LATER_DAY_US {
+                since.get_or_insert(at);
+                return false;
+            }
+            let lasted_us = |since: u64| ((at - since) / 1_000) as i64;
+            since
+                .take()
+                .is_some_and(|since| lasted_us(since) <= limit_us)
         })
     }
 

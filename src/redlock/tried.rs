@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::with_replies;
+use crate::error::{held, with_replies};
 use crate::hold::guard::LockGuard;
 use crate::node::Note;
 use crate::report::NodeReport;
@@ -59,10 +59,6 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.held_here {
-            "the lock is already held in this process, by another task or by the caller itself"
-        } else {
-            "the lock is held by another"
-        })
+        write!(f, "the lock {}", held(self.held_here))
     }
 }
