@@ -1,9 +1,9 @@
 //! Chooses which of the queued requests are sent to the master in one call. The requests of one call are a run.
 //!
-//! Only requests that are already queued are combined; no request waits for others. Requests for the same lock keep
-//! their order, whatever their kind. Requests for different locks may overtake each other, so queued releases are sent
-//! before queued acquires. If this would change the order for one lock, the releases and acquires that were collected
-//! before the new request are sent first.
+//! - Only requests that are already queued are combined; no request waits for others.
+//! - Requests for the same lock keep their order.
+//! - Requests for different locks may overtake each other, so queued releases are sent before queued acquires.
+//! - If a new request must not overtake a collected request for the same lock, the collected requests are sent first.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 const MOST_RELEASES: usize = 32;
 
 /// The largest number of acquires in one call.
-const MOST_ACQUIRES: usize = 16;
+const MOST_ACQUIRES: usize = 32;
 
 /// The smallest number of releases for which one combined call is faster than single calls.
 const LEAST_RELEASES: usize = 2;
@@ -101,8 +101,7 @@ fn bit(key: &[u8]) -> u64 {
 pub(super) struct Runs<T> {
     releases: Run<T>,
     acquires: Run<T>,
-    /// Whether the run of acquires must be sent after the run of releases, because it contains an acquire for a lock
-    /// that a release in the other run is for.
+    /// Whether the releases must be sent before the acquires, because both runs contain a request for the same lock.
     behind: bool,
     /// The smallest number of acquires for which one combined call is faster than single calls on this server.
     least_acquires: usize,
@@ -261,15 +260,15 @@ mod tests {
     }
 
     #[test]
-    fn queued_requests_of_one_kind_are_combined_and_releases_are_sent_before_acquires() {
+    fn queued_requests_are_grouped_by_kind_into_combined_calls() {
         for (words, wanted) in [
             ("a1", "a1"),
             ("r1", "r1"),
             ("r1 r2", "[r1 r2]"),
             ("a1 a2", "a1 a2"),
             ("a1 r2 a3 r4 a5", "[r2 r4] [a1 a3 a5]"),
-            // Acquires with different TTLs are not combined. Neither are requests for locks with a queue and for locks
-            // without a queue.
+            // A call contains only acquires with the same TTL, and either only locks with a queue or only locks without
+            // a queue.
             ("a1 a2 a3 A4 A5", "[a1 a2 a3] A4 A5"),
             ("r1 r2 R3 R4", "[r1 r2] [R3 R4]"),
             // Requests for other locks may be sent before the run.
