@@ -60,8 +60,8 @@ impl Ancestry {
             return false;
         };
         let is = |process: &Process| u64::from(process.pid) == pid && process.began == began;
-        // A process in another pid namespace may be an ancestor, because the same process has different pids in
-        // different namespaces. So only a name from this namespace can be ruled out.
+        // In another pid namespace, an ancestor has a different pid, so it cannot be recognised. Only a name from this
+        // namespace can be ruled out.
         namespace == self.namespace && !self.line.iter().any(is)
     }
 }
@@ -101,8 +101,7 @@ mod tests {
             ("1.0.3", false),
             ("7.98.3", true),
             ("8.99.3", true),
-            // The name is malformed or is from another pid namespace. The result is `false`, because that process may
-            // be an ancestor.
+            // Malformed names and names from another pid namespace. `false` means that the process may be an ancestor.
             ("8.99.4", false),
             ("8.99", false),
             ("", false),
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_process_counts_as_an_ancestor_and_child_process_does_not() {
+    fn ancestry_contains_the_parent_process_but_not_a_child_process() {
         let ours =
             Ancestry::of_this_process().expect("the ancestors of this process must be readable");
         assert_eq!(ours.line[0].pid, std::process::id());

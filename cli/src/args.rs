@@ -23,9 +23,10 @@ use crate::{
     name = "quorate",
     version,
     long_about = "Run commands under a lock that a majority of independent masters agrees on: Redis, Valkey, MySQL, ZooKeeper.\n\n\
-        The lock survives as long as any majority of the masters is up. quorate renews it while the command runs, \
-        and stops the command before the lock expires, never after. The resource that the command writes to should \
-        reject fencing tokens smaller than the largest it has seen: that protects even if the machine was paused.",
+        The lock survives as long as any majority of the masters is up. quorate renews the lock while the command \
+        runs. If quorate cannot renew the lock, it stops the command before the lock expires.\n\n\
+        If the machine is paused, quorate cannot stop the command in time. So the resource that the command writes to \
+        should reject every fencing token that is smaller than the largest token it has seen.",
     after_help = "Try it without any setup:  quorate demo\n\nMost common use:           quorate run nightly-report -- ./report.sh",
     after_long_help = manual::after_help(),
     arg_required_else_help = true,
@@ -91,7 +92,7 @@ pub(crate) enum Command {
     /// Show quorate at work: workers share one lock while masters are killed
     #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
     Demo(demo::DemoArgs),
-    /// Explain a topic (masters, command, kinds), or a command
+    /// Explain a topic (masters, command, kinds) or a command of quorate
     Help(help::HelpArgs),
     /// Print a completion script for a shell
     #[command(hide = true, after_help = completion::AFTER_HELP)]
@@ -113,8 +114,8 @@ impl Command {
         }
     }
 
-    /// The default log level for events of the library: warnings for the commands that hold a lock or lead, otherwise
-    /// nothing. The other commands print the reply of each master themselves, and the demo kills masters on purpose.
+    /// The default log level for events of the library: warnings for `run`, `hold`, `once` and `lead`, nothing for
+    /// other commands. Most other commands print the reply of each master anyway, and `demo` kills masters on purpose.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
             Self::Run(_) | Self::Hold(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
@@ -171,8 +172,8 @@ fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String>
     if !words.iter().any(is_named) {
         return Vec::new();
     }
-    // Ignore the variables of all settings here: a variable that the file overrides must not cause an error, even if
-    // its value is bad.
+    // Parse without the environment variables of all settings. A bad value of a variable that the file overrides must
+    // not cause an error.
     let all: Vec<String> = file::KEYS.iter().copied().flat_map(options_of).collect();
     let command = without_variables(command.clone(), &all);
     let Ok(matches) = command.try_get_matches_from(words) else {
@@ -214,8 +215,8 @@ fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
         .mut_subcommands(|command| without_variables(command, ids))
 }
 
-/// Returns an error if it is ambiguous at which word of the command line the command to run begins. `command` is the
-/// part that the parser took for the command to run.
+/// Returns an error if quorate's own options cannot be distinguished from the command to run. `words` is the whole
+/// command line, and `command` is the part that the parser took for the command to run.
 fn check_separator(
     name: &str,
     words: &[OsString],
@@ -241,9 +242,12 @@ fn check_separator(
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// `two` names two options that exclude each other. Returns true if only the second option was typed on the command
-/// line: it then overrides the environment variable of the first option. If both options were typed, returns an error
-/// with the text `words`.
+/// Returns true if only the second of the two options `two` was typed on the command line. The second option then
+/// overrides the environment variable of the first one.
+///
+/// # Errors
+///
+/// If both options were typed. `words` is the error message.
 fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bool, clap::Error> {
     match two.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
         [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),

@@ -30,19 +30,22 @@ Examples:
     quorate break nightly-report --yes
     quorate break api --slot 3 --yes
 
-JSON fields (stable): those of one element of resources[] of status --json, as it was before the break.";
+JSON fields (stable): the fields of an element of resources[] in status --json, with the values before the break.";
 
 /// The exit codes of `quorate break`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
     (
         "0",
-        "a majority of masters answered; the lock is deleted there",
+        "a majority of masters answered, and these masters deleted the lock",
     ),
     (
         "64",
         "wrong usage, or --yes is missing; nothing was deleted",
     ),
-    ("69", "no quorum of masters: the lock may still be held"),
+    (
+        "69",
+        "fewer than a majority of the masters answered: the lock may still be held",
+    ),
     ("78", ""),
 ];
 

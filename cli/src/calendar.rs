@@ -68,7 +68,7 @@ pub(crate) fn tz(text: &str) -> Result<TimeZone, String> {
     zone.map_err(|_| "no such time zone: give a name such as Europe/Berlin or UTC".into())
 }
 
-/// Which periods there are: their length, and the time of day and time zone at which they begin.
+/// The schedule of `quorate once`: the length of its periods, and the time of day and time zone at which they begin.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     per: Per,
@@ -77,12 +77,13 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Periods of the length `per`, which begin at the time of day `at` (default: midnight) in the time zone `tz`
-    /// (default: UTC).
+    /// Creates a schedule with periods of the length `per`. Periods begin at the time of day `at` (default: midnight)
+    /// in the time zone `tz` (default: UTC).
     ///
     /// # Errors
     ///
-    /// If a time zone is given for periods of a fixed length, because not all days of a time zone are equally long.
+    /// If `per` is a fixed length and `tz` is given. Days with a clock change differ in length, so periods of a fixed
+    /// length cannot follow local time.
     pub(crate) fn new(per: Per, at: Option<Time>, tz: Option<TimeZone>) -> Result<Self, Failure> {
         if matches!(per, Per::Fixed(_)) && tz.is_some() {
             return Err(Failure::usage(
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn period_contains_the_given_moment_and_begins_at_the_given_time_of_day() {
+    fn period_of_a_moment_begins_at_the_configured_time_of_day() {
         for (words, moment, expected) in [
             (
                 ["24h", "", ""],
@@ -225,8 +226,9 @@ mod tests {
                 "2026-03-01T04:00:00Z",
                 "2026-02-01T04:30:00Z 2026-03-01T04:30:00Z",
             ),
-            // A day with 23 hours, a day with 25 hours, and a time of day (02:30) that does not exist on the day with
-            // 23 hours.
+            // - 2026-03-29 has 23 hours in Berlin.
+            // - 2026-10-25 has 25 hours in Berlin.
+            // - The time 02:30 does not exist on 2026-03-29 in Berlin.
             (
                 ["day", "", "Europe/Berlin"],
                 "2026-03-29T12:00:00Z",
@@ -262,7 +264,7 @@ mod tests {
         assert_eq!(runs("month"), 36);
         assert!(
             runs("2630016s") < 36,
-            "periods with the length of an average month must skip some calendar months"
+            "a period of fixed length, the average of all months, must give fewer than 36 runs in 36 months"
         );
     }
 

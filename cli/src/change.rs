@@ -26,33 +26,38 @@ const CUT_SHORT: &str = "the step may be only partly done: run the step again";
 /// The text below the options of `quorate masters --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Steps to replace some or all masters while clients use them (the new set may be larger or smaller):
-    1 begin     start the new servers, set next_masters to the complete new set here (keep masters), run this step
-    2 clients   set next_masters for all clients: they then lock on a majority of each set, while other \
-clients continue; quorate masters status names the clients (host, process) that do not have next_masters yet
-    3 close     from now on the masters refuse clients without next_masters
-    4 open      waits until locks of refused clients have expired, copies values and fencing counters, opens
+    1 begin     start the new servers; here, keep masters and set next_masters to the complete new set; run begin
+    2 clients   set next_masters for all clients; quorate masters status lists the clients without next_masters
+    3 close     run close: the masters now refuse clients without next_masters
+    4 open      run open: it waits until the locks of refused clients have expired, and opens the next masters
     5 clients   for all clients: set masters to the next masters, remove next_masters, set masters_generation one higher
-    6 finish    from now on the masters refuse clients that still have next_masters
-    7 servers   stop the servers that were replaced, for good
+    6 finish    run finish: the masters now refuse clients that still have next_masters
+    7 servers   stop the replaced servers for good
 
-Run quorate masters mark once after setting up masters, and before any change: it writes a generation marker to all of
-them. A different server at the address of a master lacks the marker, and its votes are ignored for max_ttl.
+A client with next_masters needs a majority of the old masters and a majority of the next masters for each lock.
 
-Each step can be repeated, prints what it saw and what is missing, and does nothing unsafe. Before step 3 the change
-can be abandoned. Step 4 copies the values under locks (quota, once) to the next masters and prints a line for each.
+Run quorate masters mark once when you set up the masters, before the first change. It writes a generation marker to
+all masters. If another server gets the address of a master, that server lacks the marker, and clients ignore its
+votes for max_ttl.
 
-masters status also lists the connected clients: the step and the state of each, its host and process id, the name of
-its connections, and its address on each master. The states are
+You can repeat each step. If a step is not safe yet, it changes nothing more and prints the reason. Before step 3, you
+can abandon the change. Step 4 copies the fencing counters and the values of quota and once to the next masters. It
+prints a line for each value, and holds the value's lock during the copy.
+
+masters status also lists the connected clients: the step, state, host and process id of each client, the name of its
+connections, and its address on each master. The states are:
     current          the client has the same step as this configuration
-    outdated         a lower step: without next_masters during a change
-    ahead            a higher step: this configuration is the outdated one
-    other masters    other masters, or other names for them
-    without marker   a client of quorate that does not check the generation marker: old version, or missing right
+    outdated         the client has a lower step; during a change, it lacks next_masters
+    ahead            the client has a higher step, so this configuration is outdated
+    other masters    the client uses other masters, or other names for the masters
+    without marker   a quorate client that does not check the marker: its version is old, or it lacks a right
     unknown          another program that runs scripts or sets keys
 
-JSON fields of masters status (stable): stage (untouched, begun, partly_closed, closed, open, finished; null without
-next_masters), step, masters[]: master, set (old, next, both), mark, uptime_s, run_id, error, error_kind; clients[]:
-step, state (as above, with _), host, pid, name, connections[] (master, address). Absent values are null.
+JSON fields of masters status (stable; absent values are null):
+    stage       untouched, begun, partly_closed, closed, open or finished; null without next_masters
+    step        the step of this configuration
+    masters[]   master, set (old, next or both), mark, uptime_s, run_id, error, error_kind
+    clients[]   step, state (as above, with _ instead of spaces), host, pid, name, connections[] (master, address)
 
 Examples:
     quorate masters status --json | jq -r '.clients[] | select(.state == \"outdated\") | [.host, .pid] | @tsv'
@@ -67,7 +72,7 @@ pub(crate) const CODES: [Meaning; 5] = [
     ),
     (
         "1",
-        "the step was not done, or the state is not complete: the messages say what is missing",
+        "the step was not done, or a master did not show its state: the messages say what is missing",
     ),
     ("64", ""),
     ("69", ""),
@@ -178,12 +183,12 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
         ))?;
     }
     let mut masters = survey.masters.iter();
-    // Do not report a refusal if the user lacks rights on a master: the table above names the missing rights.
+    // If the user lacks rights on a master, do not report another error. The table above names the missing rights.
     let lacks_rights = masters.any(MasterSeen::lacks_rights);
     if let Some(refusal) = refusal(&survey).filter(|_| !lacks_rights) {
         return Err(Failure::new(
             exit::FINDINGS,
-            format!("the printed state is not complete: {refusal}"),
+            format!("cannot read the state of all masters: {refusal}"),
         ));
     }
     let mut masters = survey.masters.iter();
@@ -196,7 +201,7 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
     if lacks_rights {
         return Err(Failure::new(
             exit::FINDINGS,
-            "the printed state is not complete: grant the rights that are named above",
+            "cannot read the state of all masters: grant the rights that are named above",
         ));
     }
     Ok(exit::OK)
@@ -302,8 +307,8 @@ async fn left(change: &MastersChange<'_>) -> Outcome {
         }
         _ => Err(Failure::new(
             exit::FINDINGS,
-            "masters are closed, which cannot be undone: continue until finish, and then change back to the old masters \
-             in a second change",
+            "the change cannot be abandoned, because masters are closed: run all steps up to finish; to return to the \
+             old masters, replace the masters again",
         )),
     }
 }
@@ -361,15 +366,15 @@ fn what_next(survey: &Survey) -> &'static str {
         return "these masters refuse this configuration: set masters and masters_generation to the current values";
     }
     if !survey.is_change() && !survey.is_marked() {
-        return "next_masters is not set, so no change is in progress in this configuration; not all masters have a generation marker: run quorate masters mark";
+        return "next_masters is not set: this configuration has no change in progress\nnot all masters have a generation marker: run quorate masters mark";
     }
     if !survey.is_change() {
-        return "next_masters is not set, so no change is in progress in this configuration";
+        return "next_masters is not set: this configuration has no change in progress";
     }
     match survey.stage() {
         ChangeStage::Untouched => "the change has not begun: next, run quorate masters begin",
         ChangeStage::Begun => {
-            "the change has begun: set next_masters for all clients; once all clients have next_masters, or if clients without it may be refused, run quorate masters close"
+            "the change has begun: set next_masters for all clients, then run quorate masters close; it refuses clients without next_masters"
         }
         ChangeStage::PartlyClosed => {
             "too few of the old masters are closed: run quorate masters close again"
@@ -395,7 +400,7 @@ fn show(survey: &Survey) -> Result<(), Failure> {
 }
 
 /// Prints one line for each stored value (quota or once-per-period record) that was copied to the next masters. Then
-/// prints the library's advice about this state of the change.
+/// prints the advice of the library to the operator.
 fn show_values(survey: &Survey) -> Result<(), Failure> {
     for value in &survey.carried {
         output::print(&format!("{value}\n"))?;

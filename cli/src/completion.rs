@@ -1,5 +1,5 @@
-//! Prints completion scripts, which are generated from the command line. The scripts also complete the command to run,
-//! after `--`.
+//! Prints completion scripts, which are generated from the definition of the command line. After `--`, the scripts
+//! complete the command that quorate runs.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -9,7 +9,7 @@ use crate::output;
 
 /// The text below the options of `quorate completions --help`.
 pub(crate) const AFTER_HELP: &str = "\
-After --, words are completed as they would be for the command alone.
+After --, the shell completes the command as if you typed it without quorate.
 
 Examples:
     quorate completions bash > ~/.local/share/bash-completion/completions/quorate

@@ -1,8 +1,14 @@
-//! The options about masters. A flag overrides a `QUORATE_*` variable, which overrides the TOML file, which overrides
-//! the library's default. Exception: a file that the flag `--config` names also overrides variables (see `args.rs`).
+//! The options about masters. For each option, the first of these sources that has a value is used:
 //!
-//! The argument parser merges flags and variables. This module adds the settings of the TOML file, and passes the
-//! result to the library's builder, which checks it.
+//! 1. a flag
+//! 2. a `QUORATE_*` variable
+//! 3. the TOML file
+//! 4. the library's default
+//!
+//! Exception: if the flag `--config` names the file, the file comes before the variables (see `args.rs`).
+//!
+//! The argument parser merges flags and variables. This module adds the values of the TOML file. The library's builder
+//! checks the result.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,8 +28,8 @@ use crate::settings::{self, MasterSettings};
 /// The configuration file that is read if it exists and `--config` is not given.
 const DEFAULT_FILE: &str = "quorate.toml";
 
-/// Sets each of these options to its value in the TOML file if neither a flag nor a variable has set it. For options
-/// that are not settings of the library: settings of the library are merged by `Settings::or`.
+/// Sets each of these options from the TOML file, unless a flag or a variable has set it. The macro is only for options
+/// of the commands. `Settings::or` does the same for settings of the library.
 macro_rules! fill {
     ($options:ident from $under:ident: $($name:ident),+ $(,)?) => {
         $($options.$name = $options.$name.take().or($under.$name.take());)+
@@ -184,7 +190,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .map_err(Failure::internal)?;
     let outcome = runtime.block_on(future);
     // Do not wait for a thread of the runtime that resolves a host name: the name server may never reply, and the
-    // command needs no host name at its exit (test `silent_name_server_does_not_delay_the_exit`).
+    // command needs no host name at its exit (test `run_exits_without_waiting_for_a_silent_name_server`).
     runtime.shutdown_background();
     outcome
 }

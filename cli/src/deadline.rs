@@ -31,9 +31,9 @@ impl Deadline {
     /// Computes when the command gets its signals, for a lock with this `ttl` (or with this `max_hold`, if it is
     /// shorter). `grace` is the time between `SIGTERM` and `SIGKILL`.
     ///
-    /// A lock is renewed after a third of its ttl, so the remaining validity of a healthy lock is at least about two
-    /// thirds of the ttl. A grace period is shortened if it and the safety margin would take more than half of the ttl.
-    /// So if a renewal fails, it can be retried for at least a sixth of the ttl before the command gets `SIGTERM`.
+    /// A grace period is shortened so that it and the safety margin take at most half of the ttl. A lock is renewed
+    /// when about two thirds of its ttl are left. So a failed renewal can be retried for about a sixth of the ttl
+    /// before the command gets `SIGTERM`.
     pub(crate) fn new(ttl: Duration, grace: Duration) -> Self {
         let margin = (ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let fits = (ttl / 2).saturating_sub(margin);
@@ -48,9 +48,9 @@ impl Deadline {
         self.grace
     }
 
-    /// How long before the end of the lock's validity the guard process sends `SIGTERM` (first member) and `SIGKILL`
-    /// (second member). The guard process sends each signal half a margin later than the supervisor, because it must
-    /// act only if the supervisor has failed to do so.
+    /// Returns when the guard process sends `SIGTERM` and `SIGKILL`, as two durations before the end of the lock's
+    /// validity. The supervisor sends each signal half a safety margin earlier. The guard process therefore acts only
+    /// if the supervisor has failed.
     pub(crate) fn backstop(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn grace_and_margin_never_take_more_than_half_of_the_ttl() {
+    fn grace_period_and_safety_margin_use_at_most_half_of_the_ttl() {
         for (ttl, wish, grace, margin) in [
             (10_000, 5_000, 4_800, 200),
             (60_000, 5_000, 5_000, 200),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_process_acts_after_the_supervisor_and_within_the_validity_of_the_lock() {
+    fn guard_process_sends_signals_after_the_supervisor_but_before_the_lock_expires() {
         for ttl in [50, 100, 1_000, 10_000, 60_000] {
             let plan = Deadline::new(ms(ttl), ms(5_000));
             let (term, kill) = plan.backstop();

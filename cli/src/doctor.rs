@@ -20,24 +20,29 @@ use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 /// The text below the options of `quorate doctor --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Checks (errors and warnings make the exit code 1, notes do not):
-    quorum, reachable    enough masters can be used for locks; each master can be reached
-    login, version       user and password are accepted; the version is a tested one
-    masters              the number of masters is odd and more than one
-    run_id               no server is listed twice
-    role, cluster        no master is a replica, read-only, or a node of a cluster (Redis Cluster, Galera)
-    eviction             maxmemory-policy is noeviction
-    prepared             tables or path exist, in the form that this version needs
-    binlog, session      a database logs rows, not statements; ZooKeeper keeps sessions long enough
-    connections, latency there is room for more clients; replies arrive well before the node timeout
-    acl                  the user may use the commands, keys and channels that these locks need
-    clock                the clocks of the masters agree
-    uptime               no master restarted so recently that it does not vote yet
-    marked               all masters have the generation marker, which other servers lack
-    persistence          what a restart would lose, and whether the restart guard covers it
-    unseen               settings that could not be read, and the right that reading them needs
+    quorum         a majority of the masters can be used for locks
+    reachable      each master replies in time
+    login          each master accepts the user and the password in its URL
+    version        quorate supports the version of each server and was tested with it
+    masters        the number of masters is odd and greater than one
+    run_id         no server is listed twice
+    role           no master is a replica or read-only
+    cluster        no master is a node of a cluster (Redis Cluster, Galera)
+    eviction       maxmemory-policy is noeviction
+    prepared       a database has the tables of quorate, and ZooKeeper has its path
+    binlog         the binary log of a database contains rows, not statements
+    session        ZooKeeper keeps sessions long enough
+    connections    the server accepts enough additional connections
+    latency        replies arrive well before the node timeout
+    acl            the user may use the commands, keys and channels that the locks need
+    clock          the clocks of the masters agree
+    uptime         no master restarted so recently that its votes are ignored
+    marked         all masters have the generation marker
+    persistence    a restart loses no locks, or the restart guard covers the loss
+    unseen         doctor could read all settings (if not, it names the missing right)
 
-doctor changes nothing on the masters. Which keys a user needs depends on --prefix: give the text with which the
-names of your locks begin, even if it is part of the resource names.
+doctor changes nothing on the masters. The option --prefix decides which keys a user needs: set it to the text with
+which the names of your locks begin, even if this text is part of the resource names.
 
 Examples:
     quorate doctor
@@ -46,11 +51,15 @@ Examples:
 
 After the table, doctor prints where each setting comes from: a flag, a variable, or a file.
 
-JSON fields (stable): well, settings[]: setting, source, overridden (a variable without effect); findings[]: severity (error, warning, note), check, master, finding, advice;
-masters[]: master, reachable (and usable for locks), error, connect_ms, latency_ms, server, version, role,
-run_id, uptime_s, votes_in_s (restart guard), marked, clock_offset_ms (from the median of all masters), appendonly,
-appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (the rules for ACL
-SETUSER), settings (of databases and ZooKeeper, by their own names), unseen[]. Absent values are null.";
+JSON fields (stable; absent values are null):
+    well          whether there are no errors and no warnings
+    settings[]    setting, source, overridden (an environment variable that has no effect)
+    findings[]    severity (error, warning or note), check, master, finding, advice
+    masters[]     master, reachable (true only if the master can be used for locks), error, connect_ms, latency_ms, \
+server, version, role, run_id, uptime_s, votes_in_s (the time until the restart guard counts its votes), marked, \
+clock_offset_ms (from the median of all masters), appendonly, appendfsync, snapshots, maxmemory_policy, wake_ups, \
+denied[], grant[] (rules for ACL SETUSER), settings (of databases and ZooKeeper, with the names that the server uses), \
+unseen[]";
 
 /// The exit codes of `quorate doctor`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
@@ -143,7 +152,10 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
         output::print_page(&(page(&reports, &findings, well) + &sources(&origins)))?;
     }
     if findings.iter().any(|finding| finding.check == "quorum") {
-        return Err(Failure::new(exit::UNAVAILABLE, "no quorum of masters"));
+        return Err(Failure::new(
+            exit::UNAVAILABLE,
+            "no quorum: fewer than a majority of the masters can be used",
+        ));
     }
     Ok(if well { exit::OK } else { exit::FINDINGS })
 }

@@ -4,8 +4,8 @@ use quorate::{AcquireError, BuildError, ValueError};
 
 use crate::exit::{self, Failure};
 
-/// The failure for a lock that was not acquired. Its exit code depends on the cause: another client holds the lock, no
-/// quorum of masters answered, or the name of the lock is invalid.
+/// The failure for a lock that was not acquired. Its exit code depends on the cause: another client holds the lock,
+/// fewer than a majority of the masters answered, or the name of the lock is invalid.
 pub(crate) fn not_acquired(error: AcquireError) -> Failure {
     let is_usual = matches!(error, AcquireError::HeldByOther(_));
     let code = code_of(&error);
@@ -60,10 +60,9 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
     }
 }
 
-/// The error message if a signal interrupts an access to a quota or to a once-per-period record. Every access takes the
-/// lock that has the same name.
+/// The error message if a signal interrupts an access to a quota or to a once-per-period record.
 pub(crate) const VALUE_CUT_SHORT: &str =
-    "interrupted: no lock is held any more; the change of the value may or may not have been made";
+    "interrupted: the lock is released, but the masters may already have stored the new value";
 
 fn code_of(error: &AcquireError) -> u8 {
     match error {

@@ -11,7 +11,7 @@ pub(crate) const OK: u8 = 0;
 pub(crate) const FINDINGS: u8 = 1;
 /// Exit code: the command line, a variable, the configuration file or the resource name is wrong.
 pub(crate) const USAGE: u8 = 64;
-/// Exit code: no quorum of masters answered.
+/// Exit code: fewer than a majority of the masters answered.
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Exit code for an internal failure: for example, a process could not be started, or a result could not be written.
 pub(crate) const SOFTWARE: u8 = 70;
@@ -38,7 +38,10 @@ const TABLE: [Meaning; 11] = [
         "64",
         "wrong usage: an argument, a variable, or the configuration file",
     ),
-    ("69", "no quorum of masters"),
+    (
+        "69",
+        "no quorum: fewer than a majority of the masters answered",
+    ),
     ("70", "an internal failure"),
     ("74", "the lock was lost while the command ran"),
     ("75", "another client held the lock for the whole wait"),
@@ -142,7 +145,7 @@ impl Failure {
         Self::new(SOFTWARE, line)
     }
 
-    /// Creates the failure of a subcommand that `signal` has interrupted, for a caller that has already cleaned up.
+    /// Creates the failure of a subcommand that `signal` has interrupted. `line` is the message.
     pub(crate) fn cut_short(signal: Signal, line: impl fmt::Display) -> Self {
         Self {
             signal: Some(signal),

@@ -53,7 +53,7 @@ pub(crate) struct Exporter {
     thread: Option<Handed>,
 }
 
-/// The two channels to the thread that writes the metrics: one for the metrics, one for its end.
+/// The two channels between the exporter and the thread that writes the metrics.
 struct Handed {
     metrics: Sender<RunMetrics>,
     /// This channel is closed once all metrics have been written.
@@ -103,9 +103,10 @@ impl Exporter {
         self.hand_over();
     }
 
-    /// Records the exit code of this `quorate run`, and waits for at most two seconds until the metrics are written.
-    /// `outcome` is `Ok` with the exit code, or `Err` with the code of a failure. `conflict` is the exit code to record
-    /// if another client held the lock.
+    /// Records how this `quorate run` ended, and waits for at most two seconds until the metrics are written.
+    ///
+    /// - `outcome`: `Ok` with the exit code of the run, or `Err` with the exit code of a failure
+    /// - `conflict`: the exit code to record if another client held the lock
     pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
         let ran = self.metrics.is_running;
         let (label, code) = match outcome {

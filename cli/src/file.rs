@@ -161,8 +161,7 @@ impl<'de> Visitor<'de> for Keys {
     }
 }
 
-/// One key of the file. Its deserialization fails if `quorate` does not know the key. The error then has the line of
-/// the key.
+/// A key of the file. Deserialization rejects an unknown key with an error that names the line of the key.
 struct Key(String);
 
 impl<'de> Deserialize<'de> for Key {

@@ -22,8 +22,8 @@ const TESTED: [(&str, &str); 7] = [
 
 /// Largest difference between the clocks of two masters that `doctor` does not report, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
-/// `max_ttl` must be larger than the clock difference between the masters by at least this duration (2 s). Then fencing
-/// tokens increase even if all masters lose their data. The 2 s allow for two clock errors of one second each.
+/// `max_ttl` must exceed the clock difference of the masters by this duration. Otherwise fencing tokens can decrease
+/// after all masters have lost their data.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// Runs all checks on each master and on all masters together. The most severe findings come first.
@@ -162,9 +162,9 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Warning,
             "acl",
-            "the user in the URL may not use keys of every name, but without --prefix a lock may have any name"
+            "the user in the URL can access only some key names, and doctor does not know the names of your locks"
                 .to_owned(),
-            "give the text with which the names of your locks begin, so that it can be checked: --prefix lock:",
+            "run doctor with the text with which the names of your locks begin, for example --prefix lock:",
         );
     }
 }
@@ -187,7 +187,7 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             Severity::Error,
             "quorum",
             format!(
-                "{usable} of {n} masters accept connections for locks, {quorum} are needed: no lock can be taken"
+                "{usable} of {n} masters can be used, but a lock needs {quorum}: no lock can be taken"
             ),
             "repair masters until a majority can be used: the other findings say how",
         );
@@ -204,7 +204,7 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             Severity::Warning,
             "masters",
             format!(
-                "{n} masters survive no more failures than {} masters",
+                "{n} masters tolerate only as many failures as {} masters",
                 n - 1
             ),
             "use an odd number of masters",
@@ -231,15 +231,16 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "clock",
             format!("the masters' clocks are {} apart", human(apart_time)),
             &format!(
-                "synchronise the clocks (chrony, ntpd): if they differ by more than {}, fencing tokens may decrease when all masters lose their data",
+                "synchronise the clocks (chrony, ntpd). If they differ by more than {}, fencing tokens can decrease \
+                 after all masters have lost their data",
                 human(limit)
             ),
         );
     }
 }
 
-/// Adds a note if masters have no generation marker. Clients use the marker to notice a wrong server: if all masters
-/// are marked, a server without a marker at the address of a master is not that master.
+/// Adds a note if masters have no generation marker. Without markers, clients cannot detect a wrong server at the
+/// address of a master.
 fn marked(masters: &[Inspection], add: &mut impl Add) {
     // Generation markers are used only if all masters are Redis or Valkey servers.
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
@@ -247,15 +248,16 @@ fn marked(masters: &[Inspection], add: &mut impl Add) {
         return;
     }
     let what = if masters.iter().any(|m| m.marked == Some(true)) {
-        "some masters have no generation marker: clients that see the marker of another master ignore the votes of these masters for max_ttl"
+        "some masters have no generation marker: a client that has read the marker of another master ignores \
+         their votes for max_ttl"
     } else {
-        "the masters have no generation marker: if the address of a master led to another running server, that server would vote at once"
+        "the masters have no generation marker, so clients cannot detect a wrong server at the address of a master"
     };
     add(
         Severity::Note,
         "marked",
         what.to_owned(),
-        "run quorate masters mark once, while all masters are up",
+        "run `quorate masters mark` once, while all masters are up",
     );
 }
 
@@ -280,7 +282,7 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Error,
             "cluster",
-            "is a node of a cluster: it refuses keys of other hash slots, and the nodes are not independent".to_owned(),
+            "runs in cluster mode: it refuses keys of other hash slots, and its nodes are not independent".to_owned(),
             "use a server with cluster-enabled no",
         );
     }
@@ -292,13 +294,13 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
             format!(
                 "maxmemory-policy is {policy}: the server can evict a lock while a client holds the lock"
             ),
-            "run CONFIG SET maxmemory-policy noeviction, and set it in the configuration file",
+            "run CONFIG SET maxmemory-policy noeviction, and set maxmemory-policy in the configuration file",
         ),
         None => add(
             Severity::Warning,
             "eviction",
             "does not report its maxmemory-policy".to_owned(),
-            "make sure that maxmemory-policy is noeviction, or let the user in the URL run INFO",
+            "make sure that maxmemory-policy is noeviction, or grant the user in the URL the ACL rule +info",
         ),
     }
     restarts(master, rules, add);
@@ -339,7 +341,7 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             None => (
                 Severity::Warning,
                 "does not report whether a restart can lose locks",
-                "use --restart-guard on, or let the user in the URL read the settings: +info +config|get",
+                "use --restart-guard on, or grant the user in the URL the ACL rules +info and +config|get",
             ),
             Some(_) => (
                 Severity::Error,
@@ -360,7 +362,7 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             master.snapshots,
         ) {
             (Some(true), Some("everysec"), _) => "can lose the writes of the last second",
-            (Some(true), _, _) => "can lose the writes of the last seconds",
+            (Some(true), _, _) => "can lose the writes of the last few seconds",
             (_, _, Some(true)) => "can lose all writes since the last snapshot",
             (Some(false), _, Some(false)) => "loses everything",
             _ => "may lose locks",
@@ -368,9 +370,9 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Note,
             "persistence",
-            format!("{kept} in a restart; the restart guard covers that"),
+            format!("{kept} in a restart; the restart guard protects locks from this loss"),
             &format!(
-                "nothing to do: the votes of this master are ignored for {} after a restart",
+                "nothing to do: clients ignore the votes of this master for {} after a restart",
                 human(rules.max_ttl)
             ),
         );
@@ -390,10 +392,10 @@ fn just_started(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "uptime",
             format!(
-                "{started}: the votes of this master are ignored for another {}",
+                "{started}: clients ignore the votes of this master for another {}",
                 human(left)
             ),
-            "wait; find the cause only if this master restarts again and again",
+            "wait; if this master restarts again and again, find the cause of the restarts",
         );
     }
 }

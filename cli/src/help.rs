@@ -66,8 +66,8 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
     }
 }
 
-/// The option as the help of a command shows it: without its variable, and the options about masters only if they are
-/// [`USUAL`].
+/// The option as the help of a command shows it: without its environment variable. Options about masters are hidden,
+/// except for the [`USUAL`] ones.
 fn shown(arg: Arg, detail: Detail) -> Arg {
     let arg = arg.hide_env(true);
     let arg = if arg.get_help_heading() == Some(HEADING) {
@@ -84,7 +84,8 @@ fn shown(arg: Arg, detail: Detail) -> Arg {
     explained(arg)
 }
 
-/// The option with its whole explanation as one paragraph. The parser's own form of `--help` needs more lines.
+/// The option with its whole help text as one paragraph. By default, the parser's `--help` spreads it over several
+/// lines.
 fn explained(arg: Arg) -> Arg {
     let text = arg.get_long_help().or(arg.get_help());
     let text = text.map(ToString::to_string).unwrap_or_default();
@@ -120,7 +121,7 @@ pub(crate) struct Topic {
 pub(crate) const TOPICS: [Topic; 3] = [
     Topic {
         name: "masters",
-        about: "The options about masters, their variables, and the configuration file",
+        about: "The options about masters, their environment variables, and the configuration file",
         text: masters,
         has_options: true,
     },
@@ -132,19 +133,19 @@ pub(crate) const TOPICS: [Topic; 3] = [
     },
     Topic {
         name: "kinds",
-        about: "The kinds of locks, and commands that call quorate again",
+        about: "The kinds of locks, and nested quorate commands",
         text: kinds,
         has_options: false,
     },
 ];
 
 const MASTERS: &str = "\
-Every command that connects to masters has these options. A flag overrides a QUORATE_* variable, which overrides the
-file. Most other options have a variable, too: --max-hold has QUORATE_MAX_HOLD. The manual page of each command lists
-its variables (man quorate-run). Durations need a unit: 500ms, 10s, 5m, 1h 30m.
+Every command that connects to masters has the options of this page. A flag overrides its QUORATE_* variable, and the
+variable overrides the configuration file. Most other options also have a variable: --max-hold has QUORATE_MAX_HOLD. The
+manual page of a command lists its variables (man quorate-run). Durations need a unit: 500ms, 10s, 5m, 1h 30m.
 
 quorate doctor checks the masters, and says where each setting comes from. To set up MySQL or ZooKeeper, see
-quorate prepare-server --help; to replace masters while they are in use, see quorate masters --help.
+quorate prepare-server --help. To replace masters while they are in use, see quorate masters --help.
 
 Examples:
     export QUORATE_MASTERS=redis://a,redis://b,redis://c
@@ -158,27 +159,33 @@ fn masters() -> String {
 const COMMAND: &str = "\
 This page is about the command that quorate run, once and lead start.
 
-All other variables are passed on unchanged, including QUORATE_MASTERS with its passwords, so that the command can call
-quorate itself. To hide the masters from the command, use --hide-masters, or name the masters in a file that the
-command cannot read (--config). The command should pass QUORATE_FENCING_TOKEN to the resource that it writes to, which
-should reject smaller numbers than the largest it has seen.
+The command also inherits all other variables, including QUORATE_MASTERS with its passwords, so that the command can
+call quorate itself. To hide the masters from the command, use --hide-masters, or name the masters in a file that the
+command cannot read (--config).
 
-The command runs without a shell, in a process group of its own; signals that quorate receives are forwarded to the
-group. --shell LINE runs sh -c LINE instead; the exit code is that of the last command in LINE. quorate must be allowed
-to signal the command: write `sudo quorate run .. -- command`, not `quorate run .. -- sudo command`. quorate names
-every process of the group, with its pid, that it could not stop or that is still running when the command ends.
+The command should pass QUORATE_FENCING_TOKEN to the resource that it writes to. The resource should remember the
+largest number that it has seen, and reject smaller numbers.
 
-If the lock cannot be renewed, the group gets SIGTERM a grace period before the lock expires, and SIGKILL just before.
-If a majority of masters reports that the lock is gone, the group gets SIGKILL at once. If quorate itself is killed or
-stopped, the group is killed as well. Processes that leave the group are not stopped.
+The command runs without a shell, in a process group of its own. quorate forwards the signals that it receives to this
+group. --shell LINE runs sh -c LINE instead; the exit code is that of the last command in LINE.
 
-If a signal to quorate ends the command or the wait, quorate dies of the same signal, as shells expect: Ctrl-C also
-ends a loop around quorate. A second Ctrl-C within 5 seconds sends SIGTERM to a command that ignores the first one, and
-SIGKILL after the grace period; a third one sends SIGKILL at once.
+quorate needs the right to signal the command: write `sudo quorate run .. -- command`, not
+`quorate run .. -- sudo command`. quorate reports the pid of each process of the group that it could not stop, or that
+is still running when the command ends.
 
-A command that reads from the terminal gets the keys for itself. quorate then sees no Ctrl-C, so a second one does not
-end a command that ignores the first one. Press Ctrl-\\, or press Ctrl-Z, and type kill %1; fg in the shell. From another
-terminal, kill quorate: it forwards SIGTERM.";
+If quorate cannot renew the lock, it sends SIGTERM to the group one grace period before the lock expires, and SIGKILL
+just before the lock expires. If a majority of masters reports that the lock is gone, quorate sends SIGKILL to the group
+immediately. If quorate itself is killed or stopped, the group is killed as well. Processes that leave the group are not
+stopped.
+
+If a signal to quorate ends the command, or ends the wait for the lock, quorate ends itself with the same signal, as
+shells expect. So Ctrl-C also ends a shell loop around quorate. If the command ignores Ctrl-C, press Ctrl-C again within
+5 seconds: quorate sends SIGTERM, and SIGKILL after the grace period. On a third Ctrl-C, quorate sends SIGKILL
+immediately.
+
+If the command reads from the terminal, only the command gets Ctrl-C, and quorate does not see it. To end such a command
+if it ignores Ctrl-C, press Ctrl-\\. Or press Ctrl-Z, and type kill %1; fg in the shell. Or kill quorate from another
+terminal: it forwards SIGTERM.";
 
 fn command() -> String {
     let (first, rest) = COMMAND.split_once("\n\n").unwrap_or((COMMAND, ""));
@@ -188,18 +195,19 @@ fn command() -> String {
 
 const KINDS: &str = "\
 By default a lock is exclusive. quorate run and quorate hold have options for other kinds:
-    --also NAME    locks several resources at once, all or none
-    --shared       takes a read lock, which several readers can hold at a time
-    --permits N    takes one of N permits of a semaphore, which has its own name space
-    --owner ID     takes a lock that all runs with the same ID can hold at a time
+    --also NAME    also locks the resource NAME: all resources or none
+    --shared       takes a read lock, which several readers can hold at the same time
+    --permits N    takes one of N permits of a semaphore, which is separate from the lock of the same name
+    --owner ID     takes a lock that all processes with the same ID can hold at the same time
     --reenter      takes the lock with the ID of the outer quorate
 
-If the command of an outer quorate starts an inner quorate for the same lock, the inner one would wait forever, so it is
-refused at once with exit code 75. The variable QUORATE_HELD lists the held locks and their processes. To let the inner
-quorate take the lock, give --owner to the outer one and --reenter to the inner one. A reader under a reader of the same
-lock is allowed.
+If the command of an outer quorate starts an inner quorate for the same lock, the inner quorate would wait forever. So
+the inner quorate exits with 75 immediately. The variable QUORATE_HELD lists the held locks and their processes. To let
+the inner quorate take the lock, start the outer quorate with --owner and the inner quorate with --reenter. If both
+quorate processes are readers (--shared), the inner quorate is allowed.
 
-quorate once and quorate lead take the exclusive lock of their name; quorate quota does so for each change.
+quorate once and quorate lead take the exclusive lock of the name that you give them. quorate quota takes the exclusive
+lock of the quota's name for each change.
 
 Examples:
     quorate run account:1 --also account:2 -- transfer

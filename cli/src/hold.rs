@@ -20,17 +20,19 @@ use crate::run::{DEFAULT_GRACE, leaving_nothing};
 
 /// The text below the options of `quorate hold --help`.
 pub(crate) const AFTER_HELP: &str = "\
-For work that is not a single command: a console session, a step of a pipeline, a script that continues while the \
-lock is held. As soon as the lock is held, quorate prints its fencing token on one line of stdout (\"-\" with \
---fencing off): a number larger than that of every earlier holder, to pass to the resource that you write to. It \
-then holds the lock until Ctrl-C, another signal, or the end of its standard input, and releases it.
+Use quorate hold for work that is not a single command: a console session, a step of a pipeline, or a script that \
+continues while the lock is held. For a single command, use quorate run.
 
-Shells give /dev/null to background jobs, and systemd gives it to services. It does not count as an input that ends: \
-with it, only a signal or the loss of the lock ends the hold.
+When quorate has the lock, it prints the fencing token on one line of stdout (\"-\" with --fencing off). The token is \
+a number larger than that of every earlier holder. Pass it to the resource that you write to. quorate holds the lock \
+until Ctrl-C, another signal, or the end of its standard input, and then releases the lock.
 
-When the lock is lost, quorate reports it and exits with 74, before the lock expires. With --terminate PID it first \
-sends SIGTERM to that process, for example to the script that relies on the lock, 5 seconds before the lock expires \
-(with a ttl of 10 seconds or less: after half of the ttl). If a single command needs the lock, use quorate run.
+If standard input is /dev/null, as in background jobs of a shell and in services of systemd, its end does not count. \
+In this case quorate holds the lock until a signal arrives or the lock is lost.
+
+If the lock is lost, quorate reports the loss and exits with 74, before the lock expires. With --terminate PID, \
+quorate first sends SIGTERM to the process PID, for example to the script that relies on the lock. It sends SIGTERM \
+5 seconds before the lock expires, or after half of the ttl if the ttl is 10 seconds or less.
 
 Examples:
     quorate hold deploy:web
@@ -40,7 +42,7 @@ Examples:
     coproc quorate hold --terminate $$ db:migrate
         In bash: also sends SIGTERM to the script when the lock is lost.
     eval \"exec ${COPROC[1]}>&-\"
-        Releases the lock earlier.";
+        Releases the lock before the script ends.";
 
 /// The exit codes of `quorate hold`, with their meanings.
 pub(crate) const CODES: [Meaning; 7] = [

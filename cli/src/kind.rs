@@ -1,5 +1,5 @@
-//! The kind of lock that `run` takes, and the environment variables of the command that describe this lock. A `quorate`
-//! process that the command starts reads these variables.
+//! The options for the kind of lock, and the environment variables that describe the held lock. `quorate` sets these
+//! variables for the command. A nested `quorate` process reads them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -24,9 +24,7 @@ const HEADING: &str = "Kind of lock";
 /// The options that select the kind of lock, such as `--shared` or `--permits`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct KindArgs {
-    /// Lock this resource as well: all of them or none
-    ///
-    /// May be given up to 15 times.
+    /// Lock this resource as well: quorate takes all resources or none
     #[arg(long, value_name = "RESOURCE", help_heading = HEADING, conflicts_with_all = ["shared", "permits", "owner", "reenter"])]
     also: Vec<OsString>,
 
@@ -155,9 +153,8 @@ impl Kind {
         Ok(())
     }
 
-    /// Whether this is a read lock that an ancestor process already holds as a reader. If so, only a queued writer can
-    /// delay this process. That wait would be a deadlock: the writer waits for the ancestor, and the ancestor waits for
-    /// this process to end.
+    /// Whether this is a read lock that an ancestor process already holds as a reader. If so, a queued writer can cause
+    /// a deadlock: this process waits for the writer, the writer for the ancestor, and the ancestor for this process.
     pub(crate) fn is_read_above(&self, place: &Place, resource: &OsStr) -> bool {
         let held = Held::by_ancestors();
         let place = place.of(resource);
@@ -206,9 +203,8 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // Add the name of this process to the entry. A daemon that the command starts inherits the variable,
-                // and may outlive this process. The daemon then ignores the entry, because the named process is not
-                // among its ancestors.
+                // Add the name of this process. A daemon that the command starts inherits the entry and may outlive
+                // this process. The daemon ignores an entry whose process is not among its ancestors.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -232,8 +228,8 @@ pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<()
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
         return Ok(());
     }
-    let instead = "every change of a quota or a once record takes the lock of its name; run this command before or \
-                 after the outer quorate, or use another name";
+    let instead = "every change of a quota or a once record takes the lock with the same name; run this command \
+                 before or after the outer quorate, or use another name";
     Err(refused(name, instead))
 }
 
@@ -295,8 +291,8 @@ impl Held {
     }
 }
 
-/// Describes the holder of a lock in messages: as `readers`, as an owner, or by the token of a single holder. `key` is
-/// the value of the lock key on a master.
+/// Describes the holder of a lock for messages. `key` is the value of the lock key on a master. Returns `readers`, an
+/// owner with its id, or the token of a single holder.
 pub(crate) fn holder_words(key: &str) -> String {
     match key.strip_prefix("quorate:owner:") {
         Some(owner) => format!("owner '{owner}'"),
@@ -319,8 +315,7 @@ impl Hold<'_> {
         String::from_utf8(unprintable(id)?).ok()
     }
 
-    /// Whether the slot number of this permit is below `permits`. Returns true if the slot number is unknown, because
-    /// it may be.
+    /// Whether the slot number of this permit is below `permits`. Returns true if the slot number is unknown.
     fn may_be_below(&self, permits: usize) -> bool {
         let slot = self
             .which
@@ -397,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holders_that_are_readers_or_owners_are_shown_in_words() {
+    fn holder_words_translates_the_stored_values_of_readers_and_owners() {
         assert_eq!(holder_words("quorate:shared"), "readers");
         assert_eq!(holder_words("quorate:owner:me"), "owner 'me'");
         assert_eq!(holder_words("0a1b"), "0a1b");

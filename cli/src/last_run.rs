@@ -54,7 +54,7 @@ impl LastRun {
 
 /// A time as it is shown to users: in RFC 3339, UTC, with whole seconds.
 pub(crate) fn shown(at: SystemTime) -> String {
-    // humantime knows no year after 9999, which only a damaged record can have.
+    // Limit the year to 9999, because humantime panics on later years. Only a damaged record has a later year.
     let last = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
     humantime::format_rfc3339_seconds(at.min(last)).to_string()
 }
@@ -72,13 +72,14 @@ pub(crate) struct OnceStatus {
     pub(crate) period: Option<String>,
     /// The note of the lock's holder, as text; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) holder: Option<String>,
-    /// The last run of the command; in the state `held`, the run that holds the lock. `None` if there was no run, or if
-    /// its note is missing, for example because a program that uses the library made the run.
+    /// The last run of the command. While the lock is held, it is the run of the holder. `None` if no run is recorded,
+    /// or if the holder has left no note.
     pub(crate) run: Option<LastRun>,
 }
 
 impl OnceStatus {
-    /// The status while another client holds the lock, so that the record cannot be read. `note` is the holder's note.
+    /// The status while another client holds the lock. It contains nothing from the record, which can be read only
+    /// under the lock. `note` is the holder's note.
     pub(crate) fn held(once: String, note: Option<&Note>) -> Self {
         let run = note.map(|note| LastRun {
             host: note.host.clone(),
@@ -97,7 +98,7 @@ impl OnceStatus {
         }
     }
 
-    /// The status that the record shows. `period` is the current period.
+    /// The status while the lock is free, read from the record. `period` is the current period; `None` without `--per`.
     pub(crate) fn of(
         once: String,
         record: &OnceRecord<'_>,
@@ -126,8 +127,8 @@ impl OnceStatus {
     pub(crate) fn lines(&self) -> String {
         let mut lines = vec![match (&self.run, self.state) {
             (_, "held") => match &self.holder {
-                Some(holder) => format!("the command is running, or its lock is held for another reason: {holder}"),
-                None => "the command is running, or its lock is held by a client without a note".to_owned(),
+                Some(holder) => format!("the command is running, or another client holds its lock: {holder}"),
+                None => "the command is running, or an unknown client holds its lock".to_owned(),
             },
             (Some(LastRun { exit_code: Some(code), .. }), _) => format!("the last run that ended had exit code {code}"),
             (Some(_), _) => "the end of the last run was not recorded: it may have succeeded, failed, crashed or been killed".to_owned(),
@@ -149,7 +150,7 @@ impl OnceStatus {
         lines.extend(
             self.period
                 .as_ref()
-                .map(|period| format!("the last period that is recorded as done began {period}")),
+                .map(|period| format!("the last period recorded as done began {period}")),
         );
         lines.extend(self.done.map(|done| {
             let words = if done {
@@ -157,7 +158,7 @@ impl OnceStatus {
             } else {
                 "is not recorded as done yet"
             };
-            format!("the present period {words}")
+            format!("the current period {words}")
         }));
         lines.join("\n") + "\n"
     }

@@ -68,8 +68,9 @@ fn block(text: &str) -> Block {
     }
 }
 
-/// Finds the position at which the second column of these lines starts; `None` if the lines have only one column. Every
-/// line has a space in front of this position, and at least one line has two.
+/// Finds the position at which the second column of these lines starts; `None` if the lines have only one column.
+///
+/// At this position, a word begins in every line. In at least one line, two spaces precede the word.
 fn second_column(lines: &[&str]) -> Option<usize> {
     let own = lines.iter().filter(|line| !line.starts_with("        "));
     let own: Vec<Vec<char>> = own.map(|line| line.chars().collect()).collect();
@@ -145,7 +146,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     let mut text = String::new();
     let mut at = 0;
     let mut is_new = true;
-    // Split the line into words with the spaces in front of them. So several spaces between two columns are kept.
+    // Each part of the line is a word and the spaces before it. This keeps several spaces between two columns.
     let mut rest = &line[lead..];
     text.push_str(&line[..lead]);
     at += lead;
@@ -210,20 +211,20 @@ over two lines.
 Examples:
     quorate run --wait 5m --max-hold 1h deploy:web -- make deploy
     quorate demo
-        Needs nothing that would have to be there before.
+        Needs no masters and no configuration file.
 
 Exit codes:
     0       success
     128+n   signal n ended the command, the wait for the lock, or a measurement";
 
     #[test]
-    fn page_is_wrapped_at_the_given_width() {
+    fn help_page_is_wrapped_at_the_given_width() {
         let narrow = page(PAGE, 40);
         assert_eq!(
             narrow,
             "One paragraph that goes on over two\nlines.\n\n\
              Examples:\n    quorate run --wait 5m --max-hold \\\n        1h deploy:web -- make deploy\n    \
-             quorate demo\n        Needs nothing that would have to\n        be there before.\n\n\
+             quorate demo\n        Needs no masters and no\n        configuration file.\n\n\
              Exit codes:\n    0     success\n    128+n signal n ended the command,\n          the wait for the \
              lock, or a\n          measurement"
         );
@@ -242,9 +243,9 @@ Exit codes:
     }
 
     #[test]
-    fn second_column_of_a_help_text_may_follow_a_single_space() {
-        let block = block("Checks:\n    login      they take us\n    long names are taken, too");
-        let pairs = [("login", "they take us"), ("long names", "are taken, too")];
+    fn second_help_column_is_recognized_even_after_a_single_space() {
+        let block = block("Checks:\n    login      is accepted\n    long names are accepted");
+        let pairs = [("login", "is accepted"), ("long names", "are accepted")];
         let pairs = pairs.map(|(left, right)| Line::Pair(left.into(), right.into()));
         assert_eq!(block.lines, pairs);
     }

@@ -23,20 +23,25 @@ use crate::waiting::WaitDisplay;
 
 /// The text below the options of `quorate lead --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Of all machines that run this, one is the leader at a time and runs the command. The others wait, first come,
-first served. The environment of the command has QUORATE_RESOURCE and QUORATE_FENCING_TOKEN, the term: a number
-larger than that of every earlier leader. Pass it to the resource that the command writes to, which should reject
+Start quorate lead with the same name on several machines. One of them is the leader and runs the command. The others
+wait, first come, first served.
+
+The environment of the command has QUORATE_RESOURCE and QUORATE_FENCING_TOKEN. The token is the term of the leader: a
+number larger than that of every earlier leader. Pass it to the resource that the command writes to, which should reject
 smaller numbers.
 
-When leadership is lost, quorate stops the command (quorate help command), and campaigns again. When the command
-fails, quorate resigns, so that another machine can lead, and campaigns again after a second. quorate ends when
-the command exits with 0, or with any exit code after quorate received SIGTERM, SIGINT or SIGQUIT; these
-signals are forwarded to the command.
+If leadership is lost, quorate stops the command (quorate help command), and campaigns again. If the command fails,
+quorate resigns, so that another machine can lead, and campaigns again after a second.
 
-If the command starts an inner quorate for the same lock, the inner one would wait forever, so it is refused at once
-(QUORATE_HELD). In the same way, quorate lead is refused inside the command of a quorate that holds the lock.
+quorate forwards SIGTERM, SIGINT and SIGQUIT to the command. quorate ends when the command exits with 0. After one of
+these signals, it ends when the command exits with any exit code.
 
-The leader holds the exclusive lock of that name: `quorate status` shows it, `quorate watch` prints each change.
+If the command starts an inner quorate for the same lock, the inner quorate would wait forever. So the inner quorate
+exits with 75 immediately (QUORATE_HELD). For the same reason, quorate lead exits with 75 inside the command of a
+quorate that holds the lock.
+
+The leader holds the exclusive lock of the election's name: `quorate status` shows the lock, and `quorate watch` prints
+each change of the leader.
 
 Examples:
     quorate lead scheduler --note \"$(hostname):9000\" -- ./scheduler
@@ -80,7 +85,7 @@ pub(crate) struct LeadArgs {
 
     /// The command to run while this machine leads, with its arguments
     ///
-    /// Put `--` before it, unless no argument of the command is `--` or an option of quorate.
+    /// Put `--` before COMMAND if one of its arguments is `--` or an option of quorate.
     #[arg(
         trailing_var_arg = true,
         required_unless_present = "shell",
@@ -145,8 +150,8 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
 enum WayOut {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// `quorate lead` ends itself by this signal: it is the signal that ended the command, or a signal that `lead`
-    /// received before it lost leadership.
+    /// `quorate lead` ends itself with this signal. Either this signal ended the command, or `lead` received it before
+    /// it lost leadership.
     Signal(Signal),
 }
 
@@ -282,12 +287,12 @@ fn lost(
     if let Fate::StillRunning(_) = fate {
         return Err(Failure::new(
             exit::LOST,
-            format!("leadership was lost: {cause}; {fate} without it{said}"),
+            format!("leadership was lost: {cause}; {fate} without leadership{said}"),
         ));
     }
     let next = match asked_to_end {
         None => ", campaigning again".to_owned(),
-        Some(sig) => format!("; ending, because quorate received {sig} before"),
+        Some(sig) => format!("; quorate ends, because it has received {sig}"),
     };
     output::say(format!("leadership was lost: {cause}; {fate}{next}{said}"));
     Ok(asked_to_end.map_or(Term::Lost, |sig| Term::Last(WayOut::Signal(sig))))

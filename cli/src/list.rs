@@ -52,8 +52,7 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// True if no majority of the `all` masters answered, but the silent masters might still make a majority if they are
-/// asked again.
+/// True if no majority of the `all` masters answered, but a majority may be up. Silent masters count as possibly up.
 fn is_undecided(listing: &Listing, all: usize) -> bool {
     let faults = listing.faults.iter().map(|(_, fault)| fault);
     !listing.majority_answered && may_be_up(faults, all)

@@ -18,8 +18,8 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// Estimated longest duration of an acquire. The library counts this duration towards `max_hold`, but this program does
-/// not measure it. On an overloaded machine an acquire can take longer.
+/// The estimated maximum duration of an acquire. The library counts this duration as part of `max_hold`, but `held_for`
+/// in [`Lock::max_hold_over`] does not contain it.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -78,12 +78,7 @@ impl LockArgs {
         self.resource
     }
 
-    /// Completes the options from the configuration file. Returns the lock of this kind on these masters, and the
-    /// contents of the configuration file, which also has options that do not concern the lock.
-    ///
-    /// # Errors
-    ///
-    /// If an option is wrong, or if this process would have to wait for a lock that an ancestor process holds.
+    /// Completes the options from the configuration file. Returns the lock and the contents of the file.
     pub(crate) fn complete(
         self,
         kind: KindArgs,
@@ -96,7 +91,7 @@ impl LockArgs {
         let ttl = masters.settings().ttl();
         if ttl.is_zero() {
             return Err(Failure::usage(
-                "--ttl 0s: the lock would expire at once; use for example --ttl 10s",
+                "--ttl 0s: the lock would expire immediately; use for example --ttl 10s",
             ));
         }
         let wait = settings.wait.unwrap_or(Wait::Forever);
@@ -129,8 +124,10 @@ impl Lock {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
 
-    /// Returns `max_hold` if it is the reason why the lock ended after `held_for`. `held_for` may be a little shorter
-    /// than `max_hold`, because the command is ended before the lock's validity ends.
+    /// Returns `max_hold` if the lock ended after `held_for` because of `max_hold`, otherwise `None`.
+    ///
+    /// `held_for` may be a little shorter than `max_hold`, because the command is ended before the lock's validity
+    /// ends.
     pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
         let (notice, _) = deadline.backstop();
         let reached = held_for + notice + SLACK.min(self.ttl / 4);
@@ -143,8 +140,9 @@ impl Lock {
     }
 
     /// How long to wait for the lock. If an ancestor process already holds this read lock, the wait is at most one ttl.
-    /// In that time, a writer that is queued in front of this process may give up, or an outage may end. A longer wait
-    /// is useless: the writer waits for the ancestor's lock, and an outage of more than one ttl ends that lock.
+    ///
+    /// In that time, a queued writer may give up, or an outage may end. A longer wait is useless: a writer that still
+    /// waits causes a deadlock, and a longer outage ends the lock of the ancestor.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
@@ -183,7 +181,9 @@ impl Lock {
         if failure.code != exit::HELD || !self.is_read_above() {
             return Err(failure);
         }
-        Err(failure.with("; the outer quorate process holds it as a reader, and a waiting writer comes before this inner reader"))
+        Err(failure.with(
+            "; the outer quorate process holds the lock as a reader, and a writer is queued ahead of this inner reader",
+        ))
     }
 
     fn request(&self) -> Result<LockRequest, Failure> {

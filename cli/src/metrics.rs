@@ -16,8 +16,8 @@ const OUTCOMES: [&str; 7] = [
 /// The outcome if the command ran and ended with exit code 0.
 const OK: &str = "ok";
 
-/// The metric with the time of the last success. It keeps its value from the old metrics file if this `quorate run`
-/// does not succeed. No other metric does so.
+/// The metric with the time of the last success. If this `quorate run` does not succeed, the metric keeps the value
+/// from the old metrics file.
 const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
 
 /// The metrics of one `quorate run`, with the values that are known so far.
@@ -72,7 +72,8 @@ impl RunMetrics {
         };
         metric(
             "quorate_run_running",
-            "1 while the command of the last run is running under the lock (of several concurrent runs: the run that wrote last)",
+            "1 while the command of the last run is running under the lock, else 0. If runs overlap, the run \
+             that wrote last counts as the last run",
             &one(Some(f64::from(u8::from(self.is_running)))),
         );
         metric(
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_of_quorate_run_is_formatted_for_prometheus_and_statsd() {
+    fn metrics_of_run_are_formatted_for_prometheus_and_statsd() {
         let text = ended("failed", 3).prometheus();
         for line in [
             r#"quorate_run_running{resource="a \"b\"\\c:1"} 0"#,

@@ -25,30 +25,31 @@ use crate::waiting::WaitDisplay;
 
 /// The text below the options of `quorate once --help`.
 pub(crate) const AFTER_HELP: &str = "\
-For cron jobs on several machines, which must have the same options. --per day, week (from Monday) and month follow
-the calendar, in UTC or in the time zone of --tz; other periods are counted from 1970-01-01 UTC. A call is for the
-period in which it was made, even if it waits for the lock beyond the end of the period.
+For cron jobs on several machines, which must use the same options. --per day, week (from Monday) and month follow the
+calendar, in UTC or in the time zone of --tz. Other periods are counted from 1970-01-01 UTC. The period of a call is the
+one in which the call began, even if the call waits until a later period.
 
-By default the command runs at most once per period: the masters first record the period as done, then the command
-runs. If it fails or crashes, it does not run again in this period. A command that does not exist or is not
-executable does not use up the period. With --at-least the command runs first, and the period is recorded as done
-once the command has exited with 0. After a failure or a crash it runs again, so it must be safe to repeat.
+The command runs under the exclusive lock NAME (quorate help command). By default it runs at most once per period: the
+masters record the period as done before the command runs. A command that fails or crashes does not run again in this
+period. If the command does not exist or is not executable, the period is not recorded. With --at-least, the period is
+recorded as done after the command has exited with 0. A command that fails or crashes is run again by the next call, so
+it must be safe to repeat.
 
-Create the record once, by hand, while all masters are up: quorate once --create NAME. If too many masters have lost
-it, nothing runs: quorate once --drop NAME --yes removes what is left, and then it can be created again.
+Create the record once, by hand, while all masters are up: quorate once --create NAME. If too many masters lose it,
+nothing runs: drop the record (quorate once --drop NAME --yes), and create it again.
 
-quorate once --status NAME shows when and where the command ran last, or runs now, and how it ended (with --at-least
-only if it ended); with --per also whether the present period is done. JSON fields (stable): once, state (held, never,
-done, failed, unknown), done, period, holder, run (host, pid, began, ended, exit_code; if held: the holder).
-
-The command runs under the exclusive lock of this name (quorate help command).
+quorate once --status NAME shows the last run (with --at-least, the last run that ended), or that the command is
+running. With --per, it also shows whether the current period is done.
 
 Examples:
     quorate once --create nightly-report
     quorate once --per day --wait 10m nightly-report -- ./report.sh
     quorate once --per month --tz Europe/Berlin --wait 10m invoices -- ./invoices.sh
     quorate once --per 1h --at-least --try sync:users -- ./sync.sh
-    quorate once --status --per day nightly-report";
+    quorate once --status --per day nightly-report
+
+JSON fields (stable): once, state (held, never, done, failed, unknown), done, period, holder, run (host, pid, began,
+ended, exit_code; if held: of the holder).";
 
 /// The exit codes of `quorate once`, with their meanings.
 pub(crate) const CODES: [Meaning; 9] = [
@@ -59,7 +60,7 @@ pub(crate) const CODES: [Meaning; 9] = [
     ("64", "wrong usage, or the record does not exist"),
     (
         "69",
-        "no quorum of masters, or too many masters have lost the record",
+        "too few masters answered, or too many masters have lost the record",
     ),
     ("70", ""),
     ("74", ""),
@@ -92,7 +93,7 @@ pub(crate) struct OnceArgs {
     #[arg(long, value_name = "ZONE", env = "QUORATE_TZ", value_parser = calendar::tz)]
     tz: Option<TimeZone>,
 
-    /// Run the command in each call until it has succeeded in this period
+    /// Run the command unless it has already succeeded in this period
     #[arg(long, env = "QUORATE_AT_LEAST", value_parser = clap::builder::BoolishValueParser::new())]
     at_least: bool,
 
@@ -127,8 +128,8 @@ impl OnceArgs {
     }
 }
 
-/// If the lock is held and its holder has left no note, `--status` waits up to this time until the lock is free. A call
-/// of `quorate once` that has nothing to run holds the lock only for a short time, and leaves no note.
+/// How long `--status` waits if the lock is held and its holder has left no note. Such a holder is usually a `quorate
+/// once` that has nothing to run and releases the lock soon.
 const SHORT_HOLDS: Duration = Duration::from_secs(1);
 
 /// In the wait of [`SHORT_HOLDS`], the time between two checks whether the lock is free.
@@ -222,8 +223,8 @@ async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'stat
     })
 }
 
-/// Reads the record, or the holder of the lock if the lock is held. Takes the lock only if it is free, and never joins
-/// its queue. So this command rarely causes the refusal of a `quorate once --try` that runs at the same time.
+/// Reads the record, or the holder of the lock if the lock is held. Acquires the lock only if it is free, and does not
+/// join its queue. So a `quorate once --try` at the same time rarely fails because of this command.
 async fn status(
     redlock: &Redlock,
     name: &[u8],

@@ -112,8 +112,8 @@ pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     written(result).map(|()| !gone)
 }
 
-/// Resolves when stdout is a pipe and its reader closes it. A command that prints nothing for a long time needs this,
-/// because it makes no write that could fail.
+/// Resolves when stdout is a pipe and its reader closes it. Commands that rarely print need this check, because they
+/// notice a closed pipe only when they write.
 pub(crate) async fn unread() {
     loop {
         let stdout = io::stdout();
@@ -186,7 +186,7 @@ impl Cell {
 }
 
 /// Formats a table with a bold heading and two spaces between columns. If the terminal is too narrow for the table,
-/// prints each cell on a separate line.
+/// puts each cell on a line of its own.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     let wide = columns(heading, rows);
     let is_too_wide = |room: &usize| wide.lines().any(|line| layout::visible(line) > *room);
@@ -243,8 +243,11 @@ fn columns(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     text
 }
 
-/// Formats a duration for people. It is rounded down: to seconds if it is at least 1 min, to milliseconds if it is at
-/// least 1 ms, otherwise to microseconds.
+/// Formats a duration for people, rounded down:
+///
+/// - from 1 min: to seconds
+/// - from 1 ms: to milliseconds
+/// - below 1 ms: to microseconds
 pub(crate) fn human(duration: Duration) -> String {
     let rounded = if duration >= Duration::from_secs(60) {
         Duration::from_secs(duration.as_secs())
@@ -256,7 +259,8 @@ pub(crate) fn human(duration: Duration) -> String {
     humantime::format_duration(rounded).to_string()
 }
 
-/// Formats bytes as text. Printable characters are kept, other bytes become `\xNN`.
+/// Formats bytes as text. Control characters and backslashes are escaped as in Rust, for example `\n`. Bytes that are
+/// not UTF-8 become `\xNN`.
 pub(crate) fn bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -274,8 +278,8 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// Formats a name for JSON, so that it can be passed to another command: a name in UTF-8 is not changed, because JSON
-/// itself escapes control characters. In other names, [`bytes()`] escapes each byte that is not printable.
+/// Formats a name for JSON. A UTF-8 name is unchanged, because the JSON writer escapes it. Any other name is escaped by
+/// [`bytes()`].
 pub(crate) fn name(name: &[u8]) -> String {
     std::str::from_utf8(name).map_or_else(|_| bytes(name), str::to_owned)
 }
@@ -289,8 +293,8 @@ pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// As [`redact`], but also replaces text outside URLs that may be a user name and a password. For arguments that this
-/// program does not understand: such an argument may be a URL without its beginning.
+/// As [`redact`], but also redacts words outside URLs that contain a `:` before an `@`, such as `user:password@host`.
+/// This is for unknown arguments, because such a word may be a part of a URL.
 pub(crate) fn redact_typed(text: &str) -> Cow<'_, str> {
     redact_words(text, |before, _| {
         begins_like_a_url(before) || before.contains(':')
@@ -327,8 +331,9 @@ const SCHEMES: [&str; 18] = [
     "tcp",
 ];
 
-/// Replaces the part before the last `@` in each URL. Does so in another word if `is_secret` returns true; its
-/// arguments are the parts before and after the last `@` of the word.
+/// In each URL, replaces the text between `://` and the last `@` by `***`. In any other word, replaces the text before
+/// the last `@` if `is_secret` returns true for the parts before and after it. Also replaces the values of `pass=`
+/// parameters.
 fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {
         return Cow::Borrowed(text);
@@ -345,8 +350,8 @@ fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, s
     Cow::Owned(clean)
 }
 
-/// The position in a word at which its first URL (or other text) ends: the beginning of the next URL with `://`, or the
-/// end of the word. A comma or a quote does not end a URL, because a password may contain them.
+/// The position in `word` of the first URL that does not begin at its start; the length of `word` if there is none. A
+/// comma or a quote does not end a URL, because a password may contain them.
 fn end_of_first_url(word: &str) -> usize {
     let begins = word.match_indices("://").map(|(at, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');

@@ -1,7 +1,7 @@
-//! Gives silent masters more time to answer, for the commands that do not wait for a lock: `--try`, `quota --wait
-//! none`, `status` and `break`. On a busy machine, an answer may come later than the usual timeouts allow. These
-//! commands would then report an outage although the masters are up. A command that waits for a lock does not need more
-//! time, because it asks the masters repeatedly.
+//! Longer timeouts for the commands that do not wait for a lock: `--try`, `quota --wait none`, `status` and `break`.
+//!
+//! On a busy machine, masters may answer later than the usual timeouts allow. These commands would then report an
+//! outage. Commands that wait for a lock do not need longer timeouts, because they ask the masters repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use quorate::{AcquireError, Fault, NodeOutcome, NodeReport, Redlock, Settings};
 use crate::config::{self, MasterOptions};
 use crate::exit::Failure;
 
-/// How long a command repeats its request to the masters while it is unknown whether a majority of them is up (10 s).
+/// How long a command repeats its request if it cannot tell whether a majority of the masters is up (10 s).
 const UNDECIDED: Duration = Duration::from_secs(10);
 /// The default `connect_timeout` of commands that do not wait for a lock: 5 s.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -44,8 +44,8 @@ impl Patience {
         }
     }
 
-    /// Returns true after [`PAUSE`] if the command must ask the masters again. Returns false without a pause if the
-    /// command has already asked repeatedly for [`UNDECIDED`].
+    /// Whether the command can repeat its request to the masters: true after a pause of [`PAUSE`], false if
+    /// [`UNDECIDED`] has passed since its first request.
     pub(crate) async fn lets_ask_again(&mut self) -> bool {
         if self.began.elapsed() >= UNDECIDED {
             return false;
@@ -55,7 +55,7 @@ impl Patience {
     }
 }
 
-/// True if the acquire that failed with this error might have succeeded if all masters had answered in time.
+/// Whether silent masters may be the reason why this acquire failed. If so, it is useful to ask the masters again.
 pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     match error {
         AcquireError::TooLate(_) => true,

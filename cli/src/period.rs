@@ -12,20 +12,19 @@ use crate::last_run::LastRun;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
-/// Without `--at-least`, the lock is acquired a second time to record how the command ended. This is how long to wait
-/// for it then.
+/// How long to wait for the lock when it is acquired again, without `--at-least`, to record how the command ended.
 const TO_NOTE_THE_END: Duration = Duration::from_secs(2);
 
 /// The period in which `quorate once` runs its command, and how often it does so.
 #[derive(Clone, Debug)]
 pub(crate) struct Period {
-    /// The period to which the call of `quorate once` belongs. It was computed before the wait for the lock.
+    /// The period in which the call of `quorate once` began, even if the wait for the lock ended in a later period.
     pub(crate) range: Range<SystemTime>,
     /// Whether the command is run again in the same period after it failed or crashed (`--at-least`).
     pub(crate) at_least: bool,
 }
 
-/// The facts that must be written to the record on the masters after the command has ended.
+/// The data that must still be written to the record on the masters after the command has ended.
 #[must_use]
 pub(crate) enum Unrecorded<'a> {
     /// Nothing must be recorded: the command runs without a period (`quorate run`).
@@ -37,9 +36,10 @@ pub(crate) enum Unrecorded<'a> {
     End(LastRun),
 }
 
-/// The run and the exit code of a command that ran without `--at-least`; `None` if nothing must be recorded. Each
-/// acquire of the lock allows only one write to the record, and the first write recorded the period. So the lock is
-/// released and acquired a second time to record the end of the command.
+/// The run and the exit code of a command that ran without `--at-least`; `None` if nothing must be recorded.
+///
+/// One acquire of the lock allows one write to the record. The first write recorded the period, so the lock must be
+/// acquired again to record the end of the command.
 #[must_use]
 pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
 
@@ -81,8 +81,7 @@ impl<'a> Unrecorded<'a> {
             }
             Due::Now(turn) if at_least => Ok(Some(Self::Period(turn, LastRun::begins()))),
             Due::Now(turn) => {
-                // Check the program before the period is recorded: if the program cannot be started, the period must
-                // not count as done.
+                // If the program cannot be started, fail before the period is recorded as done.
                 process::look_for(program)?;
                 // Yield once, because the runtime delivers pending signals only when a task yields.
                 unless_signalled(tokio::task::yield_now(), signals).await?;
@@ -94,8 +93,9 @@ impl<'a> Unrecorded<'a> {
         }
     }
 
-    /// Records how the command ended, and the period as done if the exit code is 0. Returns what must be recorded after
-    /// the release of the lock.
+    /// With `--at-least`, records how the command ended, and marks the period as done if the exit code is 0.
+    ///
+    /// Without `--at-least`, returns how the command ended. The caller records it after the release of the lock.
     pub(crate) async fn ended(self, code: u8) -> UnrecordedEnd {
         match self {
             Self::Nothing => UnrecordedEnd(None),
@@ -118,8 +118,10 @@ impl<'a> Unrecorded<'a> {
 }
 
 impl UnrecordedEnd {
-    /// Acquires the lock a second time, and records how the command ended, for `quorate once --status`. Records nothing
-    /// if the lock is not free within [`TO_NOTE_THE_END`], or if another run has been recorded meanwhile.
+    /// Records how the command ended, so that `quorate once --status` can show it. For this purpose, acquires the lock
+    /// again.
+    ///
+    /// Records nothing if the lock is not free within [`TO_NOTE_THE_END`], or if a later run has replaced the record.
     pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &Period) {
         let Some((run, code)) = self.0 else {
             return;
@@ -144,7 +146,7 @@ impl UnrecordedEnd {
     }
 }
 
-/// Prints a warning if `written` is an error: the end of the command, with this exit code, could not be recorded.
+/// If `written` is an error, prints a warning that the command's exit code could not be recorded.
 fn warn_if_unrecorded(code: u8, written: Result<(), String>) {
     if let Err(error) = written {
         output::mention(format!(
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn unless_signalled_fails_if_a_signal_is_pending() {
+    async fn waiting_for_a_future_fails_if_a_signal_is_pending() {
         let mut signals = Signals::receive().expect("a stream of signals");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");

@@ -10,19 +10,21 @@ use crate::output;
 
 /// The text below the options of `quorate prepare-server --help`.
 pub(crate) const AFTER_HELP: &str = "\
-MySQL and MariaDB need four tables, ZooKeeper needs a path; Redis and Valkey need nothing. Existing tables and paths
-are kept, so this command can be run at any time, even while locks are held. Tables of an older version are upgraded,
-and a table that is missing or has the wrong engine is repaired. If the records had to be created, the server's
-votes count only after max_ttl.
+MySQL and MariaDB need four tables. ZooKeeper needs a path. Redis and Valkey need nothing.
 
-For ZooKeeper, this command also gives the ACL of the path to all znodes below it: run it after setAcl on the path.
+This command keeps existing tables and paths, so you can run it at any time, even while locks are held. It upgrades
+tables of an older version, and repairs a table that is missing or has the wrong engine. If the command has to create
+the storage for locks, clients ignore the votes of the server for max_ttl.
 
-Use an account that may create tables (or znodes). The clients that take locks can use another account, with fewer
-rights: the grants that it needs are printed.
+For ZooKeeper, this command also gives the ACL of the path to all znodes below the path. Run it after setAcl on the
+path.
 
-With --print, quorate connects to no server and changes nothing. It prints the statements instead, for a tool that
-changes databases: SQL for MySQL and MariaDB, and a shell script with zkCli.sh for ZooKeeper. Run the SQL on each
-server separately. The statements create what is missing, and repair nothing.
+Use an account that may create tables or znodes. The clients that take locks can use another account with fewer rights.
+This command prints the grants that the other account needs.
+
+With --print, quorate connects to no server and changes nothing. It prints the statements instead, for example for a
+database migration tool: SQL for MySQL and MariaDB, and a shell script with zkCli.sh for ZooKeeper. Run the SQL on each
+server separately. The statements create missing tables and znodes, and repair nothing.
 
 Examples:
     quorate prepare-server mysql://admin:secret@db1.example/locks
@@ -153,14 +155,14 @@ async fn zookeeper(url: &str) -> Result<String, Failure> {
     let mut text = format!("{}: {how}\n", prepared.path);
     if prepared.changed > 0 {
         text.push_str(&format!(
-            "  {} znodes below the path got its ACL\n",
+            "  {} znodes below the path got the ACL of the path\n",
             prepared.changed
         ));
     }
     if prepared.refused > 0 {
         text.push_str(&format!(
-            "  {} znodes below the path kept their ACL, because this account may not change it: run this again as the \
-             account that created them\n",
+            "  {} znodes below the path kept their old ACL, because this account has no right to change it: run this \
+             command again as the account that created these znodes\n",
             prepared.refused
         ));
     }

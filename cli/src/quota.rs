@@ -18,15 +18,17 @@ use crate::waiting::WaitDisplay;
 
 /// The text below the options of `quorate quota --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The masters record how many units are left; every change takes the lock of the same name. Never more units are
-taken than were created, whatever clocks, crashes and late messages do, even if masters lose their data one after
-another with a take in between. If a majority loses its data before the next take, the quota is lost and nothing
-can be taken: drop it, and create it again with the number left according to your own records.
+The masters record how many units are left. Every change takes the lock with the name of the quota.
 
-If take exits with 69 and says that the change may have been written or not, you got no unit, but one unit may count
-as handed out.
+Clients never take more units than were created, whatever clocks, crashes and late messages do. This also holds if
+masters lose their data one after another, if a take succeeds between two losses. If a majority of the masters loses its
+data before the next take, the quota is lost and no unit can be taken. In this case drop the quota, and create it again
+with the number of units that are left according to your own records.
 
-If you have a database, one statement there is simpler and better:
+If take exits with 69 and says that the change may have been written or not, you got no unit. But the units that you
+asked for may be missing from the quota.
+
+If you have a database, a single statement in the database is simpler and better:
 UPDATE prizes SET stock = stock - 1 WHERE stock > 0.
 
 Examples:
@@ -35,7 +37,9 @@ Examples:
     quorate quota left prizes
     quorate quota drop prizes --yes
 
-take and left print how many units are left. JSON fields (stable): quota, taken, left.";
+take and left print how many units are left.
+
+JSON fields (stable): quota, taken, left.";
 
 /// The exit codes of `quorate quota`, with their meanings.
 pub(crate) const CODES: [Meaning; 8] = [
@@ -53,7 +57,7 @@ pub(crate) const CODES: [Meaning; 8] = [
     ),
     (
         "69",
-        "no quorum of masters, or too many masters have lost the quota; you got no unit",
+        "too few masters answered, or too many masters have lost the quota; you got no unit",
     ),
     (
         "70",
@@ -66,7 +70,7 @@ pub(crate) const CODES: [Meaning; 8] = [
     ),
     (
         "128+n",
-        "signal n ended quorate quota: you got no unit, but units may count as handed out",
+        "signal n ended quorate quota: you got no unit, but units may be missing from the quota",
     ),
 ];
 
@@ -203,7 +207,7 @@ impl Of {
         let work = async move {
             let mut patience = Patience::begin();
             loop {
-                // If the lock was not acquired, the quota was not changed, so it is safe to ask again.
+                // If the lock was not acquired, the quota is unchanged, so `ask` can safely be called again.
                 match ask(&quota).await {
                     Err(ValueError::NotAcquired(error))
                         if wait == Some(Wait::None)

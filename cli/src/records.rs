@@ -5,12 +5,12 @@ use quorate::{Fault, Inspection};
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// Number of connections that must be free on a database server, or `doctor` warns: enough for two clients. Each client
+/// If a database server has fewer free connections, `doctor` warns. The number is enough for two clients: each client
 /// opens four sessions and one connection for notifications.
 const ROOM: u64 = 2 * 5;
 
-/// Adds the finding that no lock can be taken on this master, if there is specific advice for this fault on this kind
-/// of server. Returns true if the finding was added.
+/// Reports that no lock can be taken on this master because of `fault`. Returns false, and reports nothing, if there is
+/// no special advice for this fault on this kind of server.
 pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut impl Add) -> bool {
     let zookeeper = master.server.as_deref() == Some("zookeeper");
     let (check, advice) = match fault {
@@ -18,8 +18,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "put a user with access to the path into the URL (zk://user:password@host/path), or change the ACL of the path (setAcl) and run `quorate prepare-server URL`",
         ),
-        // An inspection knows the kind of server only after a successful login. So the server did not refuse the login,
-        // and the user lacks rights.
+        // The kind of server is known, so the login succeeded. The user lacks rights.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
             "run `quorate prepare-server URL` with an administrator account: it prints the grants that are needed",
@@ -32,7 +31,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
         ),
         Fault::Denied(why) if why.contains("is locked") || why.contains("is blocked") => (
             "login",
-            "unlock the user in the URL, or the host of this client; the finding says which of them is locked",
+            "if the finding names a user, unlock the user in the URL; if it names a host, unblock this client's host",
         ),
         Fault::Denied(_) => (
             "login",
@@ -40,7 +39,8 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
         ),
         Fault::Unsupported(why) if why.contains("binlog_format") => (
             "binlog",
-            "run SET GLOBAL binlog_format = ROW, and set it in the configuration; open connections keep the old format",
+            "run SET GLOBAL binlog_format = ROW, and set binlog_format in the configuration file; open connections \
+             keep the old format",
         ),
         Fault::Unsupported(why) if why.contains("(1290)") => (
             "option",
@@ -88,8 +88,9 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Error,
             "binlog",
-            "writes a binary log of statements (binlog_format = STATEMENT), and refuses the writes of locks".to_owned(),
-            "run SET GLOBAL binlog_format = ROW, and set it in the configuration",
+            "has binlog_format = STATEMENT: the server refuses the writes that a lock needs"
+                .to_owned(),
+            "run SET GLOBAL binlog_format = ROW, and set binlog_format in the configuration file",
         );
     }
     if master.uptime.is_some() {
@@ -100,14 +101,13 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     for unseen in &master.unseen {
         let (what, advice) = unseen
             .split_once(": ")
-            .unwrap_or((unseen, "check it by hand"));
+            .unwrap_or((unseen, "check this on the server itself"));
         let what = format!("does not report {what}");
         add(Severity::Note, "unseen", what, advice);
     }
 }
 
-/// Reports a ZooKeeper server whose version is too old. Without this check, such a server would first fail when a lock
-/// uses a feature that the server lacks.
+/// Reports a ZooKeeper server older than version 3.5, which lacks features that locks need.
 fn age(master: &Inspection, add: &mut impl Add) {
     let Some(version) = master.version.as_deref() else {
         return;
@@ -166,9 +166,9 @@ fn together_with_others(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "cluster",
             format!(
-                "is a member of {what}, whose members together are one master; this setup is not tested"
+                "is a member of {what}: all members together count as one master; this setup is not tested"
             ),
-            "use independent servers; of a cluster, list only one member, and the same member for all clients",
+            "use independent servers, or list only one member of the cluster, and list the same member in all clients",
         );
     }
 }
@@ -203,10 +203,10 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
     };
     if rules.restart_guard {
         let advice = format!(
-            "nothing to do: the votes of this master are ignored for {} after a restart",
+            "nothing to do: clients ignore the votes of this master for {} after a restart",
             human(rules.max_ttl)
         );
-        let what = format!("{lost}; the restart guard covers that");
+        let what = format!("{lost}; the restart guard protects locks from this loss");
         add(Severity::Note, "persistence", what, &advice);
     } else {
         add(
@@ -229,7 +229,8 @@ fn room(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "connections",
             format!(
-                "has room for {left} more connections (max_connections {most}), and each client that locks needs five"
+                "has room for only {left} more connections (max_connections {most}), but each client that takes locks \
+                 needs five connections"
             ),
             "raise max_connections, or use fewer sessions per client (?lanes= in its URL)",
         );
@@ -255,7 +256,7 @@ fn pace(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether this master may be the only master without a warning. True for a ZooKeeper ensemble, because it survives
+/// Whether `doctor` gives no warning if this is the only master. True for a ZooKeeper ensemble, because it survives
 /// failures of its members.
 pub(crate) fn survives_alone(master: &Inspection) -> bool {
     master.server.as_deref() == Some("zookeeper")
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn possible_data_loss_is_a_note_with_the_restart_guard_and_an_error_without_the_guard() {
+    fn possible_data_loss_is_an_error_only_if_the_restart_guard_is_off() {
         let off = Rules {
             restart_guard: false,
             ..RULES
@@ -405,7 +406,7 @@ mod tests {
         assert!(!survives_alone(&database(&[])));
     }
 
-    /// The check and the advice that `unusable` reports for this fault of the master.
+    /// Returns what `unusable` reports for this fault of the master, as `CHECK: ADVICE`.
     fn advice(master: &Inspection, fault: &Fault) -> String {
         let mut said = String::new();
         let why = fault.to_string();
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn database_or_zookeeper_that_refuses_locks_is_reported_with_advice_for_its_kind() {
+    fn doctor_advice_for_databases_and_zookeeper_fits_the_fault() {
         let zookeeper = |fault: &Fault| {
             let mut master = database(&[]);
             master.server = Some("zookeeper".into());

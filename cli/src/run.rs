@@ -24,16 +24,16 @@ use crate::settings;
 
 /// The text below the options of `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The lock is renewed while the command runs. If it cannot be renewed, the command is stopped before the lock expires.
-The command gets QUORATE_FENCING_TOKEN, a number larger than that of every earlier holder: the resource that the
-command writes to should reject smaller numbers.
+quorate renews the lock while the command runs. If the lock cannot be renewed, quorate stops the command before the
+lock expires. The command gets QUORATE_FENCING_TOKEN, a number larger than that of every earlier holder. The resource
+that the command writes to should reject smaller numbers.
 
-With --try, masters get more time to answer (5s to connect, 1s for each reply), unless you set it. Without an answer
-of a majority, quorate asks again for up to 10s and exits with 69.
+With --try, masters get more time to answer: 5s to connect, and at most 1s for each reply. Your own settings of these
+times take precedence. If no majority of the masters answers, quorate asks again for up to 10s, and then exits with 69.
 
 Topics:
     quorate help command    the environment of the command, and how it is stopped
-    quorate help kinds      readers, several resources, semaphores, owners, and commands that call quorate again
+    quorate help kinds      readers, several resources, semaphores, owners, and nested quorate commands
 
 Examples:
     quorate run nightly-report -- ./report.sh --full
@@ -49,11 +49,14 @@ Examples:
 pub(crate) const CODES: [Meaning; 9] = [
     ("n", "the command's own exit code"),
     ("64", "wrong usage; nothing was locked"),
-    ("69", "no quorum of masters; the command did not run"),
+    (
+        "69",
+        "no quorum: fewer than a majority of the masters answered; the command did not run",
+    ),
     ("70", ""),
     (
         "74",
-        "the lock was lost; the command was stopped, or a message says that it could not be",
+        "the lock was lost; quorate stopped the command, or reports that it could not stop the command",
     ),
     (
         "75",
@@ -88,7 +91,7 @@ pub(crate) struct JobArgs {
 
     /// The command to run, with its arguments
     ///
-    /// Put `--` before it, unless no argument of the command is `--` or an option of quorate.
+    /// Put `--` before COMMAND if one of its arguments is `--` or an option of quorate.
     #[arg(
         trailing_var_arg = true,
         required_unless_present = "shell",
@@ -100,13 +103,13 @@ pub(crate) struct JobArgs {
 
     /// Run this line with `sh -c` instead of COMMAND, for example 'a | b'
     ///
-    /// With `once`, a missing program in LINE uses up the period.
+    /// With `once`, but without `--at-least`, the period counts as done even if a program in LINE is missing.
     #[arg(long, value_name = "LINE", help_heading = HEADING)]
     shell: Option<OsString>,
 
     /// Keep the lock for at least this long, even if the command ends earlier
     ///
-    /// For cron on machines whose clocks differ by less than TIME: one runs the job.
+    /// For cron jobs: if the clocks of the machines differ by less than TIME, only one machine runs the job.
     #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", help_heading = HEADING, value_parser = config::duration)]
     keep_for: Option<Duration>,
 
@@ -116,7 +119,7 @@ pub(crate) struct JobArgs {
 
     /// Print the output of the command only if it fails or is stopped
     ///
-    /// For cron, which mails all output. Temporary files keep the output until then.
+    /// For cron, which mails all output. While the command runs, temporary files store the output.
     #[arg(long, env = "QUORATE_OUTPUT_ON_FAILURE", help_heading = HEADING, hide_short_help = true, value_parser = clap::builder::BoolishValueParser::new())]
     output_on_failure: bool,
 
@@ -137,14 +140,13 @@ impl JobArgs {
         &self.command
     }
 
-    /// The name of the resource, and the masters. For `quorate once --create`, `--drop` and `--status`, which run no
-    /// command.
+    /// Returns the name of the resource and the options for masters.
     pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
         (self.lock.into_name(), self.masters)
     }
 }
 
-/// What to run, and under which lock: from the options of the command line and the configuration file.
+/// The command to run, the lock, and their settings, from the command line and the configuration file.
 struct Plan {
     lock: Lock,
     command: Vec<OsString>,
@@ -158,8 +160,11 @@ struct Plan {
 }
 
 impl Plan {
-    /// The message that says why the lock was lost, and what happened to the command. If `max_hold` is the reason, the
-    /// message says so: the library has not reported it, because the command is ended a little earlier.
+    /// Returns the message that says why the lock was lost, and what happened to the command.
+    ///
+    /// `cause` is the reason that the library reported. If the lock was held until shortly before the end of
+    /// `max_hold`, the message names `max_hold` instead: the supervisor ends the command a little before the library
+    /// reports this reason.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
@@ -201,8 +206,7 @@ fn plan_and_run(
     let (lock, mut file) = args.lock.complete(kind, args.masters)?;
     config::fill!(args from file: keep_for, grace);
     let grace = args.grace.unwrap_or(DEFAULT_GRACE);
-    // If `max_hold` is shorter than the ttl, the grace period must fit into `max_hold`. Otherwise the command would
-    // have no time to work.
+    // The grace period must be shorter than both the ttl and `max_hold`, so that the command has time to work.
     let room = lock.room();
     let plan = Plan {
         command: words(args.shell, args.command),
@@ -220,7 +224,7 @@ fn plan_and_run(
     let fits = plan.deadline.grace();
     if fits < grace && args.grace.is_some() {
         output::mention(format!(
-            "--grace {} does not fit into {} {}: using {}",
+            "--grace {} is too long for {} {}: using {}",
             human(grace),
             if room < plan.lock.ttl {
                 "--max-hold"
@@ -256,14 +260,13 @@ pub(crate) fn words(shell: Option<OsString>, command: Vec<OsString>) -> Vec<OsSt
 enum WayOut {
     /// `quorate run` exits with this code: the exit code of the command, or 0 if `quorate once` had nothing to run.
     Code(u8),
-    /// `quorate run` ends itself by this signal: it is the signal that ended the command, or a SIGINT or SIGQUIT that
-    /// arrived while `--keep-for` kept the lock.
+    /// `quorate run` ends itself by this signal. Either this signal ended the command, or it is a SIGINT or SIGQUIT
+    /// that arrived while `--keep-for` kept the lock.
     Signal(Signal),
 }
 
-/// Runs `work`, and then waits up to `parting` for the answers of the masters to the releases of `work`, even if `work`
-/// fails or panics. Otherwise, releases that are not sent yet would be lost when the runtime ends (test
-/// `quorate_run_leaves_only_the_fencing_counter_however_it_ends`).
+/// Runs `work`, and then waits up to `parting` until the masters have confirmed all releases. Waits even if `work`
+/// fails or panics, because the end of the runtime would drop releases that have not been sent yet.
 pub(crate) async fn leaving_nothing<T>(
     redlock: &Redlock,
     parting: Duration,
@@ -388,9 +391,8 @@ async fn begin<'a>(
 /// Keeps the lock for the time `rest`, because the command ended earlier than `--keep-for` requires. Returns earlier if
 /// a signal asks this process to end, or if the lock is lost.
 ///
-/// Returns the signal if it is SIGINT or SIGQUIT. `quorate` must then end itself by this signal, because it comes from
-/// the keyboard and is meant for the whole job, for example a shell loop around this process. Returns `None` in all
-/// other cases: `quorate` then exits with the exit code of the command.
+/// If the signal is SIGINT or SIGQUIT, returns it, and `quorate` must then end itself by this signal. Otherwise returns
+/// `None`, and `quorate` exits with the exit code of the command.
 async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
         return None;

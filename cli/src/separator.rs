@@ -1,5 +1,5 @@
-//! Checks that the command to run can begin at only one place in the command line. The separator `--` before it is
-//! optional if nothing is ambiguous.
+//! Checks that a command line shows clearly where the command to run begins. If this is clear, the separator `--` is
+//! optional.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -9,10 +9,10 @@ use crate::output;
 /// The word that separates the options of quorate from the command to run.
 const SEPARATOR: &str = "--";
 
-/// Checks that the command line can be understood only as the parser understood it.
+/// Checks that the command begins at the word where the parser has found it, and that no other reading is possible.
 ///
-/// `typed` is the command line without the program name. It ends with `command`, because the parser takes everything
-/// after the command's first word as its arguments. `is_ours` recognises the options of quorate.
+/// `typed` is the command line without the program name; it ends with `command`. `is_ours` recognises the options of
+/// quorate.
 ///
 /// # Errors
 ///
@@ -55,7 +55,8 @@ pub(crate) fn check(
     let right = line(head, command);
     Err(if arguments[at] == SEPARATOR {
         format!(
-            "the command could begin with {program} or after the {SEPARATOR}: if it begins with {program}, write {right}"
+            "it is unclear whether the command begins with {program} or after the {SEPARATOR}: if it begins with \
+             {program}, write {right}"
         )
     } else {
         format!(
@@ -88,7 +89,8 @@ fn shown(word: &OsStr) -> String {
 mod tests {
     use super::*;
 
-    /// The result of [`check`] for a command line, in which a bar separates quorate's words from the command to run.
+    /// The result of [`check`] for `QUORATE_WORDS | COMMAND`. The bar is not a part of the command line: it only marks
+    /// where the command begins.
     fn said(line: &str) -> Result<(), String> {
         let (head, command) = line
             .split_once('|')
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_command_line_is_refused_and_the_error_shows_the_corrected_line() {
+    fn error_about_an_ambiguous_command_line_shows_the_corrected_line() {
         for (line, right) in [
             ("run -- -x | true", "-x: the name of a lock"),
             (

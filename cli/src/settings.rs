@@ -14,8 +14,9 @@ pub(crate) type MasterSettings = Given<false>;
 /// The options of the commands that take a lock.
 pub(crate) type LockSettings = Given<true>;
 
-/// The settings of the lock if `LOCK` is true, otherwise the settings of the masters, as flags and variables set them.
-/// The second field lists the settings that are set: the name of each, and the flag or variable that sets it.
+/// Settings from flags and environment variables: settings of the lock if `LOCK` is true, otherwise of the masters.
+///
+/// The list has one entry for each given setting: its name, and the flag or variable that gave it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(
     pub(crate) Settings,
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_is_an_option_of_exactly_one_group_and_has_a_variable() {
+    fn every_setting_is_an_option_of_one_group_with_an_environment_variable() {
         let masters = MasterSettings::augment_args(Command::new("masters"));
         let lock = LockSettings::augment_args(Command::new("lock"));
         let of = |command: &Command, setting: &Setting| {

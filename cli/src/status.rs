@@ -23,18 +23,23 @@ use crate::patience::{Patience, may_be_up, patient};
 
 /// The text below the options of `quorate status --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Without a name, status lists the locks that are held: at most 1000, and those that it finds within about 5s. A line
-says if the list is incomplete. If no majority of the masters answers, a lock that is not listed may still be held.
-With names, status shows each lock as every master sees it. The verdict over the quorum is one of
+Without a name, status lists the locks that are held: at most 1000, and only those that it finds within about 5s. If the
+list is incomplete, a line below the list says so. If no majority of the masters answers, a lock that is not listed may
+still be held.
+
+With names, status shows what each master reports about each lock. The verdict on a lock is one of
     held       a majority of the masters reports the same holder
     free       enough masters are free for a client to take the lock
     split      some masters have a key, but no holder has a majority: the keys expire with their ttl
-    unknown    fewer than a majority answered
-A restarted master that does not vote yet is not asked: it may have lost the lock. A lock has no note while it has
-been held for less than about 100ms, or if another Redlock client holds it.
+    unknown    fewer than a majority of the masters answered
 
-If readers or an owner hold the lock, every hold is shown with its note. A semaphore and the plain lock of the
-same name are separate locks: if a permit is held, or a client waits for one, both are shown.
+status does not ask a restarted master that does not vote yet, because this master may have lost locks.
+
+The note names the holder. It is missing for about the first 100ms of a hold, and if the holder is a Redlock client
+other than quorate.
+
+If readers or an owner hold the lock, status shows every hold with its note. A semaphore and the plain lock of the same
+name are separate locks. If a permit is held, or a client waits for a permit, status shows both.
 
 Examples:
     quorate status
@@ -42,13 +47,19 @@ Examples:
     quorate status --json deploy:web deploy:api | jq '.resources[].verdict'
     quorate status --starting-with deploy: --json | jq -r '.resources[] | [.resource, .note.host] | @tsv'
 
-JSON fields (stable): resources[]: resource, resource_hex (only if the name is not UTF-8), verdict,
-holder, note (host, pid, process, since, text), quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
-fencing_counter, waiting[] (id, lives_ms, host, pid, since), latency_ms, error, error_kind. Absent values are null.
-Only if there are any: holds[] (token, ttl_left_ms, note) of readers and owners; permits[] of the semaphore of
-that name, each with slot and the fields of a resource; permit_line[] (master, waiting[]), the clients that wait
-for a permit; permits_error, why the semaphore could not be read on a majority. Only without a name: slot of a
-listed permit; complete; not_asked[] (master, error, error_kind).";
+JSON fields (stable; absent values are null): resources[], and without a name complete and not_asked[] (master, error,
+error_kind).
+
+JSON fields of an element of resources[]:
+    always          resource, verdict, holder, note (host, pid, process, since, text), quorum, answered, masters[]
+    masters[]       master, state (held, free, error), token, ttl_left_ms, fencing_counter, waiting[] (id, lives_ms, \
+host, pid, since), latency_ms, error, error_kind
+    resource_hex    only if the name is not UTF-8
+    holds[]         only if readers or owners hold the lock: token, ttl_left_ms, note
+    permits[]       only if permits of the semaphore are held: slot, and the fields of an element of resources[]
+    permit_line[]   only if clients wait for a permit: master, waiting[]
+    permits_error   only if no majority of the masters showed the semaphore: the reason
+    slot            only for a permit in the list without a name";
 
 /// How many waiters the output for people shows.
 const SHOWN: usize = 10;
@@ -60,7 +71,10 @@ pub(crate) const CODES: [Meaning; 4] = [
         "a majority of masters answered, whether the lock is held or free",
     ),
     ("64", ""),
-    ("69", "no quorum of masters for at least one resource"),
+    (
+        "69",
+        "for at least one resource, fewer than a majority of the masters answered",
+    ),
     ("78", ""),
 ];
 
@@ -99,13 +113,12 @@ pub(crate) struct ResourceStatus {
     /// The state of the lock according to the masters: `held` (a majority reports the same holder), `free`, `split` (no
     /// holder has a majority) or `unknown` (no majority replied).
     pub(crate) verdict: &'static str,
-    /// The value of the lock key that a majority of masters reports: the holder's token, or a fixed text that means
-    /// readers or an owner. Null if the verdict is not `held`.
+    /// The value of the lock key that a majority of masters reports; null if the verdict is not `held`. The value is
+    /// the holder's token, `quorate:shared` for readers, or `quorate:owner:ID` for an owner.
     pub(crate) holder: Option<String>,
     /// The note of the lock's holder; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) note: Option<NoteStatus>,
-    /// One entry for each client that holds the lock as a reader or for an owner. Empty for a lock of another kind,
-    /// which can have only one holder.
+    /// The clients that hold the lock as readers, or for an owner; empty for other kinds of locks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) holds: Vec<HoldStatus>,
     /// The held permits of the semaphore named `resource`.
@@ -118,8 +131,7 @@ pub(crate) struct ResourceStatus {
     /// semaphore was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
-    /// True if the verdict is `unknown`, but it is possible that a majority of the masters is up, because some were
-    /// only silent.
+    /// True if the verdict is `unknown`, and the silent masters may be up and form a majority together with the others.
     #[serde(skip)]
     pub(crate) is_undecided: bool,
     /// The number of masters that make a majority.
@@ -137,8 +149,8 @@ pub(crate) struct MasterStatus {
     pub(crate) master: String,
     /// The state of the lock on this master: `held`, `free` or `error`.
     pub(crate) state: &'static str,
-    /// The value of the lock key on this master: the holder's token, or a fixed text that means readers or an owner.
-    /// Null if there is no such key, or if the master did not reply.
+    /// The value of the lock key on this master; null if the key does not exist, or if the master did not reply. The
+    /// value is the holder's token, `quorate:shared` for readers, or `quorate:owner:ID` for an owner.
     pub(crate) token: Option<String>,
     /// Time until the lock key expires on this master, in milliseconds; null if there is no key, or a key without
     /// expiry.
@@ -150,7 +162,7 @@ pub(crate) struct MasterStatus {
     pub(crate) waiting: Vec<WaiterStatus>,
     /// How long the reply of this master took, in milliseconds.
     pub(crate) latency_ms: f64,
-    /// The error because of which the state of the lock on this master is unknown, as text; null if there is no error.
+    /// Why the state of the lock on this master is unknown, as text; null if there is no error.
     pub(crate) error: Option<String>,
     /// The kind of `error`, as a word that does not change between versions; null if `error` is null.
     pub(crate) error_kind: Option<&'static str>,
@@ -187,8 +199,7 @@ impl NoteStatus {
     }
 }
 
-/// One holder of a lock that readers or an owner hold, in the JSON form. Several clients can hold such a lock at the
-/// same time.
+/// One of the clients that hold a lock as readers or for an owner, in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldStatus {
     /// The random token with which this holder acquired the lock.
@@ -348,9 +359,10 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     )
 }
 
-/// The failure if too few masters replied: `answered` of `of` masters, but at least `needed` are required. `kinds` are
-/// the kinds of errors of the masters that did not reply. The exit code depends on them, because the cause may be an
-/// outage or an outdated configuration.
+/// The failure if too few masters replied: `answered` of `of` masters, but at least `needed` are required.
+///
+/// `kinds` are the kinds of errors of the other masters. They decide the exit code: an outage or an outdated
+/// configuration.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -358,16 +370,18 @@ pub(crate) fn unanswered<'a>(
     let needed = if answered < needed {
         format!("{needed} are needed")
     } else {
-        "but not a majority of both masters and next_masters".to_owned()
+        "but a majority of masters and a majority of next_masters are needed".to_owned()
     };
     let said = format!("no quorum: {answered} of {of} masters answered, {needed}");
     let kinds: Vec<&str> = kinds.collect();
     if kinds.contains(&Fault::OtherMasters("".into()).kind()) {
-        let why = "outdated configuration: the masters have been replaced, and the configured masters do not show the current locks; set masters and masters_generation to the current values";
+        let why = "outdated configuration: the masters have been replaced; set masters and masters_generation to the \
+                   current values";
         return Failure::new(exit::CONFIG, format!("{said}; {why}"));
     }
     if kinds.contains(&Fault::Quarantined(Duration::ZERO).kind()) {
-        let why = "masters that have just started, or have lost their generation marker, may have lost locks and are not asked until they vote again; try again after max_ttl";
+        let why = "some masters have just started or have lost their generation marker, so they do not vote yet; \
+                   try again after max_ttl";
         return Failure::new(exit::UNAVAILABLE, format!("{said}; {why}"));
     }
     Failure::new(exit::UNAVAILABLE, said)
@@ -391,8 +405,8 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // If the user has no right to read the queue of the semaphore, the permits are unknown as well. The keys of
-        // both have the same prefix, so the user has no right to read the permits.
+        // If the queue of the semaphore could not be read, report the reason. The permits are unknown as well, because
+        // reading them needs the same rights.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -561,9 +575,10 @@ fn page(status: &ResourceStatus) -> String {
     )
 }
 
-/// Lines about the waiting clients, from the master with the longest queue: one line for each of the first [`SHOWN`]
-/// clients, and one with the number of further clients. `queues` are the queues of all masters, and `holder` is the
-/// note of the holder.
+/// Describes the queue of the master with the longest queue: one line for each of the first [`SHOWN`] clients, and one
+/// line with the number of further clients.
+///
+/// `queues` are the queues of all masters, and `holder` is the note of the holder.
 fn waiting_lines<'a>(
     queues: impl Iterator<Item = &'a Vec<WaiterStatus>>,
     holder: Option<&NoteStatus>,
@@ -574,7 +589,7 @@ fn waiting_lines<'a>(
     let waiters: Vec<&WaiterStatus> = living.max_by_key(Vec::len).unwrap_or_default();
     let mut lines = String::new();
     for (at, waiter) in waiters.iter().take(SHOWN).enumerate() {
-        // If the holder has waited for the lock, its entry may still be the first one in the queue.
+        // The first entry may belong to the holder, if the holder waited before it got the lock.
         let holds = at == 0
             && holder.is_some_and(|holder| {
                 (Some(&holder.host), Some(holder.pid)) == (waiter.host.as_ref(), waiter.pid)

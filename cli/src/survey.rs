@@ -13,8 +13,7 @@ pub(crate) struct SurveyStatus {
     /// How far the change of the masters has come: `untouched`, `begun`, `partly_closed`, `closed`, `open` or
     /// `finished`. `None` if `next_masters` is not set.
     stage: Option<&'static str>,
-    /// The step of this command's configuration: a number that rises with each step of a change of the masters. A
-    /// client of another step has another configuration.
+    /// The step of this command's configuration: twice `masters_generation`, plus 1 if `next_masters` is set.
     step: u64,
     masters: Vec<MasterRow>,
     clients: Vec<ClientRow>,
@@ -31,7 +30,7 @@ struct MasterRow {
     mark: Option<String>,
     uptime_s: Option<u64>,
     run_id: Option<String>,
-    /// The error because of which the state of this master is unknown or incomplete; `None` if there is no error.
+    /// Why the state of this master is unknown or incomplete, as text; `None` if there is no error.
     error: Option<String>,
     error_kind: Option<&'static str>,
 }
@@ -39,7 +38,8 @@ struct MasterRow {
 /// One client, with its connections to all masters.
 #[derive(Debug, Serialize)]
 struct ClientRow {
-    /// The client's step of the change; `None` if the client does not check generation markers.
+    /// The step of the client's configuration (see [`SurveyStatus`]); `None` if the client does not check generation
+    /// markers.
     step: Option<u64>,
     /// How the client's configuration differs from that of this command: `current` (same step), `outdated` (lower
     /// step), `ahead` (higher step), `other_masters`, `without_marker` (the client checks no marker) or `unknown` (no
@@ -112,9 +112,9 @@ fn stage(stage: ChangeStage) -> &'static str {
     }
 }
 
-/// The connected clients, in the order of their steps; clients without a step are last. All connections of one process
-/// are one row. If the name of a connection contains no process id, the connection is a row of its own, because the
-/// client that it belongs to is unknown.
+/// The connected clients, in the order of their steps; clients without a step are last.
+///
+/// All connections of one process are one row. A connection without a process id in its name is a row of its own.
 fn clients(survey: &Survey) -> Vec<ClientRow> {
     let mut rows: BTreeMap<_, ClientRow> = BTreeMap::new();
     for master in &survey.masters {

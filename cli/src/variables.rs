@@ -7,8 +7,8 @@ use crate::output;
 /// The prefix of the names of all variables that quorate reads.
 const OURS: &str = "QUORATE_";
 
-/// The variables that quorate sets for a command that it runs under a lock or while it leads, with their meanings. If
-/// this command starts another `quorate` process, that process reads them.
+/// Environment variables that quorate sets for the command of `run`, `once` or `lead`, with their meanings. If this
+/// command starts another `quorate`, the other `quorate` reads these variables.
 pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),
@@ -59,7 +59,7 @@ pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     for name in names.filter(|name| is_unknown(name, &known)) {
         let meant = match nearest(&name, &known) {
             Some(meant) => format!("did you mean {meant}?"),
-            None => "it has no effect".to_owned(),
+            None => "this variable has no effect".to_owned(),
         };
         output::mention(format!("warning: quorate has no variable {name}: {meant}"));
     }
@@ -80,8 +80,7 @@ fn is_unknown(name: &str, known: &BTreeSet<String>) -> bool {
         && !TOOLS.iter().any(|tool| name.starts_with(tool))
 }
 
-/// The known variable whose name is most similar to `name`; `None` if none is so similar that `name` may be a
-/// misspelling of it.
+/// The known variable whose name is most similar to `name`; `None` if no known variable is similar.
 fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let bare = name.strip_prefix(OURS)?.to_ascii_uppercase();
     let known = known.iter().map(|other| &**other);
@@ -90,8 +89,8 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     })
 }
 
-/// The word of `known` that is most similar to `word`; `None` if `word` cannot be a misspelling of any of them. `part`
-/// returns the part of a known word to compare with `word`.
+/// The element of `known` that is most similar to `word`; `None` if no element is similar. `part` returns the part of
+/// an element that is compared with `word`.
 pub(crate) fn nearest_of<'a>(
     word: &str,
     known: impl Iterator<Item = &'a str>,

@@ -22,8 +22,7 @@ const CHANGE: Duration = Duration::from_secs(2);
 /// changed.
 const STILL: Duration = Duration::from_secs(30);
 
-/// With `--quiet`: how long the wait must last before one warning is printed that no majority of the masters answers. A
-/// job that waits without a time limit would otherwise wait for ever without a message.
+/// With `--quiet`: how long a wait must last before one warning says that no majority of the masters answers.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 
 /// The spinner on the terminal; `None` while no spinner is shown.
@@ -48,8 +47,8 @@ pub(crate) struct WaitDisplay {
     /// does not run under a lock.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// When the last line was printed, as the time since the start of the wait, and the state of the wait in that line.
-    /// `None` if no line was printed.
+    /// The last printed line: how long the wait had lasted then, and the [`key`] of its state. `None` if no line was
+    /// printed.
     last: Mutex<Option<(Duration, String)>>,
 }
 
@@ -132,7 +131,7 @@ impl Drop for WaitDisplay {
     }
 }
 
-/// The part of the state of the wait whose change causes a new line: the position in the queue, the holder, and the
+/// A text that changes when a new line must be printed. It contains the position in the queue, the holder, and the
 /// masters with problems.
 fn key(seen: &Waiting) -> String {
     let trouble = seen.trouble.iter();

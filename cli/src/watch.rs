@@ -13,8 +13,10 @@ use crate::status::{NoteStatus, wrong_name};
 
 /// The text below the options of `quorate watch --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The output is a hint and may be out of date when it arrives: rely on the term, which never decreases, and not on
-the name of the leader. A new leader is reported at once; quorate also asks the masters three times per ttl.
+The output is only a hint: the leader may have changed before you read its name. Rely on the term, which never
+decreases, and not on the name of the leader.
+
+quorate reports a new leader immediately. In case it misses a change, it also asks the masters three times per ttl.
 
 Examples:
     quorate watch scheduler

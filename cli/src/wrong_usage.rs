@@ -52,16 +52,15 @@ fn unknown_word(error: &clap::Error, commands: &clap::Command) -> Option<String>
     })
 }
 
-/// Commands and steps that have been renamed. Each entry has three parts: the command that the step belongs to (empty
-/// if `quorate` itself has the renamed command), the former name, and the current name.
+/// Former names of commands and subcommands: the parent command, the former name, and the current name. The parent is
+/// empty for commands of `quorate` itself.
 const FORMER: [(&str, &str, &str); 3] = [
     ("", "list", "status"),
     ("", "prepare", "prepare-server"),
     ("masters", "prepare", "begin"),
 ];
 
-/// The current name of the command or step that the user typed as `word`; `None` if `word` is not the former name of
-/// one.
+/// The current name of the command or subcommand that the user typed as `word`; `None` if `word` is not a former name.
 fn renamed(word: &str) -> Option<String> {
     let typed = std::env::args_os().skip(1);
     let typed = typed.filter_map(|word| word.into_string().ok());
@@ -144,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parser_message_becomes_one_line_without_the_usage_block() {
+    fn clap_error_is_shortened_to_one_line_without_usage() {
         let rendered = "error: the following required arguments were not provided:\n  <RESOURCE>\n\n\
                         Usage: quorate run <RESOURCE> -- <COMMAND>...\n\nFor more information, try '--help'.\n";
         assert_eq!(
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn error_about_a_wrong_value_of_a_variable_names_the_variable() {
+    fn error_about_an_invalid_environment_variable_names_the_variable() {
         assert_eq!(
             one_line(
                 "error: invalid value 'x' for '--ttl <TIME>': no\n",

@@ -55,8 +55,8 @@ impl Place {
         })
     }
 
-    /// Uses the configured masters at their real distances. The round trip to a master is measured as the median time
-    /// of an acquire on this master alone.
+    /// Uses the configured masters without proxies. Measures the round trip to each master as the median time of an
+    /// acquire on this master alone.
     async fn found(ground: &Ground, time: Duration) -> Result<Self, Failure> {
         let options = ground.options.clone();
         let mut round_trips_ms = Vec::new();
@@ -78,10 +78,11 @@ impl Place {
     }
 }
 
-/// Measures how long an acquire takes when masters are far apart. Started masters are measured through proxies that
-/// delay their replies, and configured masters are measured directly. Takes about `time`, or longer if `time` is too
-/// short for one acquire with each number of masters in each setting. Returns `None` if the benchmark compares kinds of
-/// masters, or if there is only one master.
+/// Measures how long an acquire takes on masters with long round trips. Returns `None` if the benchmark compares kinds
+/// of masters, or if there is only one master.
+///
+/// Servers that the benchmark has started are measured through proxies that delay their replies. Configured masters are
+/// measured directly. The measurement takes about `time`.
 pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wide>, Failure> {
     if ground.is_by_kind() {
         return Ok(None);
@@ -94,7 +95,8 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
         return Ok(None);
     }
     let sizes: Vec<usize> = if ground.spawned.is_some() {
-        // Measure even numbers of masters as well: they show that adding one master to an odd number only costs time.
+        // Measure even numbers of masters as well. A fourth master makes an acquire slower than three masters do, but
+        // tolerates no further failure.
         (1..=place.urls.len()).collect()
     } else {
         ground

@@ -23,13 +23,13 @@ pub(super) struct Ground {
     pub(super) parties: Vec<Party>,
     pub(super) server: String,
     pub(super) spawned: Option<Masters>,
-    /// The settings of the plain lock, or the kinds of locks, to measure on each set of masters.
+    /// The lock settings or kinds of locks that are measured on each set of masters.
     pub(super) settings: &'static [Setting],
     /// Servers that the benchmark has started for `--nodes`. A server stops when it is dropped, so they are stored
     /// until the end of the benchmark.
     others: Vec<Spawned>,
-    /// All clients that were created so far. [`clear`](Self::clear) waits for their releases, even if a signal
-    /// interrupts the measurement.
+    /// All clients that were created so far. [`clear`](Self::clear) waits for the releases of these clients, even if a
+    /// signal interrupts the measurement.
     pub(super) clients: RefCell<Vec<Redlock>>,
 }
 
@@ -101,8 +101,11 @@ impl Ground {
         })
     }
 
-    /// Uses the configured masters, and compares the numbers of masters in `sizes`. If `sizes` is `None`, compares the
-    /// kinds of the masters. If all masters are of one kind, compares all odd numbers of masters instead.
+    /// Uses the configured masters. Compares these sets:
+    ///
+    /// - the first n masters, for each n in `sizes`
+    /// - without `sizes`: the masters of each kind, and all masters together
+    /// - without `sizes`, if all masters are of one kind: the first n masters, for each odd n
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
             failure.with("; or use --spawn to start servers for the measurement")
@@ -167,7 +170,8 @@ impl Ground {
         Ok(redlock)
     }
 
-    /// Waits until the masters have answered the releases of all clients, but at most for [`MasterOptions::parting`].
+    /// Waits until the masters have replied to the releases of all clients. Stops waiting after
+    /// [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
         // Wait for 10 ms, so that dropped lock tasks can start their releases.
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -34,7 +34,7 @@ impl Latency {
     }
 }
 
-/// The results of one turn of the benchmark, in which many tasks acquired and released locks concurrently.
+/// The results of a measurement in which many tasks acquired and released locks concurrently.
 pub(super) struct Crowd {
     pub(super) per_second: f64,
     pub(super) client_us: f64,

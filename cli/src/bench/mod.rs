@@ -35,33 +35,46 @@ use results::{Results, Row, Wide};
 
 /// The text below the options of `quorate bench --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Three settings are measured for every size: classic (--fencing off), fenced (--order unordered) and the default
-(fenced, first come first served). --fencing and --order themselves are ignored. With --masters, size n uses the
-first n masters; the default is all odd sizes up to their number, or, if the masters are of several kinds, each kind
-alone and all together. The locks are named quorate-bench:.. and are released; the fencing counter of each stays for
-a day.
+Each number of masters is measured in three settings. The options --fencing and --order have no effect.
+    classic    --fencing off
+    fenced     --order unordered
+    default    with fencing tokens, first come first served
 
-Every setting is measured in three rounds, in turns. APART is the difference between the largest and the smallest
-median of the rounds, as a share of the middle one. A warning says if it is more than 25 % for half of the settings,
-or if other processes used more than 10 % of the processor time (known only with --spawn): numbers from a busy
-machine are not reliable.
+With --masters, n masters are the first n of the list. By default, all odd numbers of masters are measured. If the
+masters are of several kinds, each kind is measured alone, and then all masters together.
+
+The names of the locks begin with quorate-bench:. The locks are released at the end. Their fencing counters stay on the
+masters for a day.
+
+Every setting is measured in three rounds. Each round has a median time. The column APART is the difference between the
+largest and the smallest of these medians, divided by the middle one.
+
+A warning is printed if APART exceeds 25 % for half of the settings, or if other processes use more than 10 % of the
+processor time (known only with --spawn). The numbers of such a busy machine are not reliable.
 
 Examples:
     quorate bench --spawn --out bench
-        Measure on servers that are started for it; then open bench/report.html, or show bench/*.svg.
+        Start servers and measure them. Then open bench/report.html or bench/*.svg.
     quorate bench --masters redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 --time 1m
         Measure your own masters.
     quorate bench --spawn --kinds --sizes 5
         Compare readers, several resources, permits and owners with the plain lock.
     quorate bench --nodes redis,redis,redis --nodes redis,redis,mysql --nodes zookeeper
-        Compare kinds of masters, on servers that are started for it.
+        Start servers and compare sets of masters of different kinds.
 
-JSON fields (stable): version, when, server, spawned, processors, tasks, took_ms; noise: others (share of the processor time of
-other processes; null if unknown), apart (share), noisy; sizes[]: masters, kinds (null if sizes are compared), setting (classic, fenced, default; with --kinds default,
-reader, two, four, permit, owner), acquire_us, release_us, cycle_us (each p50, p99, p999, samples),
-rounds_us (the median cycle of the rounds: least, most, share), cycles_per_s, client_cpu_us, server_cpu_us (null if unknown), over_classic (null with --kinds, which has over_lock instead), over_first,
-failed; wide (null with one master, and if kinds are compared): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
-measured[]: setting, acquire_ms.";
+JSON fields (stable):
+    version, when, server    texts
+    spawned                  whether the benchmark started the servers
+    processors, tasks        numbers
+    took_ms                  the time that the benchmark took
+    noise                    others (the share of the processor time that other processes used; null if unknown), \
+apart (a share, as in APART), noisy
+    sizes[]                  masters, kinds (null if numbers of masters are compared), setting (classic, fenced, \
+default; with --kinds: default, reader, two, four, permit, owner), acquire_us, release_us and cycle_us (each: p50, \
+p99, p999, samples), rounds_us (the medians of the rounds: least, most, share), cycles_per_s, client_cpu_us, \
+server_cpu_us (null if unknown), over_classic (null with --kinds), over_lock (only with --kinds), over_first, failed
+    wide                     round_trips_ms[], simulated, sizes[] (masters, theory_ms, measured[]: setting, \
+acquire_ms); null with one master, with --kinds, and if kinds of masters are compared";
 
 /// The exit codes of `quorate bench`, with their meanings.
 pub(crate) const CODES: [Meaning; 5] = [
@@ -221,9 +234,8 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // With `--spawn`, the load of other processes is the load of the machine minus that of this process and its
-        // masters. Without `--spawn`, the load of the masters is unknown, so the load of other processes is unknown as
-        // well.
+        // The load of other processes is the load of the machine minus that of this process and its masters. Without
+        // `--spawn`, the load of the masters is unknown.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {

@@ -8,9 +8,8 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// Limit for the relative difference between the rounds of the benchmark: 0.25 means that the slowest round took 25 %
-/// longer than the fastest, relative to the median. If the median of these differences over all sets of masters and all
-/// settings is larger, a warning is printed.
+/// Maximum difference between the rounds of the benchmark that causes no warning. [`Noise`] stores this difference as
+/// `apart`.
 const APART: f64 = 0.25;
 /// The length of one tick, the unit of the processor times in `/proc/stat`, on common kernels.
 const TICK: Duration = Duration::from_millis(10);
@@ -62,16 +61,17 @@ pub(super) struct Noise {
     /// The share of the machine's processor time (0 to 1) that other processes used; `None` if unknown. This process
     /// and its servers are not counted.
     others: Option<f64>,
-    /// How much the rounds of the benchmark differ: the difference between the slowest and the fastest round, divided
-    /// by the median round. This value is the median over all sets of masters and all settings.
+    /// How much the rounds of the benchmark differ. For one set of masters in one setting, this is the difference
+    /// between the slowest and the fastest round, divided by the median round. `apart` is the median of these values.
     apart: f64,
     /// Whether the machine was too busy: `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
     noisy: bool,
 }
 
 impl Noise {
-    /// Computes the noise. `others` is the share of processor time that other processes used. `apart` has one entry for
-    /// each set of masters in each setting: the relative difference between its rounds.
+    /// Creates the summary from measured values. `others` is the share of processor time that other processes used.
+    /// `apart` has one value for each set of masters in each setting: the relative difference between its fastest and
+    /// slowest round.
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);
@@ -90,14 +90,14 @@ impl Noise {
         let others = self.others.filter(|share| *share > OTHERS);
         let others = others.map(|share| {
             format!(
-                "other processes used {} % of the processor time, ",
+                "other processes used {} % of the processor time, and ",
                 percent(share)
             )
         });
         self.noisy.then(|| {
             format!(
-                "a noisy machine: {}the rounds of the same setting differ by {} %; rely on the ratios, not on the \
-                 times, or measure longer (--time) while nothing else runs",
+                "the machine is noisy: {}the rounds of the same setting differ by {} %. Rely only on the ratios, or \
+                 measure for a longer time (--time) while no other program runs",
                 others.unwrap_or_default(),
                 percent(self.apart)
             )
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_ticks_are_read_from_the_first_line_of_proc_stat() {
+    fn cpu_ticks_are_parsed_from_the_first_line_of_proc_stat() {
         let stat = "cpu  100 1 50 800 20 0 4 5 7 0\ncpu0 1 2 3 4 5 6 7 8\n";
         assert_eq!(ticks(stat), Some((160, 980)));
         assert_eq!(ticks("cpu  1 2 x"), None);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_warning_of_bench_is_given_only_above_the_limits() {
+    fn bench_warns_about_noise_only_if_a_limit_is_exceeded() {
         assert_eq!(Noise::of(Some(0.05), vec![0.9, 0.1, 0.2]).warning(), None);
         assert_eq!(Noise::of(None, vec![]).warning(), None);
         let busy = Noise::of(Some(0.4), vec![0.1])

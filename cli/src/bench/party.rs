@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_the_option_nodes_is_parsed_into_counted_kinds_of_masters() {
+    fn option_nodes_is_parsed_as_a_list_of_kinds_of_masters() {
         let kinds: Kinds = "redis,mariadb, redis".parse().expect("kinds");
         assert_eq!(count(&kinds.0), "2 redis + 1 mysql");
         for wrong in ["", "redis,", "oracle", "redis;mysql"] {

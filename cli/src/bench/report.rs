@@ -45,10 +45,11 @@ pub(super) fn html(results: &Results) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>quorate: what a quorum costs</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <h1>What a quorum costs</h1>\n\
-         <p class=\"soft\">quorate {}, {}; {}; {} processors; measured in {} s, in three rounds, each \
-         with every size and setting in turn. Compare only within this page: absolute times depend on the machine and its load.</p>\n",
+         <title>quorate: benchmark report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
+         <h1>Benchmark report</h1>\n\
+         <p class=\"soft\">quorate {}, {}; {}; {} processors. The measurement took {} s. In each of its three rounds, \
+         every set of masters was measured in every setting. Do not compare times with those of other reports, because \
+         times depend on the machine and its load.</p>\n",
         results.version,
         results.when,
         escape(&results.server),
@@ -56,7 +57,7 @@ pub(super) fn html(results: &Results) -> String {
         results.took_ms / 1000
     );
     if let Some(warning) = results.noise.warning() {
-        page += &format!("<p><strong>Measured on {warning}.</strong></p>\n");
+        page += &format!("<p><strong>Warning: {warning}.</strong></p>\n");
     }
     for figure in figures(results) {
         let body = format!(
@@ -67,9 +68,10 @@ pub(super) fn html(results: &Results) -> String {
         page += &section(figure.title, &figure.words, &body);
     }
     page += &section("All numbers", "Times in microseconds.", &table(results));
-    page + "<p class=\"soft\">classic: SET NX PX only; fenced: with fencing tokens; default: with fencing \
-            tokens, first come first served; reader, two, four (resources in one lock), permit (one of four) and owner: \
-            with the settings of default.</p>\n</body>\n</html>\n"
+    page + "<p class=\"soft\">Settings of the plain lock: classic (SET NX PX only), fenced (with fencing tokens), \
+            default (with fencing tokens, first come first served).<br>Other kinds of locks, with the settings of \
+            default: reader, two and four (one lock on two or four resources), permit (one of four), owner.</p>\n\
+            </body>\n</html>\n"
 }
 
 /// One plot of the report, with its title and texts.
@@ -150,9 +152,9 @@ fn latency(results: &Results, places: &[String]) -> Figure {
         title: if results.is_by_kind() {
             "Latency of an acquire and release, by kind of masters"
         } else {
-            "Latency by quorum size"
+            "Latency by number of masters"
         },
-        caption: "one client, acquire and release: median, with a band up to p99; logarithmic".to_owned(),
+        caption: "one client, acquire and release; line: median; band: up to p99; logarithmic scale".to_owned(),
         words: "One client acquires and releases one lock after another. Line: median time of one acquire and release; band: up to the 99th percentile. Logarithmic scale."
             .to_owned(),
         series: all,
@@ -176,7 +178,7 @@ fn throughput(results: &Results, places: &[String]) -> Figure {
         title: if results.is_by_kind() {
             "Acquires and releases per second, by kind of masters"
         } else {
-            "Throughput by quorum size"
+            "Throughput by number of masters"
         },
         caption: format!(
             "{} tasks in one thread, each with its own lock",
@@ -254,7 +256,7 @@ fn far(results: &Results) -> Option<Figure> {
     let words = format!(
         "In theory an acquire waits for the q-th fastest master and for no slower one (q: the size of a majority). {}",
         if wide.simulated {
-            "Proxies delay the replies of the masters, which quorate has started for this measurement."
+            "quorate has started these masters, and proxies delay their replies to simulate the round trips."
         } else {
             "The round trip of a master is the median time of an acquire on this master alone."
         }

@@ -20,21 +20,21 @@ pub(super) struct Row {
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
     pub(super) cycle_us: Latency,
-    /// How much the rounds of the benchmark differ. Each round has a median time of one acquire and release, in
-    /// microseconds. This is the smallest and the largest of these medians.
+    /// The times of the fastest and the slowest round, in microseconds. The time of a round is its median time for one
+    /// acquire and release.
     pub(super) rounds_us: Apart,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
-    /// The median time of one acquire and release, divided by that of the setting `classic` on the same masters. `None`
-    /// with `--kinds`.
+    /// The median time for one acquire and release in this setting, divided by the median time in the setting `classic`
+    /// on the same masters. `None` with `--kinds`.
     pub(super) over_classic: Option<f64>,
-    /// The median time of one acquire and release, divided by that of the plain lock on the same masters. `None`
-    /// without `--kinds`.
+    /// The median time for one acquire and release of this kind of lock, divided by the median time of the plain lock
+    /// on the same masters. `None` without `--kinds`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_lock: Option<f64>,
-    /// The median time of one acquire and release, divided by that of the first set of masters in the same setting. So
-    /// it is 1 for the first set.
+    /// The median time for one acquire and release on these masters, divided by the median time on the first set of
+    /// masters in the same setting. The value is 1 for the first set.
     pub(super) over_first: f64,
     pub(super) failed: u64,
 }
@@ -44,7 +44,7 @@ pub(super) struct Row {
 pub(super) struct Apart {
     pub(super) least: f64,
     pub(super) most: f64,
-    /// The difference between `most` and `least`, divided by the median over the rounds: 0.1 means 10 %.
+    /// The difference between `most` and `least`, divided by the median of all rounds: 0.1 means 10 %.
     pub(super) share: f64,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Wide {
     pub(super) sizes: Vec<WideSize>,
 }
 
-/// The measured and the expected time of an acquire on the first `masters` masters.
+/// How long an acquire takes on this number of masters: the expected and the measured time.
 #[derive(Debug, Serialize)]
 pub(super) struct WideSize {
     pub(super) masters: usize,
@@ -102,7 +102,7 @@ pub(super) struct Results {
     pub(super) tasks: usize,
     pub(super) took_ms: u64,
     pub(super) noise: Noise,
-    /// The settings of the plain lock, or the kinds of locks, that were measured on each set of masters.
+    /// The lock settings or kinds of locks that were measured on each set of masters.
     #[serde(skip)]
     pub(super) settings: &'static [Setting],
     pub(super) sizes: Vec<Row>,
@@ -113,13 +113,10 @@ pub(super) struct Results {
 /// function that returns the cell of a row.
 pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
 
-/// Heading of the column with the values `over_first`. The tables have this column only if the benchmark compares kinds
-/// of masters.
 const OVER_FIRST: &str = "over first";
 
 const OVER_CLASSIC: &str = "over classic";
 
-/// Heading of the column with the values `over_lock`. The tables have this column only with `--kinds`.
 const OVER_LOCK: &str = "over lock";
 
 const COLUMNS: [Column; 18] = [
@@ -204,8 +201,8 @@ impl Results {
                 .map(|ms| plot::trim(*ms))
                 .collect();
             text += &format!(
-                "\nMasters with round trips of {} ms; a row uses as many of them as MASTERS says, in this order. \
-                 THEORY is the round trip of the q-th fastest master (q: the size of a majority):\n",
+                "\nRound trips of the masters, in ms: {}. A row with n MASTERS uses the first n of them. THEORY is the \
+                 round trip of the q-th fastest master of the row (q: the size of a majority):\n",
                 trips.join(", ")
             );
             let mut heading = vec!["MASTERS", "THEORY ms"];

@@ -1,8 +1,9 @@
-//! The settings of the plain lock, and the other kinds of locks, that the benchmark measures on each set of masters.
+//! The lock settings and kinds of locks that the benchmark measures.
 
 use serde::Serialize;
 
-/// One setting of the plain lock, or another kind of lock.
+/// A lock setting (`Classic`, `Fenced`, `Default`), or a kind of lock (the other variants). With `--kinds`, `Default`
+/// is the plain lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Setting {

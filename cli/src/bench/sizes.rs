@@ -1,5 +1,5 @@
-//! Measures every set of masters in every setting. One set in one setting is measured for a short turn, then the next
-//! set or setting, and so on in several rounds.
+//! Measures every set of masters in every setting, in several rounds. Each round measures each combination for a short
+//! time.
 
 use std::time::Duration;
 
@@ -95,9 +95,7 @@ fn together(rounds: Vec<Samples>) -> Samples {
     all
 }
 
-/// Computes two ratios for each row: its median time of acquire and release divided by that of the first setting
-/// (`classic`, or the plain lock) on the same masters, and divided by that of the first set of masters in the same
-/// setting.
+/// Fills in the ratios of each row: `over_classic` or `over_lock`, and `over_first`.
 fn compare(rows: &mut [Row], settings: &[Setting]) {
     let cycles: Vec<f64> = rows.iter().map(|row| row.cycle_us.p50).collect();
     for (n, row) in rows.iter_mut().enumerate() {

@@ -24,12 +24,15 @@ use stage::Stage;
 
 /// The text below the options of `quorate demo --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Eight workers sell ten prizes under one lock, while masters are killed and come back.
+Eight workers sell ten prizes under one lock, while masters are killed and restarted.
 
-The demo starts five masters on free ports, with redis-server or valkey-server if one is on the PATH (or is named
-by QUORATE_SERVER), and otherwise in memory. With --nodes it starts one master for each kind in the list; if a
-server is not installed, a message says so and that master runs in memory. All masters are stopped at the end. The
-demo changes nothing else and does not use QUORATE_MASTERS.
+The demo starts five masters on free ports. It uses the server that QUORATE_SERVER names, or redis-server or
+valkey-server from the PATH. If there is no such server, the masters run in memory.
+
+With --nodes, the demo starts one master for each kind in the list. If the server of a kind is not installed, this
+master runs in memory, and a message says so.
+
+At the end, the demo stops its masters. It changes nothing else and does not use QUORATE_MASTERS.
 
 Examples:
     quorate demo

@@ -14,8 +14,8 @@ use crate::spawned::Spawned;
 const MASTERS: usize = 5;
 const MOST: usize = 9;
 const TTL: Duration = Duration::from_millis(800);
-/// The setting `max_ttl` of all clients in the demo. A restarted master does not vote for this time. One second is
-/// short enough for the restarted master to vote again before the demo ends.
+/// The setting `max_ttl` of all clients in the demo. After a restart, a master does not vote until `max_ttl` has
+/// passed. With one second, the master votes again before the demo ends.
 const MAX_TTL: Duration = Duration::from_secs(1);
 /// The ttl in the demo if there are MySQL or ZooKeeper masters, which may take longer to reply than Redis masters. The
 /// library requires a ttl of at least four node timeouts.
@@ -31,8 +31,11 @@ enum Actor {
     Memory(MemoryNode),
 }
 
-/// An event of the demo, which happens after `sold` sales: the master with the index `master` (from 0) is restarted if
-/// `up` is true, and killed otherwise.
+/// An event of the demo: a master is killed or restarted after a number of sales.
+///
+/// - `sold`: the number of sales
+/// - `master`: the index of the master, from 0
+/// - `up`: true for a restart, false for a kill
 #[derive(Clone, Copy)]
 pub(super) struct Event {
     pub(super) sold: usize,
@@ -101,7 +104,7 @@ impl Stage {
         }
     }
 
-    /// The line of the result about the masters: the number of masters of each kind, and how many of them the demo
+    /// Describes the masters in the result of the demo: the number of masters of each kind, and how many of them were
     /// killed.
     pub(super) fn cast(&self) -> String {
         let mut counted: Vec<(String, usize)> = Vec::new();
@@ -118,7 +121,7 @@ impl Stage {
         let fate = match self.0.len() {
             MASTERS.. => "2 killed, 1 came back",
             3.. => "1 killed, and came back",
-            _ => "no master killed, because the others would not be a majority",
+            _ => "no master killed (the demo kills a master only if at least three run)",
         };
         format!("{}, {fate}", kinds.join(", "))
     }
@@ -184,7 +187,7 @@ impl Stage {
             .map_err(Failure::internal)
     }
 
-    /// The message about an event that is printed when the event happens.
+    /// The message that announces this event.
     pub(super) fn words(&self, event: Event) -> String {
         let words = match (&self.0[event.master], event.up) {
             (_, false) => "is killed",
@@ -192,7 +195,7 @@ impl Stage {
                 "comes back empty: it does not vote until every lock that it lost has expired"
             }
             (Actor::Real(Spawned::MariaDb(_)), true) => {
-                "comes back: it does not vote until every lock that its crash may have lost has expired"
+                "comes back: it does not vote until every lock from before the crash has expired"
             }
             (Actor::Real(Spawned::ZooKeeper(_)) | Actor::Memory(_), true) => "comes back",
         };

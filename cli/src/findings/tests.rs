@@ -78,7 +78,7 @@ fn doctor_reports_every_problem_of_a_redis_master() {
 }
 
 #[test]
-fn missing_generation_markers_cause_only_a_note_if_the_restart_guard_is_on() {
+fn doctor_notes_missing_generation_markers_only_if_the_restart_guard_is_on() {
     use Severity::Note;
     assert_eq!(ill(|f| f.marked = Some(false)), [(Note, "marked")]);
     assert_eq!(
@@ -110,7 +110,7 @@ fn missing_generation_markers_cause_only_a_note_if_the_restart_guard_is_on() {
 }
 
 #[test]
-fn masters_that_are_down_and_a_lost_quorum_are_reported_as_errors() {
+fn doctor_reports_unreachable_masters_and_a_missing_majority_as_errors() {
     let down = |n| faulty(n, Fault::Down("connection refused".into()));
     let count = |masters: &[Inspection], check| {
         judge(masters, RULES)
@@ -148,7 +148,7 @@ fn master_without_persistence_is_reported_as_an_error_if_the_restart_guard_is_of
 }
 
 #[test]
-fn even_number_of_masters_and_single_master_cause_warnings() {
+fn doctor_warns_about_an_even_number_of_masters_and_about_a_single_master() {
     let checks = |n: usize| {
         let masters: Vec<Inspection> = (0..n).map(healthy).collect();
         judge(&masters, RULES).len()

@@ -15,7 +15,7 @@ pub(super) fn own() -> Command {
     Command::new(std::env::current_exe().unwrap_or_else(|_| "quorate".into()))
 }
 
-/// Checks that helper processes can be started. This is done before any lock is acquired.
+/// Checks that helper processes can be started.
 ///
 /// # Errors
 ///
@@ -23,8 +23,8 @@ pub(super) fn own() -> Command {
 pub(crate) fn ready() -> io::Result<()> {
     if cfg!(target_os = "linux") && !Path::new(OWN_BINARY).exists() {
         return Err(io::Error::other(format!(
-            "{OWN_BINARY} does not exist: /proc is not mounted, and quorate needs it to supervise a command; \
-             mount it (mount -t proc proc /proc)"
+            "{OWN_BINARY} does not exist: /proc is not mounted, but quorate needs /proc to supervise a command; \
+             run: mount -t proc proc /proc"
         )));
     }
     Ok(())

@@ -24,7 +24,7 @@ impl Captured {
         })
     }
 
-    /// Lets `command` write into the files.
+    /// Redirects stdout and stderr of `command` to the two files.
     pub(super) fn redirect(&self, command: &mut Command) -> io::Result<()> {
         command.stdout(self.out.try_clone()?);
         command.stderr(self.err.try_clone()?);

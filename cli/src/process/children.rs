@@ -1,16 +1,15 @@
-//! Waits for child processes. If this process is the first process of a container, these include orphans that it has
-//! adopted.
+//! Waits for child processes.
 
 use std::io;
 
 use nix::unistd::Pid;
 use rustix::process::{WaitOptions, WaitStatus};
 
-/// The next state change of any child; `None` if no child has changed its state. The child may be an orphan that this
-/// process has adopted as the first process of a container.
+/// Returns the next state change of any child; `None` if no child has changed its state.
 ///
-/// Must not be used while other code of this process waits for a child, because this function would take that child's
-/// exit code.
+/// The child may be an orphan: the first process of a container adopts all orphans.
+///
+/// Do not call this function while other code waits for a child. The other code would miss the exit code of its child.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
         // Use `wait` of rustix, because `wait` of nix returns an error if a real-time signal ended the child.

@@ -41,9 +41,8 @@ impl Group {
                 members.seen.push(process);
             }
         }
-        // The group may exist although none of its processes is visible: they belong to another user, and this system
-        // hides the processes of other users (mount option hidepid). Report such a group as living, with no visible
-        // process.
+        // If the mount option hidepid hides processes of other users, the group may exist without visible members. Such
+        // a group counts as alive.
         (!members.seen.is_empty() || !ended).then_some(members)
     }
 }
@@ -56,8 +55,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// The verb of a sentence about the processes: `one` (such as "is") if there is exactly one process, otherwise
-    /// `many` (such as "are").
+    /// Returns `one` (such as "is") if there is exactly one process, otherwise `many` (such as "are").
     pub(crate) fn verb<'a>(&self, one: &'a str, many: &'a str) -> &'a str {
         if self.seen.len() == 1 { one } else { many }
     }
@@ -86,7 +84,7 @@ impl fmt::Display for Members {
     }
 }
 
-/// One process, as messages describe it.
+/// A process. Its text form is the description that messages show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
     pid: i32,
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn message_lists_surviving_processes_with_their_users_up_to_a_limit() {
+    fn message_about_surviving_processes_lists_at_most_eight_of_them() {
         let one = |pid, user| Process {
             pid,
             name: "sudo".into(),

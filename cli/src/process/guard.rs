@@ -64,7 +64,7 @@ impl Guard {
         self.send(&helper::group_order(group))
     }
 
-    /// Sends new deadlines to the guard: SIGTERM is due `terminate` after `now`, and SIGKILL is due `kill` after `now`.
+    /// Sends new deadlines to the guard. The guard must send SIGTERM at `now + terminate`, and SIGKILL at `now + kill`.
     pub(super) fn until(
         &mut self,
         now: Duration,
@@ -85,7 +85,7 @@ impl Guard {
         self.send(&order)
     }
 
-    /// Whether the guard has signalled the process group. The guard reports this before it sends the signal.
+    /// Whether the guard has reported that it signals the process group.
     ///
     /// If `quorate` got no processor time, the guard may have ended the command shortly before a renewal succeeded.
     /// `quorate` must report this as a loss of the lock, and not as if the command had ended by itself.

@@ -1,16 +1,14 @@
 //! Helper processes that `quorate` starts from its own binary:
 //!
-//! - The **trampoline** becomes the command. Before the command starts, its process must set the parent-death signal
-//!   for itself and stop itself. With the standard library alone, this would need unsafe code. The trampoline costs one
-//!   extra `exec`, about a millisecond.
-//! - The **guard** kills the command if `quorate` is killed, because the parent-death signal reaches only the direct
-//!   child. The guard knows the process group of the command, and reads a pipe whose other end only `quorate` has open.
-//!   When the pipe closes, `quorate` has ended for whatever reason, and the guard kills the group. Through the same
-//!   pipe `quorate` sends deadlines before the end of the lock's validity, and moves them after each renewal. If
-//!   `quorate` is stopped or gets no processor time until a deadline, the guard signals the group. The guard never
-//!   decides that a lock is held.
-//! - The third helper replaces `quorate` itself by `exec`, and ends itself by a signal, so that the parent of `quorate`
-//!   sees this signal.
+//! - The **trampoline** prepares its own process, and then becomes the command by `exec`. To prepare means: set the
+//!   parent-death signal, and stop until `quorate` continues the process. Without the trampoline, this preparation
+//!   would need unsafe code.
+//! - The **guard** kills the command's process group if `quorate` is killed. The parent-death signal is not enough,
+//!   because it reaches only the direct child. The guard reads from a pipe that only `quorate` can write to. When the
+//!   pipe closes, `quorate` has ended. `quorate` sends deadlines through the pipe, and moves them after each renewal of
+//!   the lock. If a deadline passes, for example because `quorate` is stopped, the guard signals the group.
+//! - The third helper replaces `quorate` by `exec`, and ends itself by a signal. So the parent of `quorate` sees this
+//!   signal.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -34,15 +32,14 @@ pub(super) const GUARD: &str = "__guard";
 /// First argument of the helper that replaces `quorate` and ends by a signal. The number of the signal follows.
 const DEATH: &str = "__die";
 
-/// Ends this process by the signal `sig`, so that its parent sees the signal. This matters in a shell loop: the loop
-/// ends if SIGINT has ended this process, but continues if this process has exited with a code.
+/// Ends this process by the signal `sig`, so that its parent sees the signal. For example, a shell loop around this
+/// process ends after SIGINT, but would continue after an exit with a code.
 ///
-/// Must be called last. Normally it does not return. In the first process of a container, which cannot end itself by a
-/// signal, it returns the exit code that a shell shows for the signal.
+/// Does not return, unless `exec` fails. Then returns the exit code that a shell shows for the signal.
 pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
-    // `exec` resets all signal handlers; any other way needs unsafe code. It returns only if it fails. Clear the
-    // environment, because it may contain passwords and the helper does not need it.
+    // Replace this process with a helper by `exec`, because `exec` resets all signal handlers. To reset the handlers in
+    // this process would need unsafe code. Clear the environment, because it may contain passwords.
     let _failed = binary::own()
         .arg0("quorate")
         .args([DEATH, &number])
@@ -56,7 +53,7 @@ fn death(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let Some(sig) = number.and_then(|number: i32| Signal::try_from(number).ok()) else {
         return ExitCode::from(exit::USAGE);
     };
-    // SIGQUIT would make this process dump core. Prevent that, because only the core of the command may be of use.
+    // Prevent a core dump of this process, for example by SIGQUIT. A core dump of quorate is of no use.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = raise(sig);
@@ -104,8 +101,7 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     if parent != Some(getppid()) {
         return ExitCode::from(exit::SOFTWARE);
     }
-    // Stop until the guard knows the process group and the parent sends SIGCONT. So the guard watches the command from
-    // its first instruction.
+    // Stop here until the parent sends SIGCONT. By then, the guard watches the process group.
     if raise(Signal::SIGSTOP).is_err() {
         return ExitCode::from(exit::SOFTWARE);
     }
@@ -197,8 +193,9 @@ fn guard() -> ExitCode {
     }
 }
 
-/// How long the guard may sleep: until the next deadline, but at most 250 ms; `None` if there is no deadline. While the
-/// machine sleeps, the clock of `poll` stands still, so a longer sleep could miss a deadline.
+/// How long the guard may sleep: until the next deadline, but at most 250 ms; `None` if there is no deadline.
+///
+/// The limit is needed because the timer of `poll` stands still while the machine sleeps.
 fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
     let next = orders.terminate_at.or(orders.kill_at)?;
     Some(next.saturating_sub(now).min(Duration::from_millis(250)))
@@ -240,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guard_process_parses_its_orders_as_the_supervisor_wrote_them() {
+    fn guard_process_parses_the_orders_of_the_supervisor() {
         let mut orders = Orders::default();
         orders.take(&group_order(Pid::from_raw(4711)));
         orders.take(&until_order(

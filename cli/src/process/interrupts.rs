@@ -1,11 +1,11 @@
-//! Decides what the supervisor does when the user presses Ctrl-C again because the command has ignored the first one.
+//! Decides which signal the command gets when the user presses Ctrl-C repeatedly.
 
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-/// Two SIGINT within this time (200 ms) count as one: the terminal and a parent process may both send one for a single
-/// Ctrl-C.
+/// Two SIGINT within this time (200 ms) count as one Ctrl-C. For example, `quorate` gets a SIGINT from the terminal,
+/// and another SIGINT from its parent process.
 const SAME: Duration = Duration::from_millis(200);
 
 /// A second Ctrl-C within this time (5 s) after the first one stops the command.
@@ -67,9 +67,7 @@ mod tests {
             (&[0][..], &[SIGINT][..]),
             (&[0, 1_000], &[SIGINT, SIGTERM]),
             (&[0, 1_000, 2_000], &[SIGINT, SIGTERM, SIGKILL]),
-            // Times of SIGINT in milliseconds, and the signal forwarded for each. First one Ctrl-C that arrives as two
-            // signals, then two Ctrl-C that arrive as two signals each, then two Ctrl-C that are too far apart to stop
-            // the command.
+            // One Ctrl-C that arrives as two signals.
             (&[0, 100], &[SIGINT, SIGINT]),
             (&[0, 100, 1_000, 1_100], &[SIGINT, SIGINT, SIGTERM, SIGINT]),
             (&[0, 6_000], &[SIGINT, SIGINT]),
@@ -79,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn command_is_killed_a_grace_period_after_the_second_ctrl_c() {
+    fn command_gets_sigkill_one_grace_period_after_the_second_ctrl_c() {
         let (mut interrupts, begin) = (Interrupts::default(), Instant::now());
         let grace = Duration::from_secs(2);
         for (millis, kills) in [(0, false), (1_000, false), (2_999, false), (3_000, true)] {

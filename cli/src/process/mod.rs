@@ -1,23 +1,22 @@
-//! The supervisor of `quorate run`: runs one command in a process group of its own, and ends it before the lock ends.
+//! The supervisor of `quorate run`: runs one command in its own process group, and ends it before the lock expires.
 //!
-//! The promises, and the part of the program that keeps each of them:
+//! This table shows the reaction to each event, and the part of the program that is responsible:
 //!
-//! | event | what happens | kept by |
+//! | event | reaction | responsible |
 //! |---|---|---|
 //! | the lock cannot be renewed | the group gets `SIGTERM`, and after the grace period `SIGKILL`, before the validity ends | the supervisor, by [`Deadline`] |
 //! | a majority reports that the lock is lost | the group gets `SIGKILL` immediately, because another client may already hold the lock | the supervisor |
-//! | `quorate` is stopped, or gets no processor time | the group gets `SIGTERM` and `SIGKILL` from the guard process, a little later than the supervisor would send them, but within the validity | the guard process |
-//! | `quorate` is killed with `SIGKILL` | the whole group is killed immediately | the guard process, and for the command itself the parent-death signal |
+//! | `quorate` is stopped, or gets no processor time | the group gets `SIGTERM` and `SIGKILL` before the validity ends | the guard process |
+//! | `quorate` is killed with `SIGKILL` | the group is killed immediately | the guard process; for the command itself also the parent-death signal |
 //! | `quorate` and the guard process are both killed | the command is killed immediately, but its children are not | the parent-death signal (Linux) |
-//! | `quorate` receives a signal | the signal is forwarded to the group | the supervisor |
+//! | `quorate` receives a signal | `quorate` forwards the signal to the group | the supervisor |
 //! | the user presses Ctrl-C a second time within 5 s | the group gets `SIGTERM`, and after the grace period or a third Ctrl-C `SIGKILL` | [`Interrupts`] |
-//! | the command is a set-uid program, which `quorate` may not signal | it continues to run; a message gives its pid, and never says that it was stopped | the supervisor |
-//! | orphans end in a container whose first process is `quorate` | the orphans are reaped | the supervisor |
+//! | `quorate` may not signal the command, because it is a set-uid program | the command continues to run, and a message gives its pid | the supervisor |
+//! | orphans end in a container whose first process is `quorate` | `quorate` reaps the orphans | the supervisor |
 //!
-//! The command is started through a trampoline, which is a second process of this binary. The trampoline sets the
-//! parent-death signal, stops itself until the guard process knows its group, and then calls `exec`. The kernel sends
-//! the parent-death signal when the **thread** that started the child ends. So [`supervise`] must run on the main
-//! thread, which lives as long as the process.
+//! `quorate` starts the command through a trampoline (see [`helper`]). The kernel sends the parent-death signal when
+//! the **thread** that started the child ends. So [`supervise`] must run on the main thread, which lives as long as
+//! the process.
 //!
 //! The supervisor deliberately does not do the following:
 //!
@@ -64,8 +63,7 @@ use terminal::Terminal;
 /// Longest time between two checks of the lock's validity. Timers stop while the machine sleeps, but the validity goes
 /// on. With frequent checks, an expired lock is noticed soon after the machine wakes up.
 const TICK: Duration = Duration::from_millis(250);
-/// After the command has ended, a message names the other processes of its group that are still running after this
-/// time.
+/// How long to wait after the end of the command, before a message names processes of its group that still run.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`, before it is reported as still running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -85,7 +83,7 @@ pub(crate) struct Job<'a> {
     pub(crate) argv: &'a [OsString],
     /// Environment variables to set (`Some`) or to remove (`None`).
     pub(crate) env: &'a [(&'a str, Option<OsString>)],
-    /// Where the output of the command goes; `None` if it goes where the output of this process goes.
+    /// Files that receive the output of the command; `None` if the command inherits stdout and stderr of this process.
     pub(crate) output: Option<&'a Captured>,
 }
 
@@ -96,12 +94,14 @@ pub(crate) enum Ended {
     ByItself {
         /// The exit code of the command, as a shell shows it.
         code: u8,
-        /// The signal by which `quorate` must end itself; `None` if it must exit with `code`. It is the signal that
-        /// ended the command, if `quorate` received that signal as well or if it came from the keyboard. If a second
-        /// Ctrl-C has stopped the command, it is SIGINT.
+        /// The signal by which `quorate` must end itself; `None` if it must exit with `code`:
+        ///
+        /// - If a signal ended the command, and `quorate` received this signal too or the user typed it: this signal.
+        /// - If a signal ended the command after a second Ctrl-C: SIGINT.
+        /// - Otherwise: `None`.
         signal: Option<Signal>,
-        /// Other processes of the command's group that are still running, and that `quorate` leaves running; `None` if
-        /// there are none.
+        /// Other processes of the command's group that are still running; `None` if there are none. `quorate` does not
+        /// stop them.
         left: Option<Members>,
     },
     /// The command was ended because the lock was lost or was about to expire.
@@ -125,8 +125,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// The fate of a command after [`Watch::stop`]. `survivors` are the processes that `stop` could not end; `None` if
-    /// it ended all.
+    /// The fate of a command after [`Watch::stop`]. `survivors` are the processes that still run; `None` if all ended.
     fn of(survivors: Option<Members>) -> Self {
         survivors.map_or(Self::Killed, Self::StillRunning)
     }
@@ -150,8 +149,8 @@ impl fmt::Display for Fate {
 ///
 /// # Errors
 ///
-/// If a process of `quorate` cannot be started. A command that is missing or not executable is not an error: the result
-/// is [`Ended::ByItself`] with exit code 127 or 126, and the trampoline has printed the reason.
+/// If a helper process cannot be started or watched. A command that is missing or not executable is not an error: the
+/// result is [`Ended::ByItself`] with exit code 127 or 126, and the trampoline prints the reason.
 pub(crate) async fn supervise(
     job: Job<'_>,
     lease: &impl Lease,
@@ -205,7 +204,7 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
             None => command.env_remove(name),
         };
     }
-    // Return only the pid, because `Child` does not report that a child was stopped.
+    // Keep only the pid, and wait for the child with [`children::changed`]. `Child` cannot report that a child stopped.
     let child = command.spawn()?;
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
@@ -227,7 +226,7 @@ struct Watch {
     guard: Guard,
     plan: Deadline,
     terminal: Terminal,
-    /// Whether the command may be running: false until the trampoline has stopped itself and is continued.
+    /// Whether the command has been started. Before that, its process is the trampoline.
     running: bool,
     /// When `SIGTERM` was sent because the lock was about to end; `None` if it was not sent.
     terminated: Option<Instant>,
@@ -238,7 +237,7 @@ struct Watch {
     interrupts: Interrupts,
     /// Whether the user was warned that this process may not signal the command.
     denied: bool,
-    /// True once the command has ended or was killed, so that a drop of this value need not kill the group.
+    /// True once the command has ended or was killed. If false, dropping this value kills the group.
     over: bool,
     /// Signals to forward to the command, after the next check of the lock.
     pending: Vec<Signal>,
@@ -283,9 +282,10 @@ impl Watch {
         }
     }
 
-    /// The longest time until the next check of the command. It is short (10 ms) before the trampoline has stopped
-    /// itself, and after the command has ended. After the command's end, the supervisor waits for other processes of
-    /// the group, and no signal reports their end.
+    /// The longest time until the next check of the command. It is 10 ms in two cases:
+    ///
+    /// - The trampoline has not stopped itself yet.
+    /// - The command has ended, but other processes of its group may still run. No signal reports their end.
     fn tick(&self) -> Duration {
         if self.end.is_some() || !self.running {
             Duration::from_millis(10)
@@ -294,8 +294,9 @@ impl Watch {
         }
     }
 
-    /// Checks the remaining validity of the lock. Sends SIGTERM if it is time for it, and updates the deadlines of the
-    /// guard process. Returns the time until the next check, or `None` if the command must be killed now.
+    /// Checks the remaining validity of the lock. Sends SIGTERM when it is due, and updates the guard's deadlines.
+    ///
+    /// Returns the time until the next check, or `None` if the command must be killed now.
     fn look(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
         let now = helper::now(); // read this first, so that the guard's deadlines are early rather than late
         let remaining = lease.remaining();
@@ -339,8 +340,8 @@ impl Watch {
         }
     }
 
-    /// The reason why the lock was lost, if the deadline came before the library reported a loss. Waits at most 50 ms
-    /// for the library's report, because it names the reason more exactly.
+    /// Returns why the lock was lost, after the command was killed at its deadline. Waits at most 50 ms for `lost`,
+    /// which gives a more precise reason than the default text.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
@@ -349,14 +350,13 @@ impl Watch {
             })
     }
 
-    /// How the command ended. `None` while the command is running, or while the supervisor still waits for other
-    /// processes of its group.
+    /// How the command ended; `None` if it still runs, or if the supervisor still waits for other processes of the
+    /// group.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
         let CommandEnd { code, signal, at } = self.end?;
         self.check_the_guard();
         if self.terminated.is_some() {
-            // The group got SIGTERM because the lock was about to end. Wait until its other processes have ended as
-            // well.
+            // The group got SIGTERM because the lock was about to end. Wait until the whole group has ended.
             return self.group.alive().is_none().then(|| Ended::Lost {
                 cause: "the lock could not be renewed in time".to_owned(),
                 // Exit code 137 means that the command was killed, for example by the guard.
@@ -374,8 +374,7 @@ impl Watch {
             });
         }
         let left = self.group.alive();
-        // Wait for [`AFTERMATH`] before other processes of the group are reported, because they may end together with
-        // the command.
+        // Other processes of the group may end together with the command. Wait for [`AFTERMATH`] before reporting them.
         (left.is_none() || at.elapsed() >= AFTERMATH).then_some(Ended::ByItself {
             code,
             signal,
@@ -383,8 +382,7 @@ impl Watch {
         })
     }
 
-    /// If the guard process has signalled the group, records that `SIGTERM` was sent. The guard process signals the
-    /// group if this process was stopped or got no processor time.
+    /// Records that the group got SIGTERM, if the guard process has signalled the group.
     fn check_the_guard(&mut self) {
         if self.terminated.is_none() && self.guard.acted() {
             self.terminated = Some(Instant::now());
@@ -423,8 +421,9 @@ impl Watch {
         let typed =
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
-            // The user typed Ctrl-C or Ctrl-\ for the whole job. While the terminal is lent, only the command's group
-            // got it. So send it to the group of this process, for example to the script that has started this process.
+            // The user typed Ctrl-C or Ctrl-\ while the terminal was lent to the command, so only the command's group
+            // got the signal. Send the signal to the group of this process, for example to a script that started
+            // `quorate`.
             let _ = kill(Pid::from_raw(0), sig);
         }
         let interrupted = self.interrupts.stopped().then_some(Signal::SIGINT);
@@ -466,9 +465,9 @@ impl Watch {
         Ok(())
     }
 
-    /// Stops the whole job, to which this process belongs, so that the shell gets the terminal back. A stopped process
-    /// does not renew the lock. If the user continues the job only after the lock has expired, the guard has ended the
-    /// command before that.
+    /// Stops the process group of this process, so that the shell gets the terminal back.
+    ///
+    /// While `quorate` is stopped, nobody renews the lock. If the lock is about to expire, the guard ends the command.
     fn stop_with_it(&mut self) {
         if terminal::has_job_control() {
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
@@ -501,7 +500,7 @@ impl Watch {
     }
 
     /// Kills the group and waits up to [`KILL_TIMEOUT`] until all its processes have ended. Returns the processes that
-    /// could not be stopped. Blocks the thread: no other work of this process is more urgent.
+    /// are still running; `None` if all ended. Blocks the thread.
     fn stop(&mut self) -> Option<Members> {
         self.over = true;
         // Ignore errors here: the loop below finds the processes that are still running.

@@ -10,9 +10,7 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use super::children;
 use crate::exit::Failure;
 
-/// The signals to receive: SIGCHLD, and all signals that are forwarded to the command. The list leaves out `SIGKILL`
-/// and `SIGSTOP`, which cannot be received, `SIGTTIN` and `SIGTTOU`, which the terminal uses, and signals that report
-/// errors of this process.
+/// The signals to receive: SIGCHLD, and all signals that `quorate` forwards to the command.
 const RECEIVED: [Signal; 11] = [
     Signal::SIGCHLD,
     Signal::SIGTERM,
@@ -31,7 +29,7 @@ const RECEIVED: [Signal; 11] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// While no command runs: whether to reap children that have ended.
+    /// Whether to reap children that have ended while no command runs.
     reaps: bool,
     /// The first received signal that asks this process to end; `None` if no such signal was received.
     end: Option<Signal>,
@@ -45,7 +43,7 @@ impl Signals {
         let ignored = ignored();
         let mut streams = Vec::with_capacity(RECEIVED.len());
         for sig in RECEIVED {
-            // Receive SIGCHLD even if this process has inherited that it is ignored. Otherwise this process would not
+            // Receive SIGCHLD even if this process was started with SIGCHLD ignored. Otherwise this process would not
             // notice when its children end.
             if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
@@ -58,8 +56,9 @@ impl Signals {
         })
     }
 
-    /// Starts to receive signals, and reaps orphans while no command runs. Use this only if
-    /// [`supervise`](super::supervise) starts all other children of this process.
+    /// Starts to receive signals, and reaps all children that end while no command runs.
+    ///
+    /// Use this only if [`supervise`](super::supervise) is the only function of this process that waits for children.
     pub(crate) fn receive_and_reap() -> io::Result<Self> {
         let received = Self::receive()?;
         Ok(Self {
@@ -120,15 +119,16 @@ pub(crate) async fn unless_asked_to_end<T>(
     }
 }
 
-/// Repairs signal settings that this process has inherited, for itself and its children. Unblocks all signals, because
-/// some programs leave signals blocked by mistake. Installs a handler for SIGCHLD if it is ignored, because otherwise
-/// the exit codes of children would be lost.
+/// Repairs inherited signal settings, for this process and its children:
+///
+/// - Unblocks all signals, because some programs start other programs with blocked signals.
+/// - If SIGCHLD is ignored, installs a handler for it. Otherwise the exit codes of children would be lost.
 ///
 /// Must be called before anything else.
 pub(crate) fn repair_inherited() -> io::Result<()> {
     SigSet::all().thread_unblock()?;
     if ignores(ignored(), Signal::SIGCHLD) {
-        // The handler for SIGCHLD stays until this process ends. Children do not inherit it.
+        // The handler stays installed after this runtime is dropped. Children do not inherit it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;

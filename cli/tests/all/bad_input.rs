@@ -40,8 +40,7 @@ fn wrong_master_urls_are_refused_with_an_error_of_one_line() {
         &["master 2 of 3"],
     );
     refused(&["--masters", "http://a", "r"], &["http", "redis://"]);
-    // The error must not show text in the place of the port. It may be a password, because the user may have forgotten
-    // the host.
+    // The error must not show text in the place where a port belongs, because this text may be a password.
     refused(&["--masters", "a:b:c", "r"], &["a:b:***"]);
     refused(&["--masters", "redis://a:port", "r"], &["redis://a:***"]);
     refused(
@@ -143,7 +142,7 @@ fn mistake_in_the_configuration_file_is_reported_with_file_line_and_key() {
 }
 
 #[test]
-fn flags_override_the_file_of_option_config_which_overrides_variables_which_override_other_files() {
+fn precedence_of_settings_is_flag_then_option_config_then_variable_then_other_files() {
     let masters = masters(1);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("quorate.toml");
@@ -202,7 +201,7 @@ fn flags_override_the_file_of_option_config_which_overrides_variables_which_over
 }
 
 #[test]
-fn default_ttl_of_every_command_is_at_most_max_ttl() {
+fn commands_lower_their_default_ttl_to_the_option_max_ttl() {
     let masters = masters(1);
     for words in [
         &["run", "r", "--max-ttl", "5s", "--", "true"][..],
@@ -217,7 +216,7 @@ fn default_ttl_of_every_command_is_at_most_max_ttl() {
 }
 
 #[test]
-fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
+fn file_named_by_the_option_config_overrides_environment_variables() {
     let masters = masters(1);
     let file = tempfile::NamedTempFile::new().expect("a file");
     let text = format!(
@@ -225,8 +224,7 @@ fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
         masters.urls()[0]
     );
     std::fs::write(&file, text).expect("written");
-    // The file overrides the variables for masters, wait and grace. If a variable had an effect, the command would
-    // fail, wait, or print a message. The file sets no ttl, so QUORATE_TTL has an effect.
+    // The configuration file must override these variables, except QUORATE_TTL, because the file does not set `ttl`.
     let with = |words: &[&str]| {
         let mut command = bare();
         command.env("QUORATE_MASTERS", "redis://127.0.0.1:1");
@@ -279,7 +277,7 @@ fn file_of_the_option_config_overrides_the_variables_of_all_settings_in_it() {
     );
 }
 
-/// Runs `quorate run r -- true` with a file that has these lines, and with these variables.
+/// Runs `quorate run r -- true` with these environment variables, and with a configuration file that ends with `lines`.
 fn run_with_file(masters: &Masters, lines: &str, variables: &[(&str, &str)]) -> Done {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let url = &masters.urls()[0];
@@ -294,7 +292,7 @@ fn run_with_file(masters: &Masters, lines: &str, variables: &[(&str, &str)]) -> 
 }
 
 #[test]
-fn wait_in_the_file_of_the_option_config_overrides_the_variable_quorate_try() {
+fn wait_in_the_file_named_by_option_config_overrides_quorate_try() {
     let masters = masters(1);
     for lines in ["", "wait = '1m'\n"] {
         let held = masters[0].command(&["SET", "r", "somebody else", "PX", "700"]);
@@ -306,7 +304,7 @@ fn wait_in_the_file_of_the_option_config_overrides_the_variable_quorate_try() {
 }
 
 #[test]
-fn bad_variable_is_an_error_unless_the_file_of_the_option_config_overrides_it() {
+fn invalid_variable_is_refused_unless_the_config_file_overrides_it() {
     let masters = masters(1);
     let variables = [
         ("QUORATE_TTL", "garbage"),

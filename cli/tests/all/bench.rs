@@ -37,11 +37,11 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
     assert!((0.0..=1.0).contains(&others), "{noise}");
     assert_eq!(
         noise["noisy"] == true,
-        run.err.contains("a noisy machine"),
+        run.err.contains("the machine is noisy"),
         "{run:?}"
     );
-    // The round trips are 1, 10, 40, 80 and 150 ms. An acquire on five masters waits for the third-fastest reply, so it
-    // takes at least 40 ms on any machine.
+    // The five masters have round trips of 1, 10, 40, 80 and 150 ms. An acquire waits for the third-fastest reply, so
+    // it takes at least 40 ms.
     let far = result["wide"]["sizes"].as_array().expect("a list");
     let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
     let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);
@@ -71,7 +71,7 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
 }
 
 #[test]
-fn bench_kinds_compares_each_kind_with_the_plain_lock() {
+fn option_kinds_of_bench_compares_each_kind_of_lock_with_the_plain_lock() {
     let out = tempfile::tempdir().expect("a directory");
     let run = done(
         bare()
@@ -120,14 +120,15 @@ fn bench_on_a_busy_machine_warns_that_other_processes_used_it() {
     }
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(
-        run.err.contains("a noisy machine: other processes used"),
+        run.err
+            .contains("the machine is noisy: other processes used"),
         "{run:?}"
     );
     assert!(run.out.contains("APART"), "{run:?}");
 }
 
 #[test]
-fn bench_on_configured_masters_leaves_only_fencing_counters() {
+fn bench_on_given_masters_leaves_no_keys_except_fencing_counters() {
     let masters = masters(3);
     let run = done(quorate(&masters).args(["bench", "--time", "1s", "--tasks", "4"]));
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -139,9 +140,12 @@ fn bench_on_configured_masters_leaves_only_fencing_counters() {
 }
 
 #[test]
-fn bench_nodes_compares_kinds_of_masters() {
+fn option_nodes_of_bench_compares_different_kinds_of_masters() {
     if let Err(why) = quorate_testbed::MariaDb::available() {
-        quorate_testbed::not_run("bench_nodes_compares_kinds_of_masters", &why.to_string());
+        quorate_testbed::not_run(
+            "option_nodes_of_bench_compares_different_kinds_of_masters",
+            &why.to_string(),
+        );
         return;
     }
     let labels = |run: &common::Done| -> Vec<(String, u64)> {
@@ -197,7 +201,7 @@ fn bench_nodes_compares_kinds_of_masters() {
 }
 
 #[test]
-fn bench_with_impossible_options_is_refused_before_measuring() {
+fn bench_refuses_unusable_options_or_servers_before_it_measures() {
     for (args, words) in [
         (&["bench"][..], "use --spawn"),
         (&["bench", "--spawn", "--sizes", "0"], "1 to 64 masters"),
@@ -298,7 +302,7 @@ fn interrupted_bench_has_released_its_locks_when_it_exits() {
 }
 
 #[test]
-fn interrupted_bench_waits_for_slow_masters_up_to_the_node_timeout() {
+fn interrupted_bench_releases_locks_on_slow_masters_within_the_node_timeout() {
     let masters = masters(3);
     let far = |master: &quorate_testbed::Server| {
         let proxy = Proxy::start(master.addr()).expect("a proxy");

@@ -33,12 +33,12 @@ fn three_sell_ten(masters: &str, run: &common::Done) {
 }
 
 #[test]
-fn demo_sells_ten_prizes_on_real_masters() {
+fn demo_on_five_redis_servers_sells_each_of_ten_prizes_once() {
     five_sell_ten(&redis(), &done(bare().args(["demo", "--json"])));
 }
 
 #[test]
-fn demo_without_an_installed_server_sells_ten_prizes_in_memory() {
+fn demo_without_an_installed_server_sells_each_of_ten_prizes_once() {
     let run = done(
         bare()
             .args(["demo", "--json"])
@@ -55,26 +55,26 @@ fn redis() -> String {
 }
 
 #[test]
-fn demo_sells_ten_prizes_on_two_redis_masters_and_a_database() {
+fn demo_on_two_redis_servers_and_a_database_sells_each_prize_once() {
     if let Err(why) = quorate_testbed::MariaDb::available() {
         quorate_testbed::not_run(
-            "demo_sells_ten_prizes_on_two_redis_masters_and_a_database",
+            "demo_on_two_redis_servers_and_a_database_sells_each_prize_once",
             &why.to_string(),
         );
         return;
     }
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,redis,mysql"]));
     three_sell_ten(&format!("{0}, {0}, mariadbd", redis()), &run);
-    // Use a MariaDB server for the second master, which is the one that the demo kills and restarts.
+    // Use MariaDB for the second master, because the demo kills and restarts the second master.
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,mariadb,redis"]));
     three_sell_ten(&format!("{0}, mariadbd, {0}", redis()), &run);
 }
 
 #[test]
-fn demo_sells_ten_prizes_on_two_redis_masters_and_a_zookeeper() {
+fn demo_on_two_redis_servers_and_a_zookeeper_sells_each_prize_once() {
     if let Err(why) = quorate_testbed::ZooKeeper::available() {
         quorate_testbed::not_run(
-            "demo_sells_ten_prizes_on_two_redis_masters_and_a_zookeeper",
+            "demo_on_two_redis_servers_and_a_zookeeper_sells_each_prize_once",
             &why,
         );
         return;
@@ -84,7 +84,7 @@ fn demo_sells_ten_prizes_on_two_redis_masters_and_a_zookeeper() {
 }
 
 #[test]
-fn demo_runs_a_master_in_memory_with_a_message_if_its_server_is_not_installed() {
+fn demo_replaces_a_server_that_is_not_installed_by_a_master_in_memory() {
     let server =
         quorate_testbed::available().expect("redis-server or valkey-server must be installed");
     let run = done(

@@ -193,7 +193,7 @@ fn examine_as_locker(masters: &Masters, options: &[&str]) -> (Done, Value) {
 }
 
 #[test]
-fn doctor_finds_no_problem_with_the_documented_rights() {
+fn doctor_reports_no_missing_right_for_a_user_with_the_documented_rights() {
     let masters = durable(3);
     grant(&masters, None);
     let (run, json) = examine_as_locker(&masters, &["--prefix", "lock:"]);
@@ -204,7 +204,7 @@ fn doctor_finds_no_problem_with_the_documented_rights() {
 }
 
 #[test]
-fn doctor_names_each_documented_right_that_is_missing() {
+fn doctor_names_any_documented_right_that_a_user_lacks() {
     let masters = durable(1);
     let rights = documented();
     let rights = rights
@@ -227,11 +227,11 @@ fn doctor_names_each_documented_right_that_is_missing() {
 }
 
 #[test]
-fn doctor_asks_for_the_option_prefix_if_the_user_may_not_use_all_keys() {
+fn doctor_recommends_the_option_prefix_to_a_user_limited_to_some_keys() {
     let masters = durable(3);
     grant(&masters, None);
-    // Without `--prefix`, `doctor` cannot know whether all locks have names like `lock:a`. It is possible that the user
-    // has all rights that are needed, so the finding is only a warning.
+    // Without `--prefix`, `doctor` does not know the names of the locks. They may all match the user's rights, so the
+    // finding is only a warning.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");

@@ -2,8 +2,8 @@
 
 use crate::common::{Done, bare, done};
 
-/// The commands and steps whose help is tested, with arguments that they need. The number is how many of the words name
-/// the command or step; the other words are its arguments.
+/// Command lines whose help is tested. The number is how many words name the command or subcommand; the remaining words
+/// are its required arguments.
 const COMMANDS: [(usize, &[&str]); 26] = [
     (1, &["run", "r", "true"]),
     (1, &["hold", "r"]),
@@ -181,7 +181,7 @@ fn options_about_masters_are_shown_only_by_help_masters() {
 }
 
 #[test]
-fn help_command_shows_topics_and_the_help_of_commands() {
+fn help_command_prints_the_help_of_topics_and_commands() {
     for topic in ["masters", "command", "kinds"] {
         assert!(
             ask(&["--help"])

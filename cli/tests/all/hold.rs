@@ -106,8 +106,8 @@ fn hold_exits_with_74_when_the_lock_is_lost() {
         .spawn();
     let mut taken = taken.expect("starts");
     number(&mut taken);
-    // Keep the standard input of `quorate hold` open until it ends by itself. `end` would close the input, and `quorate
-    // hold` ends at the end of its input.
+    // Take the standard input, so that `end` does not close it: `quorate hold` must end because the lock was lost, and
+    // not because its input ended.
     let _input = taken.stdin.take();
     for master in &masters {
         master.command(&["SET", "r", "another"]).expect("a reply");
@@ -189,7 +189,7 @@ fn hold_with_the_option_shared_admits_readers_and_excludes_writers() {
 }
 
 #[test]
-fn hold_with_the_option_terminate_sends_sigterm_to_the_given_process_when_the_lock_is_lost() {
+fn option_terminate_of_hold_ends_a_process_when_the_lock_is_lost() {
     let masters = masters(3);
     for taken_away in [true, false] {
         let script = Command::new("sleep").arg("600").spawn().expect("starts");

@@ -1,5 +1,5 @@
-//! Tests of `quorate run` with locks other than the exclusive lock, and of a nested `quorate run`, which the command of
-//! another `quorate run` starts.
+//! Tests of `quorate run` with locks of all kinds other than exclusive locks, and of nested runs. In a nested run, the
+//! command of an outer `quorate run` starts an inner `quorate run`.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn option_also_locks_several_resources_or_none_of_them() {
 }
 
 #[test]
-fn readers_share_a_lock_and_a_command_with_a_permit_gets_its_slot() {
+fn run_supports_shared_locks_and_permits() {
     let masters = masters(3);
     let mut reader = lasting(&masters, &["--shared", "doc"]);
     until("the reader holds the lock", || holds(&masters, "doc"));
@@ -74,7 +74,7 @@ fn readers_share_a_lock_and_a_command_with_a_permit_gets_its_slot() {
 }
 
 #[test]
-fn nested_run_is_refused_the_lock_of_its_ancestor_unless_it_joins_the_owner() {
+fn nested_run_gets_the_lock_of_its_ancestor_only_with_the_option_reenter() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     // The inner run gets its settings and masters from the environment of the outer run.
@@ -147,8 +147,8 @@ fn nested_permit_is_granted_if_the_ancestor_holds_another_slot() {
     let masters = masters(3);
     let mut first = lasting(&masters, &["--permits", "1", "api"]);
     until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
-    // The outer run gets slot 1. Its command waits until slot 0 has been released, and then requests a permit of a
-    // semaphore with only slot 0.
+    // Slot 0 is taken, so the outer run gets slot 1. When slot 0 is free again, the inner run takes a permit of the
+    // semaphore with only one slot.
     let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     let mut outer = run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
@@ -181,8 +181,8 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
     }
 }
 
-/// The variable `QUORATE_HELD` lists locks of ancestor processes. A daemon inherits it from the `quorate run` that
-/// started it. When this `quorate run` has ended, a `quorate` in the daemon must ignore its entry.
+/// `QUORATE_HELD` lists the locks of ancestor processes. A daemon can inherit it from a `quorate run` that has ended.
+/// If the daemon starts `quorate`, this `quorate` must ignore the entry of the ended run.
 #[test]
 fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancestor() {
     let masters = masters(3);
@@ -201,8 +201,8 @@ fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancesto
         if outer.len() > 1 {
             continue;
         }
-        // If the entry names no holder process or has a malformed name, the holder is possibly an ancestor. So the
-        // inner run must be refused the lock.
+        // If the entry does not name the holder's process correctly, the holder may be an ancestor. So the inner run
+        // must not get the lock.
         let (hold, _) = held
             .split_once('@')
             .expect("an entry of QUORATE_HELD must name the process that holds the lock");
@@ -214,7 +214,7 @@ fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancesto
 }
 
 #[test]
-fn nested_lead_or_run_is_refused_the_lock_of_its_ancestor_without_waiting() {
+fn nested_run_or_lead_fails_immediately_if_its_ancestor_holds_the_lock() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let lead = format!("'{quorate}' lead job -- true");
@@ -226,8 +226,7 @@ fn nested_lead_or_run_is_refused_the_lock_of_its_ancestor_without_waiting() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // The script exits with 0 if the inner process exits with 75. It must exit with 0, because `lead` campaigns again
-    // if its command fails.
+    // The inner process must exit with 75. The script turns 75 into 0, because `lead` would run a failed command again.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);
@@ -250,7 +249,7 @@ fn nested_run_finds_the_lock_and_the_owner_id_among_several_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
-        // The nearest ancestor has the owner id `b`. The ancestor that holds `x` has another owner id.
+        // The outermost run holds `x`. The run between it and the inner run holds `y` with another owner id.
         (
             "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
             0,
@@ -276,7 +275,7 @@ fn nested_run_finds_the_lock_and_the_owner_id_among_several_ancestors() {
 }
 
 #[test]
-fn lock_of_an_ancestor_is_recognized_by_its_key_whatever_the_prefix() {
+fn nested_run_recognizes_its_ancestors_lock_by_prefix_and_name() {
     let masters = masters(3);
     for (outer, code) in [("x", 0), ("other:x", 75)] {
         let inner = "QUORATE_PREFIX=other: Q run --wait 1s x -- true";
@@ -288,7 +287,7 @@ fn lock_of_an_ancestor_is_recognized_by_its_key_whatever_the_prefix() {
 }
 
 #[test]
-fn nested_quota_or_once_under_the_lock_of_its_ancestor_is_refused_without_waiting() {
+fn nested_quota_or_once_fails_immediately_if_its_ancestor_holds_the_lock() {
     let masters = masters(3);
     for inner in ["Q quota take --wait 1s x", "Q once --create x"] {
         let ran = nested(&masters, &["x"], inner);
@@ -307,7 +306,7 @@ fn nested_quota_or_once_under_the_lock_of_its_ancestor_is_refused_without_waitin
 }
 
 #[test]
-fn nested_reader_does_not_wait_for_a_writer_that_waits_for_its_ancestor() {
+fn nested_reader_is_refused_if_a_writer_waits_for_the_outer_reader() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let inner = format!("cat; '{quorate}' run --wait 15s --ttl 2s --shared doc -- true");
@@ -324,7 +323,7 @@ fn nested_reader_does_not_wait_for_a_writer_that_waits_for_its_ancestor() {
     assert!(
         reader
             .err
-            .contains("the outer quorate process holds it as a reader"),
+            .contains("the outer quorate process holds the lock as a reader"),
         "{reader:?}"
     );
     assert_eq!(end(writer).code, Some(0));

@@ -90,7 +90,7 @@ fn leader(watch: &Lines) -> Value {
 }
 
 #[test]
-fn note_of_the_holder_is_shown_by_status_by_waiters_and_in_errors() {
+fn status_waiters_and_errors_show_the_note_of_the_holder() {
     let masters = masters(3);
     let secret = format!("sleep {}", mark());
     let holder = run(
@@ -150,7 +150,7 @@ fn note_of_the_holder_is_shown_by_status_by_waiters_and_in_errors() {
 }
 
 #[test]
-fn status_without_a_name_exits_with_69_without_a_quorum() {
+fn status_without_a_name_exits_with_69_if_no_majority_answers() {
     let masters = masters(3);
     masters[0].kill().expect("killed");
     let one = done(quorate(&masters).args(["status"]));
@@ -225,7 +225,7 @@ fn lead_stops_its_command_and_campaigns_again_after_leadership_is_lost() {
 }
 
 #[test]
-fn lead_ends_on_a_signal_whatever_the_exit_code_of_the_command() {
+fn signal_ends_lead_even_if_the_command_fails() {
     let masters = masters(3);
     let [exits, stays] = [mark(), mark()].map(Ends);
     // On SIGTERM the command exits with a code other than 0. `lead` then ends with this code.

@@ -16,9 +16,7 @@ fn leavings(masters: &Masters) -> Vec<String> {
             panic!("master {number} must list its keys");
         };
         let keys = keys.iter().filter_map(Reply::text);
-        // Two further keys may remain, because they block no client. The key with the largest ticket outlives the queue
-        // by one heartbeat time, so that a waiter that was disconnected for a moment gets its place back. The key
-        // `quorate:lines` exists while there are queues.
+        // These keys may remain, because they block no client, and expire.
         let blocks = |key: &std::borrow::Cow<'_, str>| {
             let may_stay = ["quorate:fence:", "quorate:ticket:", "quorate:lines"];
             !may_stay.iter().any(|before| key.starts_with(before))
@@ -42,8 +40,8 @@ fn until_kept(masters: &Masters, kind: &str) {
     until_held(masters, &format!("quorate:{kind}:r"));
 }
 
-/// One way in which `quorate run` ends, with five masters: the name of the way, a function that lets `quorate run` end
-/// in this way, and the accepted exit codes.
+/// One way in which `quorate run` ends: a description, a function that runs `quorate run` on five masters until it
+/// ends, and the accepted exit codes.
 type WayOut = (&'static str, fn(&Masters) -> Done, &'static [i32]);
 
 const WAYS_OUT: &[WayOut] = &[
@@ -105,8 +103,7 @@ const WAYS_OUT: &[WayOut] = &[
                     Some(1),
                     "quorate must not delete the lock of another client"
                 );
-                // The test has deleted the lock key, so the client does not delete its note, which it deletes only
-                // together with the lock key. A note without a lock is not shown, and expires.
+                // The client deletes its note only together with its lock key, and the test has overwritten that key.
                 master.command(&["DEL", "quorate:note:r"]).expect("a reply");
             }
             done
@@ -273,7 +270,7 @@ fn quorate_run_leaves_only_the_fencing_counter_however_it_ends() {
 }
 
 #[test]
-fn refused_runs_with_the_option_try_leave_no_keys() {
+fn run_with_the_option_try_leaves_no_keys_if_the_lock_is_held() {
     let masters = masters(5);
     hold(&masters, 3);
     for round in 0..10 {
@@ -289,8 +286,8 @@ fn refused_runs_with_the_option_try_leave_no_keys() {
 
 #[test]
 fn run_waits_before_its_exit_until_slow_masters_have_received_the_release() {
-    // A round trip takes 500 ms: less than --node-timeout, so `quorate run` must wait for the replies to its releases.
-    // A short fixed pause before the exit would fail this test.
+    // A round trip takes 500 ms, which is less than --node-timeout. So `quorate run` must wait for the replies to its
+    // releases.
     let masters = masters(3);
     hold(&masters, 2);
     let proxies: Vec<_> = masters

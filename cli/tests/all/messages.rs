@@ -17,7 +17,7 @@ fn names(masters: &Masters) -> Vec<String> {
 }
 
 #[test]
-fn error_of_a_refused_try_does_not_report_healthy_masters_as_silent() {
+fn run_with_the_option_try_does_not_report_healthy_masters_as_silent() {
     let masters = masters(5);
     for master in &masters {
         master
@@ -75,7 +75,7 @@ fn assert_warned_once(waited: &common::Done, masters: &str) {
 }
 
 #[test]
-fn quiet_wait_without_a_majority_of_the_old_masters_warns_during_a_change_of_masters() {
+fn quiet_wait_during_a_change_warns_if_most_old_masters_are_down() {
     let masters = masters(6);
     let (old, next) = (&masters.urls()[..3], &masters.urls()[3..]);
     for master in masters.iter().take(2) {
@@ -88,8 +88,8 @@ fn quiet_wait_without_a_majority_of_the_old_masters_warns_during_a_change_of_mas
     assert_warned_once(&waited, "2 of 6 masters");
 }
 
-/// Tests the warning that `--quiet` does not suppress. Without it, a command that waits for ever would never print
-/// anything.
+/// Tests that `--quiet` does not suppress the warning about missing masters. A command without a time limit would
+/// otherwise wait without any message.
 #[test]
 fn quiet_quota_and_once_without_a_majority_of_masters_warn_once() {
     let masters = masters(3);
@@ -108,7 +108,7 @@ fn quiet_quota_and_once_without_a_majority_of_masters_warn_once() {
 }
 
 #[test]
-fn line_about_a_wait_does_not_report_healthy_masters_as_silent() {
+fn waiting_message_does_not_report_healthy_masters_as_silent() {
     let masters = masters(5);
     for master in &masters {
         master
@@ -150,7 +150,7 @@ fn lost_lock_is_reported_with_the_replies_of_the_masters() {
     let holder = run(&masters, &options, &["sh", "-c", &shell])
         .spawn()
         .expect("runs");
-    // If the masters died before the attempt was decided, the holder would wait for the lock without limit.
+    // Kill the masters only after the lock has been acquired. Without a majority, the acquire would wait without limit.
     common::until("the command has started", || started.exists());
     masters[0].kill().expect("killed");
     masters[2].kill().expect("killed");
@@ -226,7 +226,7 @@ fn library_warnings_are_printed_according_to_quiet_verbose_and_rust_log() {
 }
 
 #[test]
-fn run_prints_few_messages_about_a_master_that_it_often_reconnects_to() {
+fn run_limits_messages_about_a_master_with_frequent_reconnects() {
     let masters = masters(3);
     let mut holder = run(&masters, &["r"], &["sleep", "3"]);
     let holder = holder.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();

@@ -86,7 +86,7 @@ fn check_with_promtool(file: &Path) {
 }
 
 #[test]
-fn metrics_file_behind_a_symbolic_link_keeps_the_last_success_of_a_concurrent_run() {
+fn metrics_file_behind_a_symlink_keeps_the_success_of_a_concurrent_run() {
     let masters = masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let (file, link) = (dir.path().join("a.prom"), dir.path().join("link.prom"));

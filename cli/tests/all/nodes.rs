@@ -55,10 +55,8 @@ fn database_holds_locks_after_prepare_server() {
 }
 
 #[test]
-fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named_in_the_error() {
-    let Some(server) =
-        mariadb("masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named_in_the_error")
-    else {
+fn run_accepts_masters_of_mixed_kinds_and_names_a_wrong_url() {
+    let Some(server) = mariadb("run_accepts_masters_of_mixed_kinds_and_names_a_wrong_url") else {
         return;
     };
     let redis = [(); 2].map(|()| Server::start(ServerOptions::new()).expect("a Redis"));

@@ -275,7 +275,7 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
 /// Two clusters run the same cron job. The pod of the second cluster starts while the job of the first pod runs. When
 /// the first job fails, the second pod must run the job.
 #[test]
-fn pod_of_the_kubernetes_cron_job_waits_for_a_failing_pod_of_another_cluster_and_repeats_its_job() {
+fn kubernetes_pod_repeats_the_failed_job_of_a_pod_in_another_cluster() {
     let masters = masters(3);
     let (words, _) = pods();
     let limit = number_in_the_cron_job("activeDeadlineSeconds");
@@ -446,7 +446,7 @@ fn container_image_copies_only_existing_files() {
 }
 
 #[test]
-fn cron_section_of_the_operations_page_begins_with_quorate_once() {
+fn first_command_in_the_cron_section_of_the_operations_page_is_quorate_once() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let (_, cron) = page.split_once("\n## Cron\n").expect("a section");
@@ -497,7 +497,7 @@ fn pages(folder: &Path) -> Vec<(PathBuf, String)> {
 /// A cron job without a limit of its wait hangs for ever if no majority of the masters answers, and cron starts a further
 /// process each day.
 #[test]
-fn every_example_of_a_job_once_per_period_limits_its_wait() {
+fn every_documented_example_of_quorate_once_with_a_period_limits_its_wait() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut all: Vec<_> = ["docs", "packaging"]
         .iter()

@@ -36,7 +36,7 @@ fn help(command: &str, columns: &str) -> String {
 }
 
 #[test]
-fn help_text_fits_the_terminal_width_and_breaks_no_word() {
+fn help_text_is_wrapped_between_words_at_the_terminal_width() {
     for command in COMMANDS
         .iter()
         .chain(&["help masters", "help command", "help kinds"])

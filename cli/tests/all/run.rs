@@ -104,7 +104,7 @@ fn run_on_a_held_lock_exits_with_75_without_running_the_command() {
 }
 
 #[test]
-fn run_works_while_a_minority_is_down_and_exits_with_69_while_a_majority_is_down() {
+fn run_works_unless_a_majority_of_masters_is_down() {
     let masters = masters(5);
     let ok = |what: &str| {
         let run = done(&mut run(&masters, &["--wait", "2s", "r"], &["true"]));
@@ -194,7 +194,7 @@ fn run_with_the_option_try_uses_longer_timeouts_than_the_defaults() {
 }
 
 #[test]
-fn quota_status_and_break_give_silent_masters_as_much_time_as_run_with_the_option_try() {
+fn commands_quota_status_and_break_succeed_despite_slow_masters() {
     let masters = masters(3);
     let created = done(quorate(&masters).args(["quota", "create", "prizes", "9"]));
     assert_eq!(created.code, Some(0), "{created:?}");
@@ -232,7 +232,7 @@ fn quota_status_and_break_give_silent_masters_as_much_time_as_run_with_the_optio
 }
 
 #[test]
-fn signal_is_forwarded_to_all_processes_of_the_command_and_run_exits_with_its_code() {
+fn run_forwards_a_signal_to_all_processes_of_its_command() {
     let masters = masters(1);
     for (name, code) in [("TERM", 9), ("HUP", 129), ("USR1", 138)] {
         let mark = mark();
@@ -273,7 +273,7 @@ fn signal_ends_the_wait_for_a_lock_and_leaves_no_keys() {
 }
 
 #[test]
-fn killed_quorate_leaves_no_process_of_its_command_and_its_lock_expires() {
+fn command_ends_and_lock_expires_if_quorate_is_killed() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("sleep {mark} & sleep {mark}");
@@ -333,7 +333,7 @@ fn command_that_ignores_sigterm_is_killed_within_the_validity_of_its_lock() {
 }
 
 #[test]
-fn command_is_ended_at_once_when_a_majority_of_masters_has_lost_its_lock() {
+fn run_ends_its_command_immediately_when_a_renewal_reports_the_lost_lock() {
     let masters = masters(3);
     let mark = mark();
     let holder = run(&masters, &["--ttl", "6s", "r"], &["sleep", &mark])
@@ -405,8 +405,8 @@ fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
 fn option_max_hold_ends_the_command_after_its_time() {
     let masters = masters(3);
     let mark = mark();
-    // The ttl is long, so that only `max_hold` can end the lock, even on an overloaded machine. The default grace
-    // period is longer than `max_hold`, and must be shortened so that the command has time to work.
+    // Set a long ttl, so that only `max_hold` can end the lock. The default grace period (5 s) is longer than
+    // `max_hold`, so `quorate` must shorten the grace period.
     let run = done(&mut run(
         &masters,
         &["--ttl", "20s", "--max-hold", "2s", "r"],
@@ -420,7 +420,7 @@ fn option_max_hold_ends_the_command_after_its_time() {
 }
 
 #[test]
-fn option_keep_for_keeps_the_lock_after_a_short_command() {
+fn option_keep_for_keeps_the_lock_if_the_command_ends_early() {
     let masters = masters(3);
     let keeper = run(
         &masters,
@@ -500,7 +500,7 @@ fn run_started_by_nohup_does_not_end_its_command_on_sighup() {
 }
 
 #[test]
-fn second_ctrl_c_ends_a_command_that_ignores_the_first_one() {
+fn second_ctrl_c_ends_a_command_that_ignores_the_first_ctrl_c() {
     let masters = masters(1);
     for (traps, ends) in [("INT", "TERM"), ("INT TERM", "KILL")] {
         let line = format!("trap '' {traps}; echo ready; while :; do sleep 0.1; done");
@@ -526,7 +526,7 @@ fn second_ctrl_c_ends_a_command_that_ignores_the_first_one() {
 }
 
 #[test]
-fn option_output_on_failure_prints_the_output_only_if_the_command_fails_or_is_stopped() {
+fn option_output_on_failure_prints_the_output_only_after_a_failure() {
     let masters = masters(1);
     for (line, code, printed) in [
         ("echo out; echo err >&2", Some(0), false),

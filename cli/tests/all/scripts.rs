@@ -104,7 +104,7 @@ fn shell_option_runs_a_line_with_sh() {
 }
 
 #[test]
-fn separator_before_the_command_is_optional_if_the_command_line_is_unambiguous() {
+fn double_dash_before_the_command_is_optional_in_an_unambiguous_line() {
     let masters = masters(3);
     for words in [
         &["run", "r", "printf", "%s|", "a", "--full", "-x"][..],
@@ -123,7 +123,7 @@ fn separator_before_the_command_is_optional_if_the_command_line_is_unambiguous()
 }
 
 #[test]
-fn ambiguous_command_line_is_refused_and_the_error_shows_the_right_line() {
+fn quorate_answers_an_ambiguous_command_line_with_the_corrected_line() {
     for (words, right) in [
         (
             &["run", "r", "tar", "-v", "x"][..],

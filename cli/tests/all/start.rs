@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use quorate_testbed::Masters;
 
-/// A command in which `program` starts the command `quorate`, with the arguments and variables of `quorate`.
+/// A command that starts `quorate` through the wrapper `program`, for example `unshare`.
 fn by(program: &[&str], quorate: &Command) -> Command {
     let mut command = Command::new(program[0]);
     command
@@ -85,7 +85,7 @@ fn demo_reaps_its_servers_if_sigchld_was_ignored() {
 }
 
 #[test]
-fn run_exits_with_128_plus_n_if_real_time_signal_n_kills_the_command() {
+fn run_exits_with_128_plus_the_real_time_signal_that_killed_the_command() {
     let masters = masters(3);
     for n in [34, 40, 64] {
         let kill = format!("kill -{n} $$");
@@ -115,7 +115,7 @@ fn run_receives_signals_that_were_blocked_when_it_started() {
 }
 
 #[test]
-fn run_ends_itself_by_the_signal_that_ended_its_command_or_its_wait() {
+fn run_dies_of_the_signal_that_ended_its_command_or_interrupted_its_wait() {
     let masters = masters(3);
     for name in ["TERM", "INT", "HUP", "QUIT"] {
         let number = Some(format!("SIG{name}").parse::<Signal>().expect("a signal") as i32);
@@ -329,8 +329,7 @@ fn empty_environment_variable_counts_as_unset() {
         let done = done(run.env(&variable, ""));
         assert_eq!(done.code, Some(0), "{variable}: {done:?}");
     }
-    // The empty variable QUORATE_TTL counts as unset, so the value in the file is used. That value is the error in line
-    // 2.
+    // The empty variable QUORATE_TTL counts as unset, so quorate reads the invalid `ttl` in line 2 of the file.
     let dir = tempfile::tempdir().expect("a directory");
     let text = format!("masters = '{}'\nttl = 'ten'\n", masters.urls().join(","));
     std::fs::write(dir.path().join("quorate.toml"), text).expect("written");
@@ -384,7 +383,7 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
 /// The name server in this test never replies. The system's resolver asks it twice and waits five seconds each time. So
 /// an exit that waits for the resolver takes ten seconds.
 #[test]
-fn silent_name_server_does_not_delay_the_exit() {
+fn run_exits_without_waiting_for_a_silent_name_server() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");
     std::fs::write(&conf, "nameserver 127.0.0.53\n").expect("written");
     let mount = format!("mount --bind '{}' /etc/resolv.conf", conf.display());
@@ -393,13 +392,13 @@ fn silent_name_server_does_not_delay_the_exit() {
     // Open the port of the name server, but never reply to a query.
     let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.53:53") else {
         return did_not_run(
-            "silent_name_server_does_not_delay_the_exit",
+            "run_exits_without_waiting_for_a_silent_name_server",
             "port 53 of 127.0.0.53 is in use",
         );
     };
     if !works(&script) {
         return did_not_run(
-            "silent_name_server_does_not_delay_the_exit",
+            "run_exits_without_waiting_for_a_silent_name_server",
             "this machine allows no mount namespace",
         );
     }

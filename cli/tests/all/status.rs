@@ -120,7 +120,7 @@ fn status_shows_host_pid_and_start_of_each_waiting_command() {
 }
 
 #[test]
-fn status_shows_the_first_ten_waiters_that_are_alive_and_marks_the_holder() {
+fn status_shows_only_the_first_ten_waiters_and_skips_expired_ones() {
     let masters = masters(1);
     let token = "0123456789abcdef".repeat(2);
     let all = |words: &[&str]| {
@@ -167,7 +167,7 @@ fn status_shows_the_first_ten_waiters_that_are_alive_and_marks_the_holder() {
 
 /// Reads the name of a held lock from `quorate status --json`, and passes it to `quorate status NAME`.
 #[test]
-fn name_with_a_newline_from_the_list_of_status_can_be_passed_to_status() {
+fn status_accepts_a_name_with_a_newline_from_its_own_json_list() {
     let masters = masters(1);
     let name = "a\n\\b\u{1b}[31m";
     let set = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);
@@ -185,7 +185,7 @@ fn name_with_a_newline_from_the_list_of_status_can_be_passed_to_status() {
 }
 
 #[test]
-fn status_without_a_name_reports_an_incomplete_list_if_no_majority_answers() {
+fn status_without_a_name_marks_its_list_as_incomplete_if_no_majority_answers() {
     let masters = masters(3);
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
@@ -201,15 +201,15 @@ fn status_without_a_name_reports_an_incomplete_list_if_no_majority_answers() {
 }
 
 #[test]
-fn status_does_not_report_a_lock_as_free_while_a_majority_of_masters_does_not_vote() {
+fn status_reports_a_lock_as_unknown_if_a_majority_has_just_restarted() {
     let masters = masters(5);
     let value = "0123456789abcdef".repeat(2);
     for master in masters.iter().skip(3) {
         let set = master.command(&["SET", "r", &value, "PX", "60000"]);
         assert!(set.expect("a reply").is_ok());
     }
-    // The restart guard keeps a master from voting for 8 s after its start. After this pause all five masters vote.
-    // Then three are restarted and do not vote.
+    // A restart guard of 8 s keeps a master from voting after its start. Wait until all five masters vote. Then restart
+    // three masters, so that these do not vote.
     std::thread::sleep(std::time::Duration::from_secs(10));
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
@@ -242,7 +242,7 @@ fn status_does_not_report_a_lock_as_free_while_a_majority_of_masters_does_not_vo
 }
 
 #[test]
-fn key_of_a_wrong_type_is_reported_as_a_fault_of_its_master_and_is_not_deleted() {
+fn status_reports_a_key_of_a_wrong_type_and_break_keeps_it() {
     let masters = masters(3);
     masters[0]
         .command(&["LPUSH", "r", "mine"])
@@ -331,7 +331,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn status_shows_notes_of_permits_and_readers_and_break_slot_deletes_one_permit() {
+fn status_shows_each_permit_and_break_slot_deletes_one() {
     let masters = masters(3);
     let permit = |note: &str| {
         let options = ["--permits", "2", "--note", note, "api"];

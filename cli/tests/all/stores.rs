@@ -126,7 +126,7 @@ fn database_with_a_missing_or_wrong_schema_is_reported_with_the_remedy() {
 }
 
 #[test]
-fn missing_right_and_read_only_server_cause_different_findings_of_doctor() {
+fn doctor_distinguishes_a_missing_database_right_from_a_read_only_server() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -172,7 +172,7 @@ fn missing_right_and_read_only_server_cause_different_findings_of_doctor() {
 }
 
 #[test]
-fn statement_based_binary_log_is_refused_and_a_replica_is_reported_by_doctor() {
+fn doctor_reports_a_statement_based_binary_log_and_a_replica() {
     let options = MariaDbOptions::new()
         .binlog_format("STATEMENT")
         .arg("--server-id=7");
@@ -225,8 +225,7 @@ fn server_that_is_listed_under_two_names_is_refused() {
     let run = lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
     assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
-    // Two databases of one server are given as two masters. Each database was prepared by an account that sees only
-    // this database, so each has its own server name.
+    // Two databases of one server are one master, even if their stored server names differ.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("the test must be able to change the server name");
@@ -355,7 +354,7 @@ fn printed_sql_prepares_a_database_as_prepare_server_does() {
 }
 
 #[test]
-fn printed_sql_starts_a_new_server_run_only_if_it_creates_the_table_of_records() {
+fn printed_sql_replaces_the_server_run_id_only_if_the_record_table_is_missing() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -371,13 +370,12 @@ fn printed_sql_starts_a_new_server_run_only_if_it_creates_the_table_of_records()
     let now = "SELECT TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
     let now = server.sql(now).expect("a time");
     let [since, now] = [since, now.trim()].map(|number| number.parse::<i64>().expect("a number"));
-    // The stored start time is a time of the server's monotonic clock, which began with the wall-clock time. The server
-    // started less than an hour ago, so both clocks are still close to each other.
+    // The server has just started, so its start time must be close to the current time.
     assert!((now - since).abs() < 3_600_000_000, "{since} {now}");
     server.sql(&sql).expect("the SQL runs again");
     assert_eq!(run(), first, "a complete schema must stay as it is");
-    // The dropped table contained the locks. So the SQL must start a new server run (a new id and start time), as if
-    // the server had restarted. The server then does not vote until the lost locks have expired.
+    // The dropped table contained the locks. So the SQL must begin a new server run, as after a restart: a new run id
+    // and a new start time.
     server
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
@@ -430,7 +428,10 @@ fn printed_script_prepares_a_zookeeper_as_prepare_server_does() {
             prepared.out.contains("was already prepared"),
             "{prepared:?}"
         );
-        assert!(!prepared.out.contains("got its ACL"), "{prepared:?}");
+        assert!(
+            !prepared.out.contains("got the ACL of the path"),
+            "{prepared:?}"
+        );
         let (_, lines) = doctor(&timed);
         assert!(
             !lines.iter().any(|line| line.starts_with("error")),
@@ -440,8 +441,7 @@ fn printed_script_prepares_a_zookeeper_as_prepare_server_does() {
     }
     let stranger = format!("{}?timeout=2s", server.url("/b"));
     refused(&lock(&stranger), &["ACL"]);
-    // The two scripts have given the paths different server names, but both paths are on one ensemble, which is one
-    // master.
+    // Both paths are on one ensemble, which is one master, although the paths have different server names.
     refused(
         &lock(&format!("{plain}?timeout=2s,{owned}?timeout=2s")),
         &["same server"],

@@ -93,7 +93,7 @@ fn ctrl_c_ends_the_command() {
 /// While the command reads from the terminal, Ctrl-C reaches only the command, and not quorate. The help names two
 /// other ways to end such a command, and this test tries both.
 #[test]
-fn command_that_reads_from_the_terminal_and_ignores_ctrl_c_is_ended_as_the_help_says() {
+fn documented_ways_to_end_a_command_that_ignores_ctrl_c_work() {
     let masters = masters(1);
     let line = "quorate run r -- sh -c \"trap '' INT; while :; do read x; done\"";
     for end in [&["\x1c"][..], &["\x1a", "kill %1; fg\n", "\n"]] {
@@ -109,7 +109,7 @@ fn command_that_reads_from_the_terminal_and_ignores_ctrl_c_is_ended_as_the_help_
     let help = done(bare().args(["help", "command"]).env("COLUMNS", "100"));
     let help = help.out.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
-        "A command that reads from the terminal gets the keys",
+        "only the command gets Ctrl-C",
         "Ctrl-\\",
         "Ctrl-Z, and type kill %1; fg",
     ] {
@@ -143,7 +143,7 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
 }
 
 #[test]
-fn job_that_is_stopped_until_its_lock_expires_is_ended() {
+fn run_ends_its_command_if_the_job_was_stopped_until_the_lock_expired() {
     let masters = masters(1);
     let Some(seen) = at_a_terminal(
         &masters,

@@ -85,7 +85,7 @@ fn quota_can_be_created_taken_read_and_dropped() {
 }
 
 #[test]
-fn quota_can_be_created_only_on_all_masters_and_is_lost_if_a_majority_loses_its_data() {
+fn quota_is_created_on_all_masters_and_lost_with_a_majority() {
     let masters = masters(3);
     masters[1].kill().expect("killed");
     let away = ask(&masters, &["quota", "create", "prizes", "3"]);
@@ -179,7 +179,7 @@ fn once_on_several_machines_runs_the_command_once_per_period() {
 }
 
 #[test]
-fn failed_command_of_once_uses_up_the_period_unless_at_least_is_given() {
+fn failed_command_of_once_is_repeated_only_with_the_option_at_least() {
     let masters = masters(3);
     for (name, at_least) in [("most", false), ("least", true)] {
         assert_eq!(ask(&masters, &["once", "--create", name]).code, Some(0));
@@ -324,7 +324,7 @@ fn text_of_once_status_shows_the_exit_code_and_the_process() {
 }
 
 #[test]
-fn status_of_once_after_a_crash_with_at_least_does_not_present_an_earlier_run_as_the_last_run() {
+fn once_status_after_a_crash_shows_the_last_run_that_ended() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let start = |line: &str| {
@@ -382,15 +382,14 @@ fn once_warns_if_the_end_of_a_successful_command_cannot_be_recorded() {
 }
 
 #[test]
-fn status_of_once_restores_a_lost_record_and_joins_no_queue() {
+fn once_status_restores_a_lost_record_without_joining_the_queue() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let lost = &masters[0];
     lost.command(&["DEL", "quorate:value:r"]).expect("a reply");
     let shown = ask(&masters, &["once", "--status", "r"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
-    // `--status` has restored the record on the master that had lost it. docs/operations.md, "Values under locks",
-    // advises operators to restore records in this way after a restart.
+    // `--status` must restore the record on the master that has lost it.
     let value = lost.command(&["EXISTS", "quorate:value:r"]);
     assert_eq!(value.expect("a reply").int(), Some(1));
     held_by_another(&masters);
@@ -472,7 +471,7 @@ fn once_does_not_use_up_the_period_for_a_command_that_cannot_be_started() {
 }
 
 #[test]
-fn signal_before_once_has_recorded_the_period_does_not_use_up_the_period() {
+fn period_of_once_stays_unused_if_a_signal_arrives_before_it_is_recorded() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let proxies: Vec<_> = masters
@@ -499,9 +498,8 @@ fn signal_before_once_has_recorded_the_period_does_not_use_up_the_period() {
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // From this point on, each reply takes one second. SIGTERM must arrive after the grant of the lock and before
-        // the reply with the stored record. So the test sends SIGTERM when it sees the holder's note on a master. The
-        // holder writes this note 100 ms after the grant, long before that reply.
+        // Delay each reply by one second. SIGTERM must arrive after the grant of the lock and before the reply with the
+        // stored record. The holder's note appears on a master in this interval, so the test waits for the note.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));
@@ -619,7 +617,7 @@ fn once_refuses_options_for_other_kinds_of_locks_without_waiting() {
 }
 
 #[test]
-fn quota_take_whose_result_cannot_be_printed_exits_with_70_as_documented() {
+fn quota_take_exits_with_70_if_its_result_cannot_be_printed() {
     let masters = masters(3);
     let created = ask(&masters, &["quota", "create", "prizes", "3"]);
     assert_eq!(created.code, Some(0), "{created:?}");

@@ -34,7 +34,7 @@ pub(crate) fn bare() -> Command {
     command
 }
 
-/// The variables of the options of this command, from its manual page.
+/// The environment variables that set options of this command, as listed in its manual page.
 pub(crate) fn variables_of(command: &str) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a directory");
     let written = done(bare().args(["man", "--out"]).arg(folder.path()));
@@ -173,8 +173,8 @@ pub(crate) fn did_not_run(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
 }
 
-/// Whether a process `sleep MARK` runs. A child of the shell that has not called `exec` yet is not such a process,
-/// because it reacts to signals as the shell does.
+/// Whether a process `sleep MARK` runs. A forked shell that has not called `exec` yet does not count, because it does
+/// not react to signals as `sleep` does.
 pub(crate) fn sleeps(mark: &str) -> bool {
     let wanted = format!("sleep\0{mark}\0").into_bytes();
     let processes = std::fs::read_dir("/proc").expect("/proc must be readable");
