@@ -14,8 +14,8 @@ use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
 
-/// The maximum length of the fault-free period at the end of a run whose clients use a known-bad lock implementation.
-/// It is short, because such clients may never make the progress that would end the period earlier.
+/// The maximum length of the fault-free period at the end of a run with a known-bad lock implementation. The period
+/// normally ends when all clients have made progress, but known-bad clients may never make progress.
 const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
 
 /// Start real masters and client processes, inject real faults, and check whether the lock kept its promises.
@@ -40,8 +40,8 @@ pub(crate) enum Command {
         /// The report directory of the run that is checked again
         dir: PathBuf,
     },
-    /// Run for a long time with many held locks (1,000, or 200 if a master writes to disk), and check that no process
-    /// uses more and more memory or connections
+    /// Run for a long time with 1,000 held locks (200 if a master writes to disk), and check that no process uses more
+    /// and more memory or connections
     Soak(RunArgs),
     /// Run every workload under every fault with 1, 3 and 5 masters, fair and unordered, for a few seconds each
     Matrix(MatrixArgs),
@@ -77,7 +77,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     seed: Option<u64>,
 
-    /// The time during which faults are injected; the fault-free period at the end of the run comes on top
+    /// The time during which faults are injected; a fault-free period follows it
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     duration: Duration,
 
@@ -96,9 +96,9 @@ pub(crate) struct RunArgs {
     )]
     nodes: Vec<NodeKind>,
 
-    /// Replace N masters under load, one after the other and each in a change of its own, with the steps of the
-    /// operators' page (docs/operations.md) [without a number: replace all]. The run lasts as long as the changes take;
-    /// faults are injected at their steps
+    /// Replace N masters under load, one after the other, each in a separate change with the steps of
+    /// docs/operations.md [without a number: replace all]. The run ends after the last change. Faults are injected
+    /// during the changes
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "all", conflicts_with = "nodes", value_parser = replaced)]
     replace_masters: Option<Replaced>,
 
@@ -115,7 +115,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "careful")]
     operator: Operator,
 
-    /// The TTL of a lock. The request timeout of masters other than Redis is a quarter of this TTL
+    /// The TTL of a lock; masters other than Redis get a quarter of it as their request timeout
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
@@ -127,16 +127,16 @@ pub(crate) struct RunArgs {
     #[arg(long, value_delimiter = ',', default_value = "mixed")]
     faults: Vec<String>,
 
-    /// The work of the clients, named by the kind of lock: lock, transfer, readers, permits, owners, prizes, leader.
-    /// `kinds` means all of them except lock, `all` means all of them at the same time. A single workload of lock can
-    /// be named as well: file, register, stock, handover, many, run [default: lock; with a careful operator that
-    /// replaces masters: lock,prizes]
+    /// The workloads of the clients, one per kind of lock: lock, transfer, readers, permits, owners, prizes, leader.
+    /// `kinds` means all of these except lock; `all` means all of these. The workload `lock` consists of file,
+    /// register, stock, handover, many and run, which can also be named one by one [default: lock; with a careful
+    /// operator that replaces masters: lock,prizes]
     #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = workloads)]
     workload: Vec<Named>,
 
-    /// The lock implementation: quorate, or a known-bad one. Known-bad for plain locks: half-quorum, no-undo,
-    /// ignores-loss, jumps-line. Known-bad for one kind of lock: one-by-one, later-lease (transfer), counts-readers
-    /// (readers), any-permit (permits), joins-by-one, numbers-each (owners), counts-down (prizes), led-by-one (leader)
+    /// The lock implementation: quorate, or a known-bad one. Plain locks: half-quorum, no-undo, ignores-loss,
+    /// jumps-line. Transfer: one-by-one, later-lease. Readers: counts-readers. Permits: any-permit. Owners:
+    /// joins-by-one, numbers-each. Prizes: counts-down. Leader: led-by-one
     #[arg(long, default_value = "quorate")]
     locker: Locker,
 
@@ -149,7 +149,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
     restart_guard: Option<bool>,
 
-    /// The number of locks that each client of the workload `many` holds at once
+    /// The number of locks that each client of the workload `many` holds at the same time
     #[arg(long, default_value_t = 40)]
     many: usize,
 
@@ -272,7 +272,7 @@ fn replaced(text: &str) -> Result<Replaced, String> {
         text => text
             .parse()
             .map(Replaced::Some)
-            .map_err(|_| "expected a number or all".into()),
+            .map_err(|_| "give a number or the word 'all'".into()),
     }
 }
 

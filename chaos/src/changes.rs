@@ -23,8 +23,8 @@ pub enum Operator {
     /// Takes every step of the operators' page, in order, and completes each step.
     #[default]
     Careful,
-    /// Restarts one client after another with the new masters alone, and skips all other steps. So some clients use the
-    /// old masters while others use the new ones.
+    /// Only restarts the clients with the new masters, one client after another, and skips all other steps. So some
+    /// clients still use the old masters while others use the new ones.
     NoJointStep,
     /// Opens the new masters by writing their generation markers by hand, and never closes the old masters.
     OpensByHand,
@@ -85,7 +85,7 @@ impl Changes {
         self.sets.len().saturating_sub(1)
     }
 
-    /// The number of different servers that are a master before or after some change.
+    /// The number of servers that belong to at least one of the sets.
     pub fn servers(&self) -> usize {
         let all = self.sets.iter().flatten().max();
         all.map_or(0, |last| last + 1)
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_of_masters_and_removed_masters_follow_from_the_requested_changes() {
+    fn changes_compute_the_masters_in_use_and_the_masters_removed() {
         let one_by_one = Changes::one_by_one(3, 2);
         assert_eq!(one_by_one.sets, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]);
         assert_eq!((one_by_one.count(), one_by_one.servers()), (2, 5));

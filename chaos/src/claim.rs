@@ -24,8 +24,8 @@ impl Claim {
         *self == Self::Alone
     }
 
-    /// Whether holds with these two claims may overlap on one resource. False for two permits, because each slot of a
-    /// semaphore is checked like a separate resource, and a slot has one holder.
+    /// Whether holds with these two claims may overlap on one resource. False for two permits: the checkers treat each
+    /// slot of a semaphore as a separate resource, which has only one holder.
     pub fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Reader, Self::Reader) => true,
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_readers_and_holds_of_one_owner_may_overlap() {
+    fn two_holds_may_overlap_only_if_both_are_readers_or_have_one_owner() {
         let owner = |id: &str| Claim::Owner(id.to_owned());
         let all = [
             Claim::Alone,

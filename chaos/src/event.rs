@@ -1,7 +1,7 @@
-//! The events of a history: one line of JSON each, all on one time base.
+//! The events that a chaos run records. Each event is one line of JSON in the history file.
 //!
-//! All processes run on one machine and read the same monotonic clock. So a time is the number of nanoseconds since the
-//! run began, and times of different processes can be compared.
+//! All processes of a run are on one machine and read the same monotonic clock. So the times that different processes
+//! record can be compared. A time is in nanoseconds since the run began.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
 
-/// The value of `what` in [`Event::Suffered`] for a pause in which the busy machine did not run the client.
+/// The kind of disturbance in [`Event::Suffered`] if the busy machine did not give the client process any CPU time for
+/// a while.
 pub const STALLED: &str = "stalled";
 
 /// The clock of one chaos run, which counts nanoseconds from the start of the run.
@@ -20,17 +21,18 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The clock of a run that begins now.
+    /// Creates the clock of a run that begins now.
     pub fn start() -> Self {
         Self::at(Instant::now().as_nanos())
     }
 
-    /// The clock of a run that began at `origin`, in nanoseconds of the machine's clock.
+    /// Creates the clock of a run that began at `origin`, in nanoseconds of the machine's monotonic clock.
     pub fn at(origin: u64) -> Self {
         Self { origin }
     }
 
-    /// The start of the run in nanoseconds of the machine's clock, to be passed to other processes.
+    /// The start of the run, in nanoseconds of the machine's monotonic clock. With this value, other processes create
+    /// the same clock.
     pub fn origin(self) -> u64 {
         self.origin
     }
@@ -40,27 +42,34 @@ impl Clock {
         self.of(Instant::now())
     }
 
-    /// Converts an instant of the library's clock to nanoseconds since the run began.
+    /// Converts an [`Instant`] to nanoseconds since the run began.
     pub fn of(self, instant: Instant) -> u64 {
         instant.as_nanos().saturating_sub(self.origin)
     }
 }
 
-/// One line of the history: an event, with the time and the process that observed it.
+/// One line of the history: an event, its time, and the name of the process that observed the event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// The time of the event, in nanoseconds since the run began.
     pub t: u64,
-    /// The name of the process that observed the event: `c1` is the first process of a client, `c1.2` its second
-    /// process, `m3` a master. `chaos` (the driver), `register` and `bank` record events as well.
+    /// The name of the process that observed the event:
+    ///
+    /// - `c1`: the first process of the first client
+    /// - `c1.2`: the second process of the first client
+    /// - `m3`: the third master
+    /// - `chaos`: the driver of the run
+    /// - `register` and `bank`: the services that check fencing tokens
     pub who: String,
     /// The observed event.
     #[serde(flatten)]
     pub what: Event,
 }
 
-/// The kinds of events. In each event, `op` is the number of an attempt within its client process, and times are in
-/// nanoseconds since the run began.
+/// The kinds of events.
+///
+/// An attempt is one try of a client to acquire a lock or to take a prize. All times are in nanoseconds since the run
+/// began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
@@ -71,51 +80,54 @@ pub enum Event {
     },
     /// An attempt began. The event is recorded before the client sends a request.
     Wait {
-        /// The number of the attempt within its client process.
+        /// The number of the client's attempt, counted from 1 in each client process.
         op: u64,
         /// The resource to be locked.
         resource: String,
-        /// Further resources that are locked together with the first one.
+        /// The resources that are locked together with `resource`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         also: Vec<String>,
-        /// The mode of the attempt: exclusive, or shared with certain other holds.
+        /// The lock mode: exclusive, reader, semaphore permit, or hold of a lock owner.
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
-        /// The number of the attempt whose hold this attempt continues in another mode, e.g. a writer that continues as
-        /// a reader. `None` if the attempt continues no hold.
+        /// The number of an earlier attempt of the same client whose hold continues here in another mode. For example,
+        /// a writer continues as a reader. `None` if the attempt continues no hold.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         goes_on: Option<u64>,
     },
     /// The attempt obtained the lock.
     Obtained {
-        /// The number of the attempt within its client process.
+        /// The number of the client's attempt, counted from 1 in each client process.
         op: u64,
         /// The fencing token; `None` if the lock implementation gives none.
         token: Option<u64>,
-        /// The end of the lock's validity. `None` if the client ignores losses, and so believes in the lock without
-        /// end, or if the holder is a child process under `quorate run`.
+        /// The end of the lock's validity. `None` in two cases:
+        ///
+        /// - The client ignores losses, and so believes for an unlimited time that it holds the lock.
+        /// - The holder is a child process under `quorate run`.
         until: Option<u64>,
-        /// The slot of the semaphore; `None` if the lock is not a permit.
+        /// The slot of the semaphore permit; `None` if the lock is not a permit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         slot: Option<usize>,
     },
-    /// The holder saw that its lock is valid for longer than before.
+    /// The holder noticed that the lock's validity was extended.
     Renewed {
-        /// The number of the attempt within its client process.
+        /// The number of the client's attempt, counted from 1 in each client process.
         op: u64,
         /// The new end of the validity.
         until: u64,
     },
-    /// The holder stopped believing in its lock and released it. The event is recorded before the release is sent.
+    /// The holder stopped using the lock and begins to release it. The event is recorded before the first release
+    /// request.
     Release {
-        /// The number of the attempt within its client process.
+        /// The number of the client's attempt, counted from 1 in each client process.
         op: u64,
-        /// The end of the lock's validity, as the holder knew it at the time of this event. `None` if it knew no end.
+        /// The end of the lock's validity, as the holder knew it at this time. `None` if the holder did not know it.
         until: Option<u64>,
     },
-    /// The client has the result of the release, as counts of masters.
+    /// The release ended. The event counts the masters by the result of the release.
     Released {
-        /// The number of the attempt within its client process.
+        /// The number of the client's attempt, counted from 1 in each client process.
         op: u64,
         /// The number of masters that answered that they deleted the lock key.
         on: usize,
@@ -124,31 +136,34 @@ pub enum Event {
     },
     /// The holder was notified that the lock is lost.
     Notified {
-        /// The number of the attempt within its client process.
+        /// The number of the client's attempt, counted from 1 in each client process.
         op: u64,
         /// The cause of the loss.
         cause: String,
-        /// The end of the lock's validity, as the holder knew it at the time of this event. `None` if it knew no end.
+        /// The end of the lock's validity, as the holder knew it at this time. `None` if the holder did not know it.
         until: Option<u64>,
     },
     /// The attempt ended without obtaining the lock.
     Missed {
-        /// The number of the attempt within its client process.
+        /// The number of the client's attempt, counted from 1 in each client process.
         op: u64,
-        /// The reason as one word: `held` (by another client), `no_quorum`, `late` (granted after its validity), and
-        /// others.
+        /// The reason as one word, for example:
+        ///
+        /// - `held`: another client holds the lock
+        /// - `no_quorum`: fewer than a majority of the masters could vote
+        /// - `late`: a majority granted the lock, but its validity had already ended
         why: String,
     },
-    /// The client dropped the attempt before it had an outcome.
+    /// The client dropped the future of the attempt before the attempt succeeded or failed.
     Dropped {
-        /// The number of the attempt within its client process.
+        /// The number of the client's attempt, counted from 1 in each client process.
         op: u64,
     },
-    /// A holder changed unprotected data: it read the old content, and wrote new content made from it.
+    /// A holder changed a file that only the lock protects. The holder computed the new content from the old content.
     Wrote {
-        /// The attempt whose lock the client believed to hold.
+        /// The number of the attempt that acquired the lock.
         op: u64,
-        /// The name of the changed data.
+        /// The name of the resource whose file was changed.
         key: String,
         /// The old content. No two writes may start from the same old content.
         from: String,
@@ -157,7 +172,7 @@ pub enum Event {
     },
     /// A holder read data that no other client may change while the holder has the lock.
     Found {
-        /// The attempt whose lock the client believed to hold while it read.
+        /// The number of the attempt that acquired the lock.
         op: u64,
         /// The name of the data that was read.
         key: String,
@@ -165,15 +180,20 @@ pub enum Event {
         expected: String,
         /// The content that the holder found.
         found: String,
-        /// The client and attempt that wrote the found content, or the expected content if that is newer. Empty if
-        /// neither content names its writer.
+        /// The client and attempt that wrote the newer of the two contents, e.g. `c1#7`. Empty if the writer is
+        /// unknown.
         writer: String,
     },
-    /// A client's request for a prize was answered.
+    /// A client's request for a unit of a quota (a prize) was answered.
     Answered {
-        /// The number of the attempt within its client process.
+        /// The number of the client's attempt, counted from 1 in each client process.
         op: u64,
-        /// The answer: `taken`, `sold_out`, `lost` or `missing`.
+        /// The answer:
+        ///
+        /// - `taken`: the client got a unit
+        /// - `sold_out`: no unit was left
+        /// - `lost`: the masters have lost the quota
+        /// - `missing`: the quota does not exist
         answer: String,
         /// The number of units left after the answer; `None` if the answer is `lost` or `missing`.
         left: Option<u64>,
@@ -192,7 +212,7 @@ pub enum Event {
         /// The leader's name: its client and attempt. `None` if no leader is known.
         leader: Option<String>,
     },
-    /// The bank has moved money. Recorded by the bank itself.
+    /// The bank made a transfer. The bank itself records this event.
     Moved {
         /// The client and attempt that requested the transfer.
         by: String,
@@ -201,7 +221,7 @@ pub enum Event {
         /// The balances after the transfer.
         balances: BTreeMap<String, i64>,
     },
-    /// The fenced register accepted a write. Recorded by the register itself.
+    /// The register accepted a write. The register itself records this event.
     Applied {
         /// The client and attempt that wrote.
         by: String,
@@ -210,15 +230,16 @@ pub enum Event {
         /// The fencing token of the write.
         token: u64,
     },
-    /// The fenced register refused a write, because it had seen a larger token. Recorded by the register itself.
+    /// The register or the bank refused a request, because it had seen a larger fencing token. The service itself
+    /// records this event.
     Refused {
-        /// The client and attempt that tried to write.
+        /// The client and attempt that sent the request.
         by: String,
-        /// The name of the register.
+        /// The name of the register or of the bank account.
         key: String,
-        /// The fencing token of the refused write.
+        /// The fencing token of the refused request.
         token: u64,
-        /// The largest token that the register has seen.
+        /// The largest token that this register or account has seen.
         highest: u64,
     },
     /// A client was disturbed: it blocked its runtime, dropped futures, or was stalled by the machine. The event is
@@ -229,7 +250,7 @@ pub enum Event {
         /// The start of the disturbance, in nanoseconds since the run began.
         since: u64,
     },
-    /// Threads of a client waited for a CPU, by the kernel's count.
+    /// Threads of a client were ready to run, but waited for a CPU. The kernel measures these waiting times.
     Starved {
         /// The start of the interval in which threads waited. The interval ends at the time of this history line.
         since: u64,
@@ -261,7 +282,7 @@ pub enum Event {
     Failed {
         /// The number of the fault in the schedule.
         fault: usize,
-        /// The reason of the failure.
+        /// The reason for the failure.
         why: String,
     },
     /// This machine does not support a kind of fault or a workload.
@@ -293,8 +314,8 @@ pub enum Event {
     },
     /// A client was restarted with a set of masters that differs from its previous one.
     Sent {
-        /// The step of the changes of masters that the client's new configuration belongs to. It is twice the number of
-        /// completed changes, plus one while the client uses two sets of masters.
+        /// The number of the client's configuration: twice the number of completed changes of masters, plus one if the
+        /// client uses both the old and the new masters.
         step: u64,
     },
     /// A master was stopped for good, because a change of masters has removed it.
@@ -307,8 +328,11 @@ pub enum Event {
     Bye,
     /// The keys on a master after the clients have ended.
     Keys {
-        /// When the keys were read: `at-once` (right after the clients had ended), `after-ttl` (one TTL later), or
-        /// `after-notes` (when every holder's note must have expired).
+        /// When the keys were read:
+        ///
+        /// - `at-once`: right after the clients had ended
+        /// - `after-ttl`: one TTL later
+        /// - `after-notes`: after the longest lifetime of the notes that describe holders (for `quorate status`)
         when: String,
         /// The keys of locks and queues that are left.
         left: Vec<String>,
@@ -319,7 +343,7 @@ pub enum Event {
     Gauge {
         /// The resident memory in bytes. For a master: the memory that its server reports, or 0 if it is not a Redis.
         memory: u64,
-        /// The number of open file descriptors.
+        /// The number of open file descriptors; 0 for a ZooKeeper.
         handles: u64,
         /// The number of connections that a master reports; `None` for a client.
         #[serde(default, skip_serializing_if = "Option::is_none")]

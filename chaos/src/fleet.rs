@@ -1,7 +1,10 @@
-//! The client processes of a run: the driver starts, stops and kills them, and sends them commands.
+//! The client processes of a run. The driver starts, stops and kills them, and sends them commands.
 //!
-//! A client process is another process of this program, which is started with a hidden command. It reads settings and
-//! commands from its standard input, ends when that input is closed, and writes its events to its standard output.
+//! Each client process runs this same program with a hidden command:
+//!
+//! - It reads its settings and commands from standard input.
+//! - It writes its events to standard output.
+//! - It ends when standard input is closed.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -103,8 +106,8 @@ impl Fleet {
             member.child.try_wait()?.is_none(),
             "the client had already ended before the kill"
         );
-        // Read the time before the kill. From then on the client may be dead, and its child process may have released
-        // the lock. The driver may notice the end of the client much later if the machine is busy.
+        // Read the time before the kill. A time that is read after the kill may be too late: the client's child process
+        // may release the lock, and another client may acquire it, before a busy driver reads the clock.
         let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
@@ -118,8 +121,8 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts a killed client again. Masters may have been restarted in the meantime, so the restart guard of the new
-    /// process applies from its first contact with a master.
+    /// Starts a killed client again. The restart guard of the new process applies from the first contact with a master,
+    /// because masters may have restarted in the meantime.
     ///
     /// # Errors
     ///
@@ -193,7 +196,7 @@ impl Fleet {
     }
 
     /// Starts a new process, with changed settings, for a client whose process has ended. The restart guard of the new
-    /// process applies from its first contact with a master.
+    /// process applies from the first contact with a master, because masters may have restarted in the meantime.
     ///
     /// # Errors
     ///
@@ -357,8 +360,8 @@ impl Drop for Fleet {
     }
 }
 
-/// The path of this program, from which client and helper processes are started as well. Tests set another path in the
-/// variable `QUORATE_CHAOS_PROGRAM`.
+/// The path of this program. The driver starts client and helper processes from this path. Tests set another path with
+/// the variable `QUORATE_CHAOS_PROGRAM`.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Faults during changes of masters. They are drawn from the seed before each step of the change. At any time they
-//! leave a majority of the old set and a majority of the new set of masters unaffected.
+//! Faults in runs with changes of masters. The faults are drawn at random from the seed of the run. At all times, they
+//! leave a majority of the old masters and a majority of the new masters unaffected.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub const USUAL: [&str; 11] = [
     "client-drop",
 ];
 
-/// The kinds of faults that are injected between the steps `close` (the old masters) and `open` (the new masters).
+/// The kinds of faults that are injected between the steps `close` and `open` of a change of masters.
 const BETWEEN: [&str; 2] = ["kill", "stop"];
 
 /// The kinds of faults that [`USUAL`] names.
@@ -62,7 +62,7 @@ pub struct Hazards {
     rng: StdRng,
     masters: Vec<Instant>,
     clients: Vec<Instant>,
-    /// The kinds of faults that are still to be drawn in the present series. Each series has every kind once.
+    /// The kinds of faults that are left in the current series. In each series, every kind is drawn once.
     round: Vec<Kind>,
     of_clients: Vec<Kind>,
     next_of_clients: Instant,
@@ -121,8 +121,8 @@ impl Hazards {
         None
     }
 
-    /// Draws the next fault for one of these idle clients. Returns `None` if that fault is not due yet, or if an
-    /// earlier fault affects all of these clients.
+    /// Draws the next fault for one of these idle clients. Returns `None` if the pause since the last client fault is
+    /// not over, or if an earlier fault still affects all of these clients.
     pub fn on_clients(&mut self, idle: &[usize]) -> Option<Injection> {
         let now = Instant::now();
         let free: Vec<usize> = idle
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_during_a_change_leave_a_majority_of_old_and_of_next_masters_unaffected() {
+    fn faults_drawn_during_a_change_of_masters_spare_a_majority_of_each_set() {
         let sets: [&[usize]; 2] = [&[0, 1, 2, 3, 4], &[1, 2, 3, 4, 5]];
         let mut hazards = hazards();
         let mut hit: Vec<usize> = Vec::new();
@@ -234,12 +234,12 @@ mod tests {
     }
 
     #[test]
-    fn only_kills_and_stops_are_injected_between_steps_close_and_open() {
+    fn fault_between_the_steps_close_and_open_is_a_kill_or_a_stop() {
         let sets: [&[usize]; 1] = [&[0, 1, 2]];
         let mut hazards = hazards();
         let fault = hazards
             .on_masters(Moment::Closed, &sets)
-            .expect("a fault must be drawn");
+            .expect("a fault must be selected");
         assert!(BETWEEN.contains(&fault.kind.name()), "{fault:?}");
         assert!(
             hazards.on_masters(Moment::Closed, &sets).is_none(),
@@ -248,8 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_of_a_majority_a_clock_or_the_network_of_one_client_is_refused_while_masters_are_replaced()
-     {
+    fn fault_unsuitable_for_a_change_of_masters_is_refused() {
         for name in [
             "partition-client",
             "partition-majority",

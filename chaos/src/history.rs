@@ -62,8 +62,8 @@ impl History {
         self.lines.last().map_or(0, |line| line.t)
     }
 
-    /// The time at which all faults had been healed, so that the fault-free period at the end of the run began. `None`
-    /// if the run ended before that time.
+    /// The time at which all faults had been healed. The fault-free period at the end of the run begins at this time.
+    /// `None` if the run ended earlier.
     pub fn calm(&self) -> Option<u64> {
         self.lines
             .iter()
@@ -159,12 +159,12 @@ pub struct Attempt {
     pub op: u64,
     /// The resource to be locked.
     pub resource: String,
-    /// Further resources that the attempt locks together with the first one.
+    /// The resources that are locked together with `resource`.
     pub also: Vec<String>,
-    /// The mode of the attempt: exclusive, or shared with certain other holds.
+    /// The lock mode: exclusive, reader, semaphore permit, or hold of a lock owner.
     pub claim: Claim,
-    /// The number of the attempt whose hold this attempt continues in another mode, e.g. a writer that becomes a
-    /// reader. `None` if the attempt continues no hold.
+    /// The number of an earlier attempt of the same client whose hold continues here in another mode. For example, a
+    /// writer continues as a reader. `None` if the attempt continues no hold.
     pub goes_on: Option<u64>,
     /// The time at which the attempt began.
     pub began: u64,
@@ -172,19 +172,21 @@ pub struct Attempt {
     pub obtained: Option<u64>,
     /// The fencing token of the lock; `None` if the attempt obtained no lock, or a lock without a token.
     pub token: Option<u64>,
-    /// The slot of the semaphore; `None` if the hold is not a permit.
+    /// The slot of the semaphore permit; `None` if the hold is not a permit.
     pub slot: Option<usize>,
-    /// For a request for a prize: the time of the reply, the reply, and the number of prizes left (`None` if the reply
-    /// does not contain it). `None` if the attempt is no such request or got no reply.
+    /// The answer to a request for a prize, as a tuple: the time of the answer, the answer, and the number of prizes
+    /// left (`None` if the answer does not state it).
+    ///
+    /// The whole field is `None` if the attempt is no such request, or if the request was not answered.
     pub answered: Option<(u64, String, Option<u64>)>,
-    /// The latest observed end of the lock's validity. `None` if the client ignored losses and so believed in the lock
-    /// without end, or if no end was recorded.
+    /// The latest recorded end of the lock's validity. `None` if no end was recorded, e.g. because the client ignores
+    /// losses.
     pub until: Option<u64>,
     /// The time at which the release was sent; `None` if none was sent.
     pub release: Option<u64>,
     /// The loss notification: its time and the cause of the loss. `None` if there was no notification.
     pub notified: Option<(u64, String)>,
-    /// The time at which the attempt ended without the lock; `None` if it did not.
+    /// The time at which the attempt failed or was dropped. `None` if neither happened.
     pub missed: Option<u64>,
     /// The time at which the client process ended; `None` if no end was recorded.
     pub gone: Option<u64>,
@@ -257,8 +259,8 @@ impl Attempt {
         std::iter::once(self.resource.as_str()).chain(also)
     }
 
-    /// The places for which exclusion and fencing are checked, as pairs of a resource and a slot. The slot is `None` if
-    /// the lock is not a permit.
+    /// Pairs of a resource and a semaphore slot. Exclusion and fencing are checked separately for each pair. The slot
+    /// is `None` if the lock is not a permit.
     pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         self.resources().map(|resource| (resource, self.slot))
     }
@@ -270,12 +272,18 @@ impl Attempt {
         self.obtained.or(answered)
     }
 
-    /// The interval in which the client certainly believed that it held the lock. It ends when the client sent the
-    /// release, the validity ended, the client was notified of the loss, or the client died. It ends at `end` if none
-    /// of these events was recorded. `None` if the attempt never obtained the lock.
+    /// The interval in which the client certainly believed that it held the lock, in nanoseconds since the run began.
+    /// `None` if the attempt never obtained the lock.
     ///
-    /// If a client is killed, its last renewals are possibly not recorded. So its belief ends at the latest recorded
-    /// end of the validity.
+    /// The interval begins when the client obtained the lock. It ends at the earliest of these events:
+    ///
+    /// - The client began to release the lock.
+    /// - The validity ended, as far as recorded.
+    /// - The client was notified of the loss.
+    /// - The client process ended.
+    ///
+    /// If none of them was recorded, the interval ends at `end`. If a client was killed, its last renewals may be
+    /// missing in the history.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
         let from = self.obtained?;
         let told = self.notified.as_ref().map(|(t, _)| *t);
@@ -307,8 +315,8 @@ pub struct FaultSpan {
     pub healed: Option<u64>,
     /// The reason why the fault could not be injected or ended; `None` if both succeeded.
     pub failed: Option<String>,
-    /// The time at which the fault ended: it was healed, or injecting or healing it failed. `None` if neither was
-    /// recorded.
+    /// The time at which the fault was healed, or at which injecting or healing it failed. `None` if the history
+    /// records none of these events.
     pub over: Option<u64>,
 }
 

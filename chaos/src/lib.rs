@@ -1,27 +1,36 @@
-//! Chaos runs: real masters, real processes and real faults, and at the end a verdict and a readable report.
+//! Chaos runs: real masters, real client processes and real faults. At the end, each run gives a verdict and a report.
 //!
-//! A run starts servers and client processes, injects faults by a seeded schedule, records what every client sees,
-//! heals the faults, and checks the history. It uses only the public API of `quorate`.
+//! A run takes these steps:
 //!
-//! - [`scenario`], [`workload`]: the description of a run and its promises; [`schedule`]: the faults that follow from
-//!   its seed
-//! - [`faults`]: the kinds of faults; injecting and healing are both verified
-//! - [`world`]: masters and network; [`fleet`]: client processes
-//! - [`node`], [`master`], [`road`], [`probe`], [`observer`]: the kinds of masters, the network path to them, and
-//!   inspecting them; [`locking`]: builds a lock of the library over any kinds of masters
-//! - [`changes`]: changes of masters during a run; [`walk`]: the operator's steps of a change; [`walker`]: takes the
-//!   steps; [`hazards`]: faults during the steps
-//! - [`register`], [`bank`]: services protected by fencing tokens
-//! - [`client`]: the code of a client process
-//! - [`event`], [`claim`], [`recorder`], [`history`]: the recorded events; [`pace`]: the number of locks obtained per
-//!   second, and the times in which no lock was obtained
-//! - [`checks`]: the verdict; [`report`]: the files that a run writes
-//! - [`run`]: the phases of one run; [`matrix`]: many short runs; [`soak`]: one long run
+//! - It starts servers and client processes.
+//! - It injects faults at times that a seed determines.
+//! - It records the events of every client.
+//! - It heals the faults.
+//! - It checks the recorded history.
+//!
+//! The chaos runs use only the public API of `quorate`.
+//!
+//! Modules:
+//!
+//! - Description of a run: [`scenario`], [`workload`]; [`schedule`] draws the faults from the seed
+//! - Faults: [`faults`]; injecting and healing are both verified
+//! - Parts of a run: [`world`] (masters and network), [`fleet`] (client processes), [`client`] (the code of a client
+//!   process)
+//! - Masters: [`node`] (the kinds), [`master`] (one master), [`road`] (the network path), [`probe`] and [`observer`]
+//!   (inspection), [`locking`] (builds a lock of the library over masters of any kind)
+//! - Changes of masters during a run: [`changes`], [`walk`] (the operator's tasks), [`walker`] (carries out the tasks),
+//!   [`hazards`] (faults during a change)
+//! - Services that check fencing tokens: [`register`], [`bank`]
+//! - Recorded events: [`event`], [`claim`], [`recorder`], [`history`], [`pace`] (locks obtained per second, and times
+//!   without a lock)
+//! - Results: [`checks`] (the verdict), [`report`] (the files that a run writes)
+//! - Runs: [`run`] (one run), [`matrix`] (many short runs), [`soak`] (one long run), [`progress`] (the display on the
+//!   terminal)
 //!
 //! # Non-goals
 //!
 //! The crate is not an API: the program is the interface, and the library exists for the tests. A run cannot be
-//! repeated event by event: the same seed gives the same schedule of faults, but the timing of real processes differs
+//! repeated event by event. The same seed gives the same schedule of faults, but the timing of real processes differs
 //! from run to run.
 
 pub mod bank;

@@ -154,7 +154,7 @@ fn list_faults() {
     for kind in Kind::all() {
         println!("{:<22} {}", kind.name(), kind.what);
         if kind.breaks_exclusion(true, &NodeKind::ALL) {
-            println!("{:<22} (while it lasts, two holders are possible)", "");
+            println!("{:<22} (two holders are possible during this fault)", "");
         }
         if let Some(why) = tools.lack(kind.needs) {
             println!("{:<22} (unavailable: {why})", "");
@@ -191,7 +191,7 @@ fn listen() -> anyhow::Result<()> {
                 if STOP.swap(true, Ordering::Relaxed) {
                     std::process::exit(130);
                 }
-                eprintln!("\nending; press Ctrl+C again to end at once");
+                eprintln!("\nstopping the run; press Ctrl+C again to exit immediately");
             }
         });
     });

@@ -115,8 +115,8 @@ impl Master {
         }
     }
 
-    /// The URL of this master for clients, if it is a MariaDB or a ZooKeeper: with these server addresses and this
-    /// request timeout. `None` for a Redis.
+    /// The URL with which clients connect to this master, a MariaDB or a ZooKeeper. The URL has the addresses `over`
+    /// and the request timeout `timeout`. `None` if this master is a Redis.
     pub fn url(&self, over: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
         let ms = timeout.as_millis();
         let over: Vec<String> = over.iter().map(SocketAddr::to_string).collect();

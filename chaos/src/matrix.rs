@@ -48,7 +48,7 @@ pub struct Cell {
     pub kind: Kind,
     /// The kinds of the masters.
     pub nodes: Vec<NodeKind>,
-    /// The order of waiters.
+    /// The order in which waiting clients get the lock.
     pub order: Order,
     /// The result.
     pub summary: Summary,
@@ -63,7 +63,7 @@ pub struct Plan {
     pub kinds: Vec<Kind>,
     /// The sets of masters, each given by the kinds of its masters.
     pub fleets: Vec<Vec<NodeKind>>,
-    /// The orders of waiters.
+    /// The orders in which waiting clients get the lock.
     pub orders: Vec<Order>,
     /// The time during which faults are injected in each run.
     pub cell: Duration,
@@ -71,8 +71,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Makes all runs of the matrix, one after the other. When `stop` becomes true, it ends early and returns the runs
-/// completed by then. Reports of runs whose verdict is not "valid" are kept in `out`.
+/// Makes all runs of the matrix, one after the other. If `stop` becomes true, returns early with the runs completed so
+/// far. Reports of runs whose verdict is not "valid" are kept in `out`.
 ///
 /// # Errors
 ///
@@ -191,7 +191,8 @@ impl Cell {
             self.summary.verdict.to_string()
         };
         format!(
-            "{:<10} {:<22} {} masters, {:<9} {what:<12} {} landed, {} acquisitions, {} violations, {} allowed",
+            "{:<10} {:<22} {} masters, {:<9} {what:<12} {} faults took effect, {} acquisitions, {} violations, {} \
+             allowed overlaps",
             Workload::name_of(&self.workloads),
             self.kind.name(),
             NodeKind::name_of(&self.nodes),
@@ -221,8 +222,8 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
     let _ = writeln!(
         out,
         "{date}, version {}, {server}.\n\n\
-         {} cells: {valid} valid, {} not, {unavailable} unavailable. {} faults landed, {} acquisitions, \
-         {} violations, {} overlaps that the scenario allows.\n",
+         {} runs: {valid} valid, {} not valid, {unavailable} unavailable.\n\
+         {} faults took effect, {} acquisitions, {} violations, {} overlaps that the scenario allows.\n",
         env!("CARGO_PKG_VERSION"),
         cells.len(),
         cells.len() - valid - unavailable,
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn matrix_report_has_sums_for_each_fault_and_lists_only_runs_that_are_not_valid() {
+    fn matrix_report_sums_up_all_runs_and_lists_those_that_are_not_valid() {
         let mut without = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
         let unavailable = [("kill".to_owned(), "no".to_owned())];
         without.summary.unavailable = unavailable.into();
@@ -410,7 +411,8 @@ mod tests {
             cell(&Workload::KINDS, Verdict::Valid, &[("readers", 4)]),
         ];
         let text = markdown(&cells, "a server");
-        let sums = "4 cells: 2 valid, 1 not, 1 unavailable. 0 faults landed, 39 acquisitions,";
+        let sums =
+            "4 runs: 2 valid, 1 not valid, 1 unavailable.\n0 faults took effect, 39 acquisitions,";
         assert!(text.contains(sums), "{text}");
         let head = "| fault | runs | landed | lock | transfer | readers | permits | owners | prizes | leader | violations | allowed |";
         assert!(text.contains(head), "{text}");

@@ -64,9 +64,11 @@ impl NodeKind {
         }
     }
 
-    /// Whether leases expire by the master's own clock, so that all clients see an expiry at the same time. A ZooKeeper
-    /// has no such clock. There, a lease has expired for a client when that client has seen the lease unchanged for the
-    /// length of the lease.
+    /// Whether the master's own clock decides when a lease expires, so that all clients see the expiry at the same
+    /// time.
+    ///
+    /// False for a ZooKeeper. There, each client measures time itself: a lease has expired for a client that has seen
+    /// it unchanged for the length of the lease.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }
@@ -145,7 +147,7 @@ mod tests {
             assert_eq!(
                 json,
                 format!("\"{kind}\""),
-                "JSON must use the same name as the text form"
+                "the JSON of a kind must be the name that Display prints"
             );
         }
         let why = "etcd"

@@ -1,7 +1,7 @@
 //! Reads which locks are held on one master that is not a Redis.
 //!
-//! A ZooKeeper has no clock: a lease has expired for a client when that client has seen it unchanged for the length of
-//! the lease. So the observer reads the locks repeatedly, from one TTL before its result is needed.
+//! A ZooKeeper does not expire leases by its own clock. A lease has expired for a client that has seen it unchanged for
+//! the length of the lease. So an observer must begin to read the locks one TTL before its answer counts.
 
 use std::time::Duration;
 

@@ -1,6 +1,9 @@
-//! The progress of a run: the number of locks that the clients obtained, and the times in which no client obtained a
-//! lock. It also finds the times in which a lock was free although a client waited for it, and the masters that each
-//! client process used.
+//! Computes the progress of a run from its history:
+//!
+//! - the number of locks that clients obtained per second
+//! - the times in which no client obtained a lock
+//! - the times in which a lock was free although a client waited for it
+//! - the masters that each client process used
 
 use std::collections::BTreeMap;
 
@@ -43,13 +46,13 @@ pub struct Idle {
     pub who: String,
 }
 
-/// One process of a client. Its configuration belongs to one step of the changes of masters.
+/// The lifetime of one client process, and the configuration of masters that the process used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     /// The client and its process, e.g. `c1.2` for the second process of `c1`.
     pub who: String,
-    /// The step as a number: twice the number of completed changes of masters, plus one while the client uses two sets
-    /// of masters.
+    /// The number of the client's configuration: twice the number of completed changes of masters, plus one if the
+    /// client uses both the old and the new masters.
     pub step: u64,
     /// The start of the process, in nanoseconds since the run began.
     pub from: u64,
@@ -92,8 +95,8 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// The times at which clients obtained locks, sorted, in nanoseconds since the run began. The locks of the workload
-/// `many` are left out, because only one client uses each of them.
+/// The times at which clients obtained locks or prizes, sorted, in nanoseconds since the run began. The locks of the
+/// workload `many` are left out, because clients do not compete for them.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()
@@ -117,8 +120,8 @@ pub fn per_second(had: &[u64], end: u64) -> Vec<usize> {
     seconds
 }
 
-/// The longest time between two successive acquisitions, in nanoseconds, among the gaps that ended between `from` and
-/// `to`. `None` if no gap ended in that time.
+/// The longest time between two successive acquisitions, in nanoseconds. Only gaps that end between `from` and `to`
+/// count. `None` if there is no such gap.
 pub fn longest_gap(had: &[u64], from: u64, to: u64) -> Option<u64> {
     let pairs = had.windows(2).filter(|pair| (from..to).contains(&pair[1]));
     pairs.map(|pair| pair[1] - pair[0]).max()
@@ -142,7 +145,6 @@ fn idle_of(resource: &str, attempts: &[Attempt], end: u64) -> Vec<Idle> {
         .filter_map(|one| Some((one.obtained?, *one)))
         .collect();
     won.sort_by_key(|(at, _)| *at);
-    // The attempts in the order in which they begin to wait; `attempts` is already sorted by start.
     let mut coming = all.iter().peekable();
     let mut waiting: Vec<&Attempt> = Vec::new();
     let over = |one: &Attempt| {
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_of_a_lock_begins_at_its_release_or_at_the_first_request_for_it() {
+    fn lock_counts_as_idle_only_while_it_is_free_and_a_client_waits() {
         let history = History::new(vec![
             at(10, "c1", wait(1)),
             at(12, "c1", obtained(1)),
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_tries_of_a_step_form_one_step_and_each_client_process_has_one_configuration() {
+    fn history_yields_the_tries_of_each_step_and_the_lifetime_of_each_client() {
         let step = |step: &str, since, done| Event::Step {
             change: 0,
             step: step.into(),

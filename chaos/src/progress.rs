@@ -42,7 +42,7 @@ impl Progress {
         self.last = None;
     }
 
-    /// Sets the displayed text about the present point of the run, e.g. the step of a change of masters.
+    /// Displays which part of the run is in progress, e.g. the step of a change of masters.
     pub fn place(&mut self, place: &str) {
         if self.phase != place {
             place.clone_into(&mut self.phase);

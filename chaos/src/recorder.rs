@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::event::{Clock, Entry, Event, STALLED};
 use crate::workload::family;
 
-/// The name under which the events of leader-election followers are counted, as if it were the name of a workload.
+/// The name under which the progress of leader-election followers is counted. It is used like the name of a workload.
 pub const FOLLOWING: &str = "following";
 
 /// Collects all events of a run. Clones are cheap and share the events.
@@ -27,20 +27,20 @@ struct State {
     retired: HashSet<String>,
 }
 
-/// The numbers of events so far, which the terminal shows.
+/// The numbers of events so far. The terminal shows them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
-    /// Attempts that obtained the lock.
+    /// The number of attempts that obtained a lock or got an answer about a prize.
     pub obtained: u64,
-    /// Attempts that ended without the lock.
+    /// The number of attempts that failed or were dropped.
     pub missed: u64,
-    /// Holders that were notified of a loss.
+    /// The number of holders that were notified of a loss.
     pub notified: u64,
-    /// Stale writes that the register refused.
+    /// The number of requests with a stale token that the register or the bank refused.
     pub refused: u64,
-    /// Faults whose effect was observed.
+    /// The number of faults whose effect was observed.
     pub landed: u64,
-    /// Faults that failed.
+    /// The number of faults that could not be injected or ended.
     pub failed: u64,
 }
 
@@ -80,8 +80,7 @@ impl Recorder {
         self.state().totals
     }
 
-    /// The number of disturbances that the client with this index has reported as ended. A fault causes a disturbance
-    /// by a command to the client, for example to drop futures.
+    /// The number of disturbances that a fault caused in this client and whose end the client has reported.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }
@@ -159,7 +158,8 @@ impl State {
     }
 }
 
-/// The index of the client in a name: 2 for `c3` and for `c3.2`.
+/// The index of a client, counted from 0, from the name of its process: 2 for `c3` and for `c3.2`. `None` if the name
+/// is not that of a client process.
 pub fn client_index(who: &str) -> Option<usize> {
     let number = who.strip_prefix('c')?;
     let number = number.split('.').next()?;

@@ -1,5 +1,7 @@
-//! Services that are protected by fencing tokens: a register, and a bank. Each accepts a request only if it has seen no
-//! larger token. They run in the driver, so that their record of accepted writes does not depend on clients.
+//! Services that check fencing tokens: a register and a bank. A service refuses a request if the same register or
+//! account has already seen a larger token.
+//!
+//! The services run in the driver process. So the history contains each accepted write even if the client is killed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};

@@ -47,13 +47,13 @@ pub struct Outcome {
     pub out: PathBuf,
 }
 
-/// Runs the scenario and writes the report to `out`. When `stop` becomes true, ends early with the events recorded by
-/// then.
+/// Runs the scenario and writes the report to `out`. If `stop` becomes true, the run ends early, and the report covers
+/// the events up to then.
 ///
 /// # Errors
 ///
-/// If the servers or clients cannot be started, or the report cannot be written. Faults found by the run are part of
-/// the outcome, not errors.
+/// If the servers or clients cannot be started, or the report cannot be written. Violations that the checkers find are
+/// not errors: they are part of the returned outcome.
 pub fn run(
     scenario: &Scenario,
     out: &Path,
@@ -299,8 +299,8 @@ impl<'a> Driver<'a> {
         self.recorder.note("chaos", Event::Failed { fault, why });
     }
 
-    /// Waits until every client has made progress in all of its workloads, and until no fault can have delayed a
-    /// release any more. From then on, the key of a released lock must disappear long before one TTL has passed.
+    /// Waits until every client has made progress in all of its workloads, and until all releases that a fault has
+    /// delayed have arrived. After that, the key of a released lock must disappear long before its TTL ends.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -339,14 +339,14 @@ impl<'a> Driver<'a> {
         wanted
     }
 
-    /// Records the keys that remain on the masters: right after the clients have ended, one TTL later, and after the
-    /// longest life of a holder's note.
+    /// Records the keys that remain on the masters at three times: right after the clients have ended, one TTL later,
+    /// and after the longest lifetime of a note that describes a holder.
     fn leftovers(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
         self.keys("at-once")?;
         let mut slack = Duration::from_millis(500);
         if scenario.has(Needs::Clocks) {
-            // A key that was set while the master's clock was ahead lives longer by that difference.
+            // If a key was set while the clock of its master was ahead, the key expires later by that difference.
             slack += Duration::from_secs(4);
         }
         let begun = Instant::now();
@@ -375,8 +375,9 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // On a master without a clock, a lock that was lost and not released stays visible for one TTL. So the
-            // first reading, right after the clients have ended, is skipped.
+            // Do not record the first reading of a master without a clock: a lock that was lost and not released is
+            // visible there for one more TTL. Read the keys nevertheless, because the observer must watch them for one
+            // TTL.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;
@@ -474,8 +475,8 @@ fn settings(
         ttl: scenario.ttl,
         max_ttl: scenario.max_ttl,
         pause: scenario.pause,
-        // If a fault must break exclusion, a larger share of the holds is long. The reason is that a client can lose a
-        // lock only while it holds the lock.
+        // Long holds are more frequent in a run that must break exclusion, because only a client that holds a lock can
+        // lose it.
         long: if must_break { 0.3 } else { 0.06 },
         renewed: !must_break,
         many: scenario.many,

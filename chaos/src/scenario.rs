@@ -25,8 +25,8 @@ pub struct Scenario {
     /// The kinds of the masters. If empty, all are Redis.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeKind>,
-    /// The changes of masters, if there are any. `masters` is then the number of all servers that are a master at some
-    /// time.
+    /// The changes of masters; `None` if the masters stay the same. With changes, `masters` counts all servers that are
+    /// a master at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Changes>,
     /// The number of client processes.
@@ -37,14 +37,14 @@ pub struct Scenario {
     pub workloads: Vec<Workload>,
     /// The lock implementation that the clients use.
     pub locker: Locker,
-    /// The order of waiters.
+    /// The order in which waiting clients get the lock.
     pub order: Order,
     /// Whether the restart guard excludes restarted masters.
     pub guarded: bool,
     /// The TTL of a lock.
     pub ttl: Duration,
-    /// The longest TTL. It must exceed two seconds. Otherwise, after all masters have lost their data, the next fencing
-    /// token could be smaller than an earlier one.
+    /// The longest TTL that a client may use. It must exceed two seconds. A shorter `max_ttl` does not protect fencing
+    /// tokens: they can decrease after all masters have lost their data.
     pub max_ttl: Duration,
     /// The longest pause of a client between two attempts.
     pub pause: Duration,
@@ -127,7 +127,8 @@ impl Scenario {
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // In other workloads clients rarely compete, so even if exclusion is broken, possibly no two holds overlap.
+        // Only these workloads show a break with certainty. In other workloads, clients rarely compete for the same
+        // lock.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -138,9 +139,10 @@ impl Scenario {
         }
     }
 
-    /// The time after the last fault during which a leftover key is excused, because a request that the fault delayed
-    /// may arrive after the client has released the lock. A key that remains for longer was not released. `None` if a
-    /// fault changes clocks, because then the age of a key proves nothing.
+    /// The time after the last fault for which a leftover key is excused. A request that the fault has delayed may set
+    /// a key again after its release.
+    ///
+    /// `None` if a fault changes clocks: a wrong clock changes the lifetime of keys.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -163,7 +165,7 @@ impl Scenario {
         ensure!(self.clients > 0, "--clients is 0: give at least one client");
         ensure!(
             self.nodes.is_empty() || self.nodes.len() == self.masters,
-            "{} masters are named, but the run has {}: give the same number in both options",
+            "the scenario lists the kinds of {} masters, but has {} masters: use the same number",
             self.nodes.len(),
             self.masters
         );
@@ -190,8 +192,8 @@ impl Scenario {
         let forgets = self.faults.iter().any(|kind| kind.forgets());
         ensure!(
             !(self.has(Needs::Clocks) && forgets),
-            "a run must not combine wrong clocks with masters that lose data, because then even fencing tokens may \
-             fall: use two runs"
+            "faults of clocks and faults that lose data must not be in one run, because together they can make fencing \
+             tokens decrease: use two runs"
         );
         Ok(())
     }
@@ -215,8 +217,8 @@ impl Scenario {
             .any(|two| two[0].iter().any(|one| two[1].contains(one)));
         ensure!(
             !wrong || !meet,
-            "an operator that skips steps must replace all masters at once, because only then two holders are \
-             certain"
+            "a run with an operator that skips steps must replace all masters in one change: if a master stays, two \
+             holders are not certain"
         );
         Ok(())
     }
@@ -231,8 +233,8 @@ impl Scenario {
         Layout {
             ways: match self.changes {
                 None => self.clients,
-                // The generation markers contain the names of the masters. So all clients must use the same names, and
-                // share one proxy per master.
+                // All clients must use the same addresses of the masters, because the generation markers depend on
+                // these addresses. So all clients share one proxy per master.
                 Some(_) => 1,
             },
             masters: (self.nodes().into_iter().enumerate())
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn known_bad_locker_that_needs_redis_is_refused_with_other_masters() {
+    fn scenario_refuses_a_redis_only_client_if_one_master_is_not_redis() {
         let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Redis];
         let checked = |locker| {
             let scenario = Scenario {
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn known_bad_locker_with_a_workload_that_it_does_not_support_is_refused() {
+    fn scenario_refuses_a_known_bad_client_that_does_not_support_its_workloads() {
         let checked = |locker, workloads: &[Workload]| {
             let scenario = Scenario {
                 locker,

@@ -19,8 +19,8 @@ pub struct Planned {
     pub fault: Injection,
 }
 
-/// The restart guard may exclude a restarted master for this much longer than `max_ttl`, because a master reports its
-/// age in whole seconds.
+/// The restart guard may exclude a restarted master for longer than `max_ttl`, at most by this time. The reason is that
+/// a master reports its uptime in whole seconds.
 const GUARD_SLACK: Duration = Duration::from_millis(1_200);
 
 /// The schedule of a scenario. The same scenario always has the same schedule.
@@ -85,8 +85,8 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether at least one master is suitable for this kind of fault. A kind without a suitable master would never be
-    /// injected, and no new series of faults would begin.
+    /// Whether this kind of fault can be injected in this run. A series of faults ends when all its kinds have been
+    /// injected, so a kind that cannot be injected would block the next series.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
@@ -117,7 +117,7 @@ impl<'a> Scheduler<'a> {
         };
         match kind.reach {
             Reach::One => {
-                // Usually faults affect at most a minority of the masters at a time, sometimes more.
+                // In nine of ten cases, faults may affect at most a minority of the masters at the same time.
                 let most = (scenario.masters - scenario.majority()).max(1);
                 if busy >= most && !self.rng.random_bool(0.1) {
                     return None;
@@ -180,8 +180,7 @@ pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // The effect of the fault lasts for one TTL after its end, and the next fault should begin only when the clients
-    // have recovered.
+    // The effect of such a fault continues for one TTL after the fault has ended.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }
@@ -194,7 +193,7 @@ mod tests {
     use crate::node::NodeKind;
 
     #[test]
-    fn same_seed_gives_the_same_schedule_with_every_kind_of_fault() {
+    fn same_seed_gives_the_same_schedule_of_faults() {
         let scenario = Scenario {
             duration: Duration::from_secs(60),
             ..Scenario::default()
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn schedule_skips_unsuitable_faults_and_injects_others_only_into_their_kind_of_master() {
+    fn schedule_injects_each_fault_only_into_kinds_of_masters_that_support_it() {
         let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Ensemble];
         let scenario = Scenario {
             duration: Duration::from_secs(120),
@@ -226,7 +225,7 @@ mod tests {
         let last = plan.last().expect("the schedule must not be empty").at;
         assert!(
             last > Duration::from_secs(100),
-            "the schedule must last longer, but ends at {last:?}"
+            "the last fault must begin after more than 100 s, but begins after {last:?}"
         );
         for planned in &plan {
             let fault = &planned.fault;

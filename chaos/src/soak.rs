@@ -1,8 +1,9 @@
-//! A soak: a long chaos run that checks whether any process uses more and more resources.
+//! A soak: a long chaos run that checks whether the resource usage of a process grows without limit.
 //!
-//! A soak is slower and longer than an ordinary run, and holds many locks: 1,000, or 200 if a master writes to disk. At
-//! the end, the memory and the file descriptors of every process are compared with their values after the first tenth
-//! of the run.
+//! - A soak holds many locks at the same time: 1,000 if all masters are Redis, otherwise 200.
+//! - Clients and faults pause for longer than in an ordinary run.
+//! - The memory, file descriptors and connections of each process are compared at two times: after the first tenth of
+//!   the run, and at its end.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,12 +23,11 @@ const SLACK_HANDLES: u64 = 12;
 
 /// The number of held locks in a soak whose masters are all Redis.
 const HELD: usize = 1_000;
-/// The number of held locks in a soak with a master that writes each renewal to its disk. There are about three
-/// renewals per lock and second.
+/// The number of held locks in a soak with other masters than Redis, because these write each renewal to disk. There
+/// are about three renewals per lock and second.
 const HELD_ON_DISK: usize = 200;
 
-/// The scenario of a soak of this length. A fault is injected every second or two, and 1,000 locks are held (200 if a
-/// master writes to disk).
+/// The scenario of a soak of this length. The clients hold 1,000 locks, or 200 if a master is not a Redis.
 pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
     let held = if base.nodes.is_empty() {
         HELD

@@ -1,5 +1,5 @@
-//! The steps of an operator that changes masters, in order. A careful operator follows the operators' page; a known-bad
-//! operator does not.
+//! The tasks of an operator that changes masters, in order. A careful operator follows docs/operations.md. A known-bad
+//! operator skips some of its steps.
 
 use crate::changes::{Changes, Operator};
 
@@ -12,11 +12,11 @@ pub enum Task {
     Clients(Vec<usize>, Given),
     /// Inject a fault into a master.
     Fault(Moment),
-    /// Stop for good the servers that are no longer used.
+    /// Stop the servers that are no longer used. They are not started again.
     Retire,
     /// Write the generation markers of the new masters by hand.
     Marks,
-    /// Wait for a while, so that all clients work with their present masters.
+    /// Wait for two times `max_ttl`, so that all clients do some work with their current masters.
     Rest,
 }
 
@@ -87,9 +87,11 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
     tasks
 }
 
-/// The tasks of a careful operator. The last client uses the old masters until the step `open` has opened the new ones.
-/// If there are more than three clients, the last but one uses both sets of masters until after the step `finish`,
-/// because in practice an operator forgets some client.
+/// The tasks of a careful operator. Two clients are restarted late:
+///
+/// - The last client uses the old masters until the step `open` has opened the new ones.
+/// - If there are more than three clients, the second to last client uses both sets of masters until the step `finish`
+///   has ended. In practice, an operator may overlook such a client.
 fn careful(clients: usize) -> Vec<Task> {
     let last = clients - 1;
     let late: Vec<usize> = (clients > 3).then(|| last - 1).into_iter().collect();
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plan_of_a_change_contains_every_step_and_gives_every_client_the_next_masters() {
+    fn plan_of_a_change_of_masters_contains_every_step() {
         for clients in 1..9 {
             let tasks = plan(&Changes::at_once(3), clients, true);
             let mut given: Vec<usize> = tasks

@@ -1,6 +1,7 @@
-//! Carries out the tasks of a [walk]. Each call of [`Walker::go_on`] does only what is possible without waiting, so
-//! that the run continues in the meantime. The walker takes the steps with the real `quorate masters`, restarts clients
-//! with other masters, and stops servers for good.
+//! Carries out the tasks of a [walk]: takes the steps with the real command `quorate masters`, restarts clients with
+//! other masters, and stops servers.
+//!
+//! [`Walker::go_on`] never waits, so the driver can inject faults in the meantime.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::scenario::Scenario;
 use crate::walk::{self, Given, Moment, Task};
 use crate::world::World;
 
-/// The longest time for which a step is tried, or for which the walker waits until clients have ended and started.
+/// The time limit for one task. A step that fails is tried again within this limit.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// The pause before a failed step is tried again.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -55,10 +56,10 @@ pub struct Walker {
     /// The time at which the current task was begun: in nanoseconds since the run began, and as an instant.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
-    /// The commands that drop the stored values which a step has reported as lost, or as only partly created or
-    /// removed. Each entry is the list of arguments of one command.
+    /// The commands that drop damaged stored values, which a step has reported. Each entry has the arguments of one
+    /// command.
     lost: VecDeque<Vec<String>>,
-    /// Whether the command `running` drops a stored value that was reported as lost, instead of taking a step.
+    /// Whether `running` is a command that drops a stored value. False if `running` takes a step.
     is_dropping: bool,
     again: Option<Instant>,
     rolling: Rolling,
@@ -225,8 +226,7 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // The step is tried again after this. If the command has not dropped the stored value, the step reports the
-            // value again.
+            // The step is tried again. If the stored value still exists, the step reports it again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {
@@ -348,9 +348,11 @@ impl Walker {
         Ok(Some(Ok(names.join(", "))))
     }
 
-    /// Makes the mistake of a hasty operator: writes generation markers to the new masters that open them, although the
-    /// old masters were never closed. The hash in the marker is copied from the connection names of clients that use
-    /// both sets of masters. Returns `None` while no such client is connected.
+    /// Makes the mistake of the operator `opens-by-hand`: writes the generation markers that open the new masters,
+    /// although the old masters were never closed.
+    ///
+    /// The hash in a marker is copied from the connection name of a client that uses both sets of masters. Returns
+    /// `None` if no such client is connected to one of the new masters.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();
@@ -370,7 +372,8 @@ impl Walker {
     }
 }
 
-/// The command that drops the value which `quorate masters open` reports as lost in this line.
+/// The arguments of the command that drops the damaged stored value which this line of output reports. `None` if the
+/// line reports no such value.
 fn dropping(line: &str) -> Option<Vec<String>> {
     let (before, shown) = line.split_once(": lost, or only partly created or removed")?;
     let name = before.split('"').nth(1)?;

@@ -19,14 +19,15 @@ pub enum Workload {
     Many,
     /// Work in a child process under `quorate run`: detects lost updates of a file.
     Run,
-    /// Move money between two accounts, both locked at once: a lost transfer changes the sum.
+    /// Move money between two accounts under a lock on both accounts: detects lost transfers, because they change the
+    /// sum.
     Transfer,
     /// Write two files that belong together, and read them together with other readers: detects incomplete writes.
     Readers,
     /// Work in one of five slots: detects a sixth holder.
     Permits,
-    /// Work in holds of one lock owner, nested and in several processes at once: detects that another owner worked in
-    /// between.
+    /// Work under a lock whose owner has several holds at the same time, nested or in several processes: detects that
+    /// another owner got the lock in the meantime.
     Owners,
     /// Take prizes from quotas of ten, and run jobs once: detects an eleventh prize and a second run of a job.
     Prizes,
@@ -154,8 +155,8 @@ pub enum Locker {
     JumpsLine,
     /// Locks several resources one after the other, and keeps the first lock if the next resource is not available.
     OneByOne,
-    /// Locks several resources one after the other, and trusts all locks until the last one expires, although the first
-    /// one expires earlier.
+    /// Locks several resources one after the other, and trusts all locks until the end of the last lease. The first
+    /// lease ends earlier.
     LaterLease,
     /// Stores only the number of readers on each master, not their names.
     CountsReaders,
@@ -165,7 +166,7 @@ pub enum Locker {
     JoinsByOne,
     /// Gives each hold of an owner a fencing token of its own.
     NumbersEach,
-    /// Stores a quota as a counter on each master, without a quorum decision on which unit was taken.
+    /// Stores a quota as a separate counter on each master. So a majority never agrees on which unit a client took.
     CountsDown,
     /// Accepts the leadership when a single master grants it.
     LedByOne,
@@ -188,8 +189,8 @@ impl Locker {
         Self::LedByOne,
     ];
 
-    /// Whether the library sends the lock requests, so that masters of every kind can be used. Known-bad
-    /// implementations that send their own requests need Redis.
+    /// Whether this implementation uses the library for its lock requests, and so supports all kinds of masters. False
+    /// for implementations that send their own requests, which support only Redis.
     pub fn is_the_library(self) -> bool {
         matches!(self, Self::Quorate | Self::IgnoresLoss | Self::JumpsLine)
     }

@@ -155,8 +155,8 @@ impl World {
             }
             roads.push(row);
         }
-        // Clients of masters behind network links connect directly, if no other fault needs proxies. A proxy would
-        // accept the connection in place of a master that cannot be reached.
+        // If masters are behind network links, clients connect directly unless another fault needs proxies. A proxy
+        // would accept a connection although the link to its master is down.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -248,7 +248,7 @@ impl World {
         let mut connection = self.redis(master)?.connect(Duration::from_secs(2))?;
         let (mut left, mut eternal) = (Vec::new(), Vec::new());
         let Reply::Array(keys) = connection.command(&["KEYS", "*"])? else {
-            anyhow::bail!("no answer to KEYS")
+            anyhow::bail!("the master did not answer KEYS with a list")
         };
         for key in keys {
             let key = key.text().unwrap_or_default().into_owned();
@@ -256,7 +256,7 @@ impl World {
                 continue;
             }
             if key.starts_with("quorate:value:") || key == "quorate:masters" {
-                // The record of a quota and the generation marker are permanent.
+                // Quota records and generation markers have no expiry by design, so they are not leftovers.
                 continue;
             }
             let ttl = connection.command(&["PTTL", &key])?.int().unwrap_or(-2);
@@ -301,8 +301,9 @@ impl World {
     }
 }
 
-/// The resources of a master other than Redis, as its server reports them. The memory is given as 0, so that its growth
-/// is not judged: such a server fills its caches over time.
+/// The resources of a master other than Redis: memory, open file descriptors, and client connections. The memory is
+/// always 0, because such a server fills its caches over time, and the growth must not be reported. For a ZooKeeper,
+/// the number of file descriptors is 0 as well.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;

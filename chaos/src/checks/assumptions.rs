@@ -17,7 +17,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let unavailable = case.history.lines.iter();
     let unavailable = unavailable.filter(|line| matches!(line.what, Event::Unavailable { .. }));
     let looked_at = format!(
-        "{} of {} injected faults took effect, {} were unavailable, {obtained} acquisitions",
+        "{} of {} injected faults took effect; {} faults were unavailable; clients acquired {obtained} locks",
         landed.count(),
         case.faults.len(),
         unavailable.count()
@@ -58,7 +58,7 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     faults.chain(clients).collect()
 }
 
-/// The reasons why a good verdict of the run would mean little, e.g. that there were too few acquisitions.
+/// The reasons why the history is not sufficient for a verdict, e.g. that there were too few acquisitions.
 fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let mut missing = Vec::new();
     // A short run with many kinds of faults may end before each kind was injected. A run with a single kind must inject

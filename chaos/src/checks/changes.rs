@@ -1,10 +1,10 @@
-//! Checks a run in which masters were changed. The following must be true:
+//! Checks a run in which masters were changed:
 //!
-//! - The operator completed every step.
-//! - While the old masters were closed and the new ones were not open yet, a fault hit a master.
-//! - No client was refused while its set of masters was valid.
-//! - No lock stayed free for too long while a client waited for it. Before the waiter gets the lock, the lease of a
-//!   dead holder and the ticket of a dead waiter may have to expire, so this time is allowed.
+//! - The operator must have completed every step.
+//! - If the run injects faults, a fault must have hit a master in each change, between the steps `close` and `open`.
+//! - No client may have been refused while its set of masters was valid.
+//! - No lock may have stayed free for too long while a client waited for it. The allowed time covers the expiry of a
+//!   dead holder's lease and of a dead waiter's ticket.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let done = steps.iter().filter(|step| step.done).count();
     let tries: usize = steps.iter().map(|step| step.tries).sum();
     let looked_at = format!(
-        "{} replacements of masters, {done} steps completed in {tries} tries; {refused} attempts were refused because \
-         the client used outdated masters; a lock with waiters was free for at most {}",
+        "masters replaced {} times; {done} steps completed in {tries} tries; {refused} attempts refused because the \
+         client used outdated masters; longest time in which a lock was free although a client waited for it: {}",
         changes.count(),
         seconds(longest),
     );
@@ -78,7 +78,7 @@ fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation>
                 continue;
             }
             let what = format!(
-                "replacement {} of the masters: the operator did not complete step '{name}'",
+                "master change {}: the operator did not complete the step '{name}'",
                 change + 1
             );
             missing.push(violation(case.end, case.end, "chaos", what));
@@ -87,7 +87,7 @@ fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation>
     missing
 }
 
-/// For each change in which no fault hit a master between the steps `close` and `open`: a text that says so.
+/// Returns one text for each change in which no fault hit a master between the steps `close` and `open`.
 fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
     let mut unhurt = Vec::new();
     let hit = |from: u64, to: u64| {
@@ -108,7 +108,7 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
         };
         if !hit(closed.to, open.to) {
             unhurt.push(format!(
-                "replacement {} of the masters: no fault hit a master between steps close and open",
+                "master change {}: no fault hit a master between the steps 'close' and 'open'",
                 change + 1
             ));
         }
@@ -120,8 +120,8 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
 /// number of all refused attempts, including those that were rightly refused.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
-    // A client that uses one set of masters may be refused as soon as the step `close` begins. A client that uses both
-    // sets may be refused as soon as the step `finish` begins.
+    // Masters may refuse a client with one set of masters from the start of the step `close` on. They may refuse a
+    // client with both sets from the start of the step `finish` on.
     let outdated = |step: u64| {
         let (change, name) = match step % 2 {
             0 => (step / 2, "close"),
@@ -145,7 +145,8 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
         let step = life.map_or(0, |life| life.step);
         if outdated(step).is_none_or(|from| line.t < from) {
             let what = format!(
-                "{}#{op} was refused although its set of masters (step {step}) was not outdated yet",
+                "attempt {}#{op} was refused, although the masters of the client were not outdated (its configuration \
+                 is from step {step})",
                 line.who
             );
             violations.push(violation(line.t, line.t, &line.who, what));

@@ -1,5 +1,5 @@
 //! Checks the unprotected files that clients change under their locks: no two writes may start from the same content.
-//! Otherwise an update was lost, or an item was taken twice.
+//! Otherwise the second write has overwritten the first.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let Some((t, who)) = firsts.insert((key, from), (line.t, &line.who)) else {
             continue;
         };
-        // A holder can be paused after its last check of the lock and before its write. Without a fencing token, no
-        // lock can prevent such a late write, so it is excused.
+        // Excuse a late write of a paused holder. If a holder is paused between its last check of the lock and its
+        // write, no lock without a fencing token can prevent the write.
         let late = holds
             .get(&(line.who.as_str(), *op))
             .and_then(|hold| hold.belief(case.end))

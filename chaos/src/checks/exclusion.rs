@@ -1,6 +1,6 @@
 //! Checks mutual exclusion: at most one client believes that it holds the lock. A client's belief lasts from "obtained"
-//! to the first of "release sent", "validity ended" and "loss notified". The beliefs of two clients may overlap only if
-//! their modes may share the lock.
+//! to the first of "release sent", "validity ended" and "loss notified". Two beliefs may overlap only if their modes
+//! are compatible, for example if both clients are readers.
 
 use quorate_promises::{Belief, Exclusion, Overlap};
 
@@ -41,8 +41,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // The faults of this run certainly break exclusion, but the checker found no overlapping holds. So the checker
-        // possibly does not work, and the verdict is unknown.
+        // This run's faults always break exclusion, but the checker found no overlapping holds. So the checker may not
+        // work.
         return finding.at_least(Verdict::Unknown);
     }
     finding

@@ -60,14 +60,16 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold whose token other holds of the same owner may share. The first number is the time until which the client
-/// believes that it holds the lock. The second is the start of the acquisition that drew the token. Both are in
-/// nanoseconds since the run began.
+/// A hold whose fencing token other holds of its owner may share, with two times in nanoseconds since the start of the
+/// run:
+///
+/// - the time until which the client believes that it holds the lock
+/// - the start of the acquisition in which the masters issued the token
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// Returns the start of the acquisition that drew the token of this hold. If the hold joined a lock that its owner
-    /// already held, this is an earlier acquisition of the owner, because both holds share the token.
+    /// Returns the start of the acquisition in which the masters issued the token of this hold. If the hold joined a
+    /// lock of its owner, it has the token of that lock, so this is the start of an earlier acquisition.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;
@@ -95,7 +97,8 @@ fn breached(resource: &str, new: &Obtained<&Attempt>, breach: Breach<&Attempt>) 
         }
         Breach::Smaller(other) => {
             let what = format!(
-                "{name} began after {} had fencing token {} for {resource:?}, but got the smaller token {token}",
+                "{} got fencing token {} for {resource:?}, but {name}, which began later, got the smaller token \
+                 {token}",
                 other.who.name(),
                 other.token
             );

@@ -1,6 +1,10 @@
-//! Checks the leaders that followers are notified of: the terms that a follower sees never fall, each term has one
-//! leader, and the term that a follower sees for a leader is that leader's term. Two leaders at the same time are found
-//! by the exclusion checker.
+//! Checks the leaders that followers are notified of:
+//!
+//! - The terms that a follower sees never fall.
+//! - Each term has one leader.
+//! - A follower sees each leader with the term that the leader itself recorded.
+//!
+//! The exclusion checker finds two leaders at the same time.
 
 use std::collections::BTreeMap;
 
@@ -53,13 +57,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
         if let Some(known) = terms.get(leader).filter(|known| **known != term) {
             let what = format!(
-                "{who} follows {leader} as the leader of term {term}, but its term is {known}"
+                "{who} follows {leader} as the leader of term {term}, but {leader} leads term {known}"
             );
             violations.push(violation(line.t, line, &[leader], what));
         }
     }
     let looked_at = format!(
-        "followers got {told} notifications of a leader and {nobody} that there is none; {} leaders, followers noticed {} of them",
+        "followers got {told} notifications of a leader, and {nobody} notifications that there is no leader; {} \
+         leaders were elected, and followers were notified of {} leaders",
         terms.len(),
         leaders.len()
     );

@@ -54,8 +54,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             // A killed client could not release its locks, so its keys may remain until they expire.
             let left: Vec<String> = left
                 .iter()
-                // A ticket counter expires slightly later than its queue, so that ticket numbers never fall. The key
-                // `quorate:lines`, which shows that there are queues, expires later as well.
+                // Skip two kinds of keys that expire later than the queue itself: ticket counters, and the key
+                // `quorate:lines`, which shows that queues exist.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
@@ -70,14 +70,19 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             let left = left.iter().filter(|key| notes_too || !is_note(key));
             let left: Vec<String> = left.cloned().collect();
             if !left.is_empty() {
-                let whose = if notes_too { "life of notes" } else { "TTL" };
+                let whose = if notes_too {
+                    "lifetime of holder's notes"
+                } else {
+                    "TTL"
+                };
                 let what = format!("keys that still exist after the {whose}: {}", few(&left));
                 bad(line.t, &line.who, what);
             }
         }
     }
     let looked_at = format!(
-        "masters whose keys were listed: {at_once} right after the run, {after} one TTL later, {last} after the life of notes"
+        "masters whose keys were listed: {at_once} right after the run, {after} one TTL later, {last} when all \
+         holder's notes had expired"
     );
     let finding = Finding::of("leftovers", looked_at, violations);
     let nodes = case.scenario.nodes();

@@ -70,9 +70,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             seconds(first - calm)
         );
     }
-    // If no client gets a lock, this checker reports "invalid" only if the clients use the library. A known-bad client
-    // that does not undo its grants also blocks the lock until the grants expire, but the checker of leftover keys
-    // reports such a client.
+    // If no client of the library gets any lock, the verdict is "invalid", even if the clients share no lock (workload
+    // `many`). Known-bad clients are exempt from this rule: they can block each other, and another checker must report
+    // them.
     let finding = Finding::of("liveness", looked_at, violations);
     if first.is_none() && case.scenario.locker == Locker::Quorate {
         return finding.at_least(Verdict::Invalid);

@@ -28,8 +28,8 @@ use serde::{Deserialize, Serialize};
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 
-/// The longest time for which a thread is assumed to wait for a CPU, in nanoseconds. The search for waits that overlap
-/// an interval stops this long after the end of the interval.
+/// The longest time for which a thread is assumed to wait for a CPU, in nanoseconds. A wait that ends more than this
+/// time after an interval cannot overlap the interval.
 const LONGEST_WAIT: u64 = 5_000_000_000;
 
 /// A checker's verdict, from good to bad.
@@ -54,7 +54,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// An event that breaks a promise of the lock. Some scenarios allow such an event.
+/// A broken promise of the lock. If the scenario allows it, `excused` gives the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
     /// The checker that found the violation.
@@ -166,8 +166,9 @@ pub(crate) struct Case<'a> {
 
 impl Case<'_> {
     /// Returns a description of a fault that excuses two simultaneous holders between `from` and `to`. A fault is an
-    /// excuse from its start until every lock that it may have affected has expired. `None` if there is no such fault,
-    /// or if the scenario promises exclusion in spite of its faults.
+    /// excuse from its start until every lock that it may have affected has expired.
+    ///
+    /// `None` if there is no such fault, or if the scenario promises exclusion in spite of its faults.
     fn excuse(&self, from: u64, to: u64) -> Option<String> {
         if self.scenario.exclusion() == Exclusion::Holds {
             return None;
@@ -225,7 +226,7 @@ impl Case<'_> {
         };
         let near = starved.partition_point(|(_, until, _)| *until < from);
         for (since, until, waited) in &starved[near..] {
-            // A wait for a CPU is recorded when it ends. So these entries are sorted by their end, not by their start.
+            // The list is sorted by the ends of the waits. So all waits from here on began after `to`.
             if *until > to.saturating_add(LONGEST_WAIT) {
                 break;
             }

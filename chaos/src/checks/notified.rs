@@ -18,7 +18,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         };
         let news = attempt.notified.as_ref().map(|(t, _)| *t);
         told += usize::from(news.is_some());
-        // Whether a release or a loss notification ended the hold, the hold must not have lasted longer than its lease.
+        // The hold ended with its release or loss notification. Both must come by the deadline of the lease.
         let ended = match (attempt.release, news) {
             (Some(release), Some(news)) => release.min(news),
             (Some(t), None) | (None, Some(t)) => t,
@@ -51,7 +51,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "{told} loss notifications, delayed by at most {} ms; clients did not run for at most {} ms of such a delay",
+        "{told} loss notifications, at most {} ms late; not counted is time in which the client could not run, at \
+         most {} ms",
         in_time.worst() / 1_000_000,
         waited / 1_000_000
     );

@@ -12,8 +12,8 @@ use crate::history::Attempt;
 use crate::scenario::{Locker, Order, Workload};
 use crate::workload::family;
 
-/// The difference between the starts of two clients' waits from which on the earlier client is certainly ahead in the
-/// queue, in nanoseconds. By then, its first attempt has reached the masters even on a busy machine.
+/// The minimum difference between the starts of two waits for which the order in the queue is certain, in nanoseconds.
+/// After this time, the first attempt of the earlier client has reached the masters even on a busy machine.
 const LATER: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -28,8 +28,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let mut by_resource: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
     for attempt in &case.attempts {
-        // An attempt that continues a writer's hold as a reader never waits in the queue, because its client already
-        // has the lock.
+        // Skip an attempt by which a writer becomes a reader. Such a client already has the lock, so it does not wait
+        // in the queue.
         if attempt.goes_on.is_some() || !is_in_line(family(&attempt.resource)) {
             continue;
         }
@@ -43,7 +43,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let looked = seen.looked;
     let looked_at = format!(
-        "{looked} acquisitions at times without faults, made while another client was queued"
+        "{looked} acquisitions checked: in each case another client was queued, and no fault was active"
     );
     Finding::of("order", looked_at, seen.violations)
 }
@@ -65,8 +65,8 @@ fn is_in_line(workload: &str) -> bool {
     in_line.any(|one| one.name() == workload)
 }
 
-/// Whether both attempts may hold the lock at the same time. The order of two such attempts cannot be judged: both
-/// obtain the lock, and the attempt that came later may be the first to record it.
+/// Whether both attempts may hold the lock at the same time. The checker cannot judge the order of such attempts: both
+/// obtain the lock, and the later attempt may be the first to record this.
 fn at_once(one: &Attempt, other: &Attempt) -> bool {
     let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
     one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
@@ -135,7 +135,7 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
         who: vec![first.who.clone(), winner.who.clone()],
         resource: Some(resource.to_owned()),
         what: format!(
-            "{} began to wait {} after {}, but got {resource:?} before it",
+            "{} began to wait {} later than {}, but got {resource:?} first",
             winner.name(),
             seconds(winner.began - first.began),
             first.name()

@@ -62,8 +62,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         look_at(quota, pieces, &answers, &mut violations);
     }
     let looked_at = format!(
-        "{taken} prizes from {} quotas, {over} attempts found a quota sold out, {lost} attempts found no quota because \
-         it was lost",
+        "{taken} prizes taken from {} quotas; {over} attempts found a quota sold out; {lost} attempts found no quota, \
+         because the masters had lost the quota",
         created.len()
     );
     let finding = Finding::of("prizes", looked_at, violations);
@@ -73,9 +73,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether every quota must survive the changes of masters in this scenario. This is so if no faults are injected, and
-/// in every change more than half of the new masters were masters before. Then clients of the old and of both sets of
-/// masters find the same quotas.
+/// Whether every quota must survive the changes of masters in this scenario. True if the scenario has changes of
+/// masters but no faults, and more than half of each new set of masters belongs to the previous set. False otherwise.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));
@@ -127,7 +126,10 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
             if one.left >= pieces {
                 bad(
                     one,
-                    format!("{name} took a unit and left {} of {pieces} units", one.left),
+                    format!(
+                        "{name} took a unit, but the quota of {pieces} units still has {} units",
+                        one.left
+                    ),
                 );
             }
             if let Some(other) = handed.insert(one.left, one) {
@@ -148,7 +150,7 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
             bad(
                 other,
                 format!(
-                    "{name} left {} units, although {other_name} had left only {} before",
+                    "{name} reports {} remaining units, too many, because {other_name} reported {} earlier",
                     one.left, other.left
                 ),
             );

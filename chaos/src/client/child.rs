@@ -1,4 +1,4 @@
-//! The command under `quorate run`: a child process that works for a given time, or until it is killed.
+//! The command that `quorate run` runs: a child process that works for a given time, or until it is killed.
 //!
 //! The child prints a line every few milliseconds. The time of its last line counts as the end of its work. The end of
 //! the process itself would be too late, because another client can acquire the lock as soon as the child is dead.
@@ -67,8 +67,8 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // Each `quorate run` is a new process, which has not contacted any master yet. A master may have restarted just
-        // before, so the guard must apply from the first contact.
+        // A new `quorate run` has had no contact with any master, and a master may just have restarted. So the restart
+        // guard must apply from the first contact.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {
@@ -141,8 +141,8 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
                 from,
                 began,
             };
-            // The child ends after this line, so record the release together with the write. This process notices the
-            // end of the child only after `quorate run` has ended, and may itself be killed before that.
+            // The child ends after this line, so record the release together with the write. The end of `quorate run`
+            // would be too late, and this process may be killed before it.
             vec![wrote, Event::Release { op, until: None }]
         }
         _ => Vec::new(),

@@ -12,8 +12,8 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// The delay of a step, in nanoseconds, from which on the client counts as delayed by others: by the busy machine, or
-/// by the driver, which reads the client's output too slowly.
+/// The delay of a step, in nanoseconds, from which the client records a stall. The cause of a stall is a busy machine,
+/// or a driver that reads the client's output too slowly.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.
@@ -21,8 +21,8 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) redlock: Redlock,
-    /// The handle of each lock owner, by the owner's id. All tasks share these handles, because only holds of clones of
-    /// one handle are counted locally.
+    /// The handle of each lock owner, by the owner's id. All tasks share these handles, so that the library grants
+    /// further holds of an owner locally, without a request.
     owners: Mutex<HashMap<String, Owner>>,
     ops: AtomicU64,
     finishing: AtomicBool,

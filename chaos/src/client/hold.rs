@@ -14,7 +14,7 @@ use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// A lock that a client believes to hold.
+/// A lock that a client believes it holds.
 pub(super) enum Hold {
     /// An exclusive or shared guard of the library.
     Guard(LockGuard),
@@ -130,8 +130,7 @@ impl Hold {
         }
     }
 
-    /// Drops a lock that was lost. The hold of a known-bad implementation is released as well, which is part of its
-    /// mistakes.
+    /// Ends a hold whose lock was lost. A known-bad client also releases the lost lock, which is one of its mistakes.
     pub(super) async fn give_up(self, ctx: &Ctx) {
         if let Self::KnownBad(hold) = self {
             known_bad::release(ctx, hold).await;

@@ -69,7 +69,7 @@ pub fn main() -> anyhow::Result<()> {
                 obey(&told, &listener, &handle);
             }
         }
-        // The driver has closed the input, so it has ended.
+        // The input is closed, so the driver has ended.
         std::process::exit(1);
     });
     let task = runtime.spawn(live(ctx));

@@ -1,6 +1,6 @@
-//! The workload of lock owners. Each owner represents an order (of goods), and each hold of the owner is a step of
-//! processing it. Steps are nested, and several processes run steps of one order at the same time. While steps of one
-//! order hold the lock, no step of another order may work.
+//! The workload of lock owners. Each owner is an order of goods, and each hold is a processing step of its order. Steps
+//! can be nested, and several processes can run steps of one order at the same time. While steps of one order hold the
+//! lock, steps of other orders must not run.
 
 use super::context::Ctx;
 use super::files;
@@ -9,8 +9,8 @@ use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 
-/// The file with the mark: the order whose steps hold the lock, and the attempt that wrote the mark. Its content is
-/// `order writer`.
+/// The shared file that names the order whose steps hold the lock. Its content is `order writer`, where `writer` is the
+/// attempt that wrote the file.
 const MARK: &str = "owners";
 
 /// Writes the mark of the attempt's order to the shared file. Writes nothing if the lock has been lost. Returns whether
@@ -22,8 +22,8 @@ pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bo
     files::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op)))
 }
 
-/// Records which order the file names, for the checker. It must be the attempt's order, although another step of this
-/// order may have written the mark. Records nothing if the lock has been lost.
+/// Records which order the shared file names. The checker expects the order of this attempt, but any step of this order
+/// may have written the file. Records nothing if the lock has been lost.
 pub(super) fn look(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
     let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return;

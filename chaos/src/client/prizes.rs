@@ -19,11 +19,12 @@ use crate::workload::{Locker, Workload};
 
 /// The number of prizes in each quota.
 const PRIZES: u64 = 10;
-/// Every quota whose number is a multiple of this records a job that runs once. The other quotas hand out prizes.
+/// If the number of a quota is divisible by this number, the quota records a job that runs once. Otherwise it hands out
+/// prizes.
 const RECORDS: usize = 3;
 /// The period of a job that runs once per period: a year, so no chaos run reaches the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The number of quotas with units left that the operator tries to keep available.
+/// While fewer quotas than this have units left, the operator creates new ones.
 const OPEN: usize = 3;
 /// The probability (0 to 1) that a client asks for a unit of an exhausted quota, which must be refused.
 const ASKS_AGAIN: f64 = 0.1;
@@ -90,8 +91,8 @@ fn pieces(number: usize) -> u64 {
     }
 }
 
-/// The numbers of the quotas in the state `open` (units are left) or `over` (exhausted). Clients share the states
-/// through files: each quota has a file whose extension is its state.
+/// The numbers of the quotas in the state `open` (units are left) or `over` (exhausted). Each quota has a file that all
+/// clients share. The extension of the file is the state of the quota.
 fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     let Ok(files) = fs::read_dir(&ctx.settings.dir) else {
         return Vec::new();

@@ -30,7 +30,7 @@ pub enum Guarding {
 pub struct Settings {
     /// The name of the client in the history.
     pub name: String,
-    /// The start of the run, in nanoseconds of the machine's clock.
+    /// The start of the run on the machine's clock, which all processes share, in nanoseconds.
     pub origin: u64,
     /// The URLs through which this client reaches the masters.
     pub masters: Vec<String>,
@@ -57,8 +57,8 @@ pub struct Settings {
     /// The share of holds, from 0 to 1, that last about as long as the TTL (0.7 to 1.4 TTLs). The other holds are much
     /// shorter.
     pub long: f64,
-    /// Whether the library renews holds. It does not in a run that is meant to break exclusion, because a renewal
-    /// restores a key that a master has lost, often before another client asks for the lock.
+    /// Whether the library renews holds. False in a run that must break exclusion: a renewal could restore a key that a
+    /// master has lost, before another client asks for the lock.
     pub renewed: bool,
     /// The number of locks that the client holds at the same time in the workload `many`.
     pub many: usize,
@@ -73,14 +73,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The step of the changes of masters that this configuration belongs to. It is twice the number of completed
-    /// changes, plus one while the client uses two sets of masters.
+    /// The number of this configuration during the changes of masters: twice the number of completed changes, plus one
+    /// while the client uses two sets of masters.
     pub fn step(&self) -> u64 {
         2 * self.generation + u64::from(!self.next_masters.is_empty())
     }
 }
 
-/// Commands for a running client.
+/// An instruction of the driver to a running client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Instruction {
     /// Block all worker threads for this long.

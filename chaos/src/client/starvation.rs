@@ -1,9 +1,11 @@
-//! Measures how much of a client's delay was caused by the machine.
+//! Measures how much of a client's delay the machine caused. There are two measures, because each one misses some
+//! delays:
 //!
-//! There are two measures, because neither of them notices every delay. The first is the kernel's count of the time in
-//! which threads were ready but had no CPU. The second is a thread that only sleeps and measures how late it wakes.
-//! This thread also notices when the whole machine or its control group is halted, which the kernel does not count.
-//! Neither measure contains delays that the library causes itself by blocking or occupying its threads.
+//! - The kernel counts the time in which threads were ready but had no CPU.
+//! - A thread sleeps and measures how late it wakes up. It also detects a halt of the whole machine or of the control
+//!   group, which the kernel does not count.
+//!
+//! Neither measure includes delays that the library causes by blocking or occupying its threads.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +19,8 @@ use crate::event::{Event, STALLED};
 const NAP: Duration = Duration::from_millis(10);
 /// The interval between two readings of the kernel's count, in nanoseconds.
 const LOOK: u64 = 50_000_000;
-/// The largest sum of the waiting times of all threads within one interval that is not recorded, in nanoseconds.
+/// The waiting times of all threads within one interval are recorded only if their sum is larger than this, in
+/// nanoseconds.
 const LITTLE: u64 = 3_000_000;
 
 /// Records both measures until the process ends. Does not return.
@@ -43,9 +46,11 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Compares two readings of the kernel's count, `counted` at `looked` and `fresh` at `now`. Returns the time since
-/// which threads have waited, and the sum of their waiting times, both in nanoseconds. `None` if the sum is small. The
-/// kernel counts a wait when it ends, so a wait that is longer than the interval began before the interval.
+/// Computes how long threads waited for a CPU between two readings of the kernel's count: `counted` at the time
+/// `looked`, and `fresh` at the time `now`. Returns the start of the waits and the sum of all waiting times, both in
+/// nanoseconds. `None` if the sum is too small to be recorded.
+///
+/// The kernel counts a wait when it ends. So a wait that is longer than the interval began before `looked`.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,
@@ -81,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wait_for_a_cpu_that_is_longer_than_the_interval_is_recorded_from_its_start() {
+    fn cpu_wait_longer_than_the_sampling_interval_starts_before_the_interval() {
         const MS: u64 = 1_000_000;
         let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
         let between =

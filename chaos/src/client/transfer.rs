@@ -11,8 +11,8 @@ use super::context::Ctx;
 use super::hold::Hold;
 use super::wanted::Wanted;
 
-/// Reads both balances, works, and books the transfer. It does not check the lock again before it books, because the
-/// bank checks the fencing token.
+/// Reads both balances, works, and books the transfer. The client does not check the lock again before it books,
+/// because the bank checks the fencing token.
 pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     let Some(token) = hold.token() else {
         return tokio::time::sleep(time).await;

@@ -45,7 +45,7 @@ fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
         Workload::Leader if draw > ctx.settings.long => {
             Duration::from_millis(40 + (draw * 160.0) as u64)
         }
-        // The hold must outlast the lease; otherwise the lock would not be lost, and there would be no loss to ignore.
+        // Hold longer than the lease, so that the lock is lost and the client can ignore the loss.
         _ if ctx.settings.locker == Locker::IgnoresLoss && draw < 0.3 => ttl.mul_f64(1.5),
         _ if draw < ctx.settings.long => ttl.mul_f64(0.7 + 0.7 * draw / ctx.settings.long),
         _ => Duration::from_millis(2 + (draw * 30.0) as u64),
@@ -66,7 +66,8 @@ pub(super) async fn critical(ctx: &Ctx, wanted: &Wanted, op: u64) {
     }
 }
 
-/// Works under a lock that was just obtained, and releases it. The work may acquire another lock.
+/// Works under a new hold, and then releases the lock. Returns a boxed future, because the work may call this function
+/// for a further hold.
 pub(super) fn holding<'a>(
     ctx: &'a Ctx,
     wanted: &'a Wanted,
@@ -91,9 +92,8 @@ pub(super) fn holding<'a>(
             let lost = hold.lost(ctx);
             let work = work(ctx, wanted, op, hold);
             tokio::select! {
-                // Poll the work before the loss notification. So a holder that is resumed after a pause takes its next
-                // step before it notices the loss. If another client has written since, the fenced register must
-                // refuse this late write.
+                // Poll the work before the loss notification. So a holder that resumes after a pause can write although
+                // its lock is lost, and the fenced register must refuse this late write.
                 biased;
                 () = work => None,
                 () = watch(ctx, wanted.workload, op, hold) => None,
@@ -117,7 +117,7 @@ pub(super) fn holding<'a>(
     })
 }
 
-/// An attempt in progress. If it is dropped before it has an outcome, the drop is recorded.
+/// An attempt in progress. If it is dropped before the lock was granted or refused, the drop is recorded.
 pub(super) struct Waits<'a> {
     ctx: &'a Ctx,
     op: u64,
@@ -169,7 +169,7 @@ impl Drop for HoldGuard<'_> {
 /// Records each extension of the hold's validity, so that the validity is known even if the client is killed.
 async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     if workload == Workload::Many {
-        // Only one client uses each lock of `many`, and there are too many of these locks to record each extension.
+        // Record no extensions in the workload `many`: it has too many locks, and only one client uses each lock.
         return std::future::pending().await;
     }
     let mut last = hold.until(ctx);
@@ -206,8 +206,8 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
             write_register(ctx, resource, op, hold, time).await;
         }
         Workload::Many => {
-            // When the clients are asked to finish, they release these locks early. Otherwise the end of the run would
-            // take as long as the longest hold.
+            // Release the lock early when the client is asked to finish. Otherwise the run would end only after the
+            // longest hold.
             let end = tokio::time::Instant::now() + time;
             while tokio::time::Instant::now() < end && !ctx.is_finishing() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -292,7 +292,7 @@ async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: 
 async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuard) {
     let left = readers::left(ctx);
     let until = Some(ctx.clock.of(guard.valid_until()));
-    // From here on the client holds the lock as a reader, so record that it has released the lock as a writer.
+    // Record the end of the writer's hold before the downgrade, which makes the client a reader.
     ctx.note(Event::Release { op, until });
     let Some(left) = left else {
         return;

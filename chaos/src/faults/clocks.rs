@@ -111,7 +111,8 @@ fn back(index: usize, world: &World, offset: &OffsetFile) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Lets the clock that this file sets run 1.5 times as fast as the true time, until `stop` is set.
+/// Makes a master's clock run 1.5 times too fast until `stop` is set. The clock reads its offset from the file
+/// `offset`.
 fn drift(offset: OffsetFile, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let started = Instant::now();
@@ -122,10 +123,11 @@ fn drift(offset: OffsetFile, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
     })
 }
 
-/// The milliseconds by which the master's clock is ahead of this machine's clock.
+/// The difference between the master's clock and this machine's clock in milliseconds. Positive if the master's clock
+/// is ahead.
 fn off_by(server: &Server) -> anyhow::Result<i64> {
     let Reply::Array(time) = server.command(&["TIME"])? else {
-        anyhow::bail!("no answer to TIME")
+        anyhow::bail!("the master did not answer TIME with a list")
     };
     let part = |index: usize| time.get(index).and_then(Reply::int).unwrap_or(0);
     let theirs = part(0) * 1_000 + part(1) / 1_000;
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_drift_that_is_observed_late_is_accepted_but_unobserved_drift_is_an_error() {
+    fn in_time_repeats_the_clock_check_until_success_or_timeout() {
         let mut looks = 0;
         let late = in_time(PATIENCE, || {
             looks += 1;

@@ -1,4 +1,4 @@
-//! Faults of a MariaDB master, such as administrators or crashes cause.
+//! Faults of a MariaDB master. Some are crashes, others are mistakes of an administrator.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::Moment),
 ];
 
-/// Kills the MariaDB server. After the restart, the server must still have a commit from just before the kill.
-/// Otherwise clients would need the restart guard for databases as well.
+/// Kills the MariaDB server. After the restart, the server must still have a commit that it acknowledged just before
+/// the kill.
 fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.masters[index].database()?;
     let marker = fault.draw;

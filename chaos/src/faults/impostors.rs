@@ -1,8 +1,14 @@
-//! Impostors: servers that take the place of a master. An impostor hangs up, sends garbage, sends replies to commands
-//! of other clients, or is another master.
+//! Impostors: servers that take the place of a master. The proxies connect clients to the impostor instead of the
+//! master, and reset existing connections.
 //!
-//! Proxies lead new connections of clients to the impostor, and reset existing connections. No impostor sends a false
-//! reply that fits the request, because a lock cannot withstand a master that gives such replies.
+//! An impostor does one of the following:
+//!
+//! - It hangs up.
+//! - It sends garbage.
+//! - It sends replies that belong to other commands.
+//! - It is another master.
+//!
+//! No impostor forges a plausible reply to a lock request, because Redlock does not tolerate masters that lie.
 
 use std::io;
 use std::time::Duration;
@@ -50,7 +56,8 @@ pub(super) const ROWS: &[Row] = &[
     ),
     impostor(
         "foreign-replies",
-        "a master sends replies that belong to other requests: once, which shifts all later replies, or always",
+        "a master answers each request with the reply to another request, or sends one additional reply, which shifts \
+         all later replies",
         |fault, index, world| {
             let words = || Words::from(*fault.one_of(OF_OTHERS));
             let script = if (fault.draw >> 8).is_multiple_of(2) {
@@ -73,8 +80,8 @@ const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
 }
 
-/// Leads clients to another master. A healthy master is preferred, because the probe may not recognize a master that
-/// has another fault.
+/// Connects clients to another master than the one they want. Prefers a master that answers, so that the check of the
+/// fault can recognize it.
 fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let masters = world.masters.len();
     let drawn = fault.pick(1, masters as u64) as usize;
@@ -111,8 +118,8 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// Well-formed replies to commands that clients of a lock never send. So a real master never sends them in reply to a
-/// lock request.
+/// Well-formed replies that a master never sends to a lock client, because lock clients never send the matching
+/// commands.
 const OF_OTHERS: &[&str] = &[
     "+PONG!\r\n",
     "$5\r\nhello\r\n",
@@ -127,8 +134,11 @@ fn relay(world: &World, index: usize, harm: Tampering) -> Script {
     Script::Relay { target, harm }
 }
 
-/// Leads the clients of the master with this index to a hostile server that follows this script. The fault counts as
-/// injected when `look` has recognized the hostile server and a client has connected to it.
+/// Connects the clients of a master to a hostile server that behaves as `script` says. The fault counts as injected if
+/// two conditions hold:
+///
+/// - `look` has recognized the hostile server.
+/// - A client has connected to the hostile server.
 fn lead_to(
     fault: &Injection,
     index: usize,
@@ -175,7 +185,7 @@ fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
         let heard = probe.command(&["PING"]);
         ensure!(
             heard.is_ok(),
-            "the probe got the reply {heard:?} to its request {question} of {last}"
+            "the master must answer PING number {question} of the probe, but the result is {heard:?}"
         );
     }
     let heard = match last {

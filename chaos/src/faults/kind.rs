@@ -1,8 +1,8 @@
-//! The definition of a kind of fault: a row with its name, its effect on the promises of a run, its requirements, and
-//! the function that injects it. Each file of this folder has a table of rows next to the functions.
+//! The definition of a kind of fault. Each other file of this folder has a table of such definitions, next to the
+//! functions that inject the faults.
 //!
 //! An [`Injection`] of a [`Kind`] acts on a [`World`] and returns a [`Landed`], which can heal the fault. Injecting and
-//! healing are both verified: if a kill kills no process, that is an error and not a silent success.
+//! healing are both verified. For example, a kill that kills no process is an error.
 
 use std::fmt;
 use std::ops::Deref;
@@ -70,10 +70,11 @@ pub enum Lasts {
     BeyondTtl,
 }
 
-/// How a fault can break mutual exclusion. Redlock cannot promise mutual exclusion if a master loses data without a
-/// visible restart, or if a master's clock is wrong by more than the allowed drift. One such master is enough, because
-/// it may be the only master that two majorities have in common. False replies that fit the request would break
-/// exclusion as well, but no fault sends them.
+/// Whether a fault can break mutual exclusion.
+///
+/// Redlock does not guarantee mutual exclusion if a master loses data without a visible restart, or if a master's clock
+/// is wrong by more than the allowed drift. One such master is enough, because two majorities may have only one master
+/// in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaks {
     Never,
@@ -95,7 +96,7 @@ pub(super) enum Breaks {
 pub(super) enum Disk {
     Any,
     Keeps(Persistence),
-    /// Any persistence except this one. The fault itself changes the files of this persistence.
+    /// Any persistence except this one, because the fault itself changes the files of this persistence.
     Not(Persistence),
 }
 
@@ -250,12 +251,15 @@ impl Kind {
         let majority = nodes.len() / 2 + 1;
         let (needed, all) = match self.reach {
             Reach::Client => return None,
-            Reach::One => (1, "it applies to none of these masters"),
+            Reach::One => (1, "the fault applies to none of these masters"),
             Reach::Minority => (
                 nodes.len() - majority,
-                "it applies to too few of these masters",
+                "the fault applies to too few of these masters",
             ),
-            Reach::Majority => (majority, "it does not apply to a majority of these masters"),
+            Reach::Majority => (
+                majority,
+                "the fault does not apply to a majority of these masters",
+            ),
         };
         let found = nodes.iter().filter(|node| self.on.has(**node)).count();
         if found < needed {
@@ -263,7 +267,7 @@ impl Kind {
         }
         let alone = matches!(self.needs, Needs::Clocks | Needs::Links | Needs::Names);
         let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
-        (alone && is_mixed).then(|| "it needs a run whose masters are all Redis".to_owned())
+        (alone && is_mixed).then(|| "the fault needs a run with only Redis masters".to_owned())
     }
 
     /// The reason why the fault is not available on this machine, or `None` if it is.
@@ -335,8 +339,8 @@ impl Injection {
         landed.with_context(|| format!("{} on {}", self.kind, self.targets().join(", ")))
     }
 
-    /// Injects the fault into one master after the other. If this fails for one master, the masters affected so far are
-    /// healed immediately, because a fault that affects only a part of its masters does not count.
+    /// Injects the fault into its masters, one after the other. If the injection fails for one master, heals the
+    /// masters affected so far and returns the error.
     fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
         let mut parts = Vec::new();
         for &index in &self.masters {
@@ -358,7 +362,7 @@ impl Injection {
         masters.chain(clients).collect()
     }
 
-    /// The running clients that the fault affects, by index.
+    /// The clients that the fault affects, as indices into [`World::roads`].
     pub(super) fn clients_in(&self, world: &World) -> Vec<usize> {
         or_all(&self.clients, world.roads.len())
     }
@@ -417,10 +421,10 @@ mod tests {
     /// A fault for this test. It affects all masters except the third, and its effect cannot be observed on the second.
     static PICKY: Row = Row::each("picky", "for the test", |_, index, world| {
         if index == 2 {
-            bail!("not to that one");
+            bail!("this fault cannot be injected into m3");
         }
         let look = |_: &World| match index {
-            1 => bail!("nothing to be seen"),
+            1 => bail!("the fault has no effect on m2"),
             _ => Ok("there".to_owned()),
         };
         Landed::once_seen(world, look, move |_| {
@@ -430,7 +434,7 @@ mod tests {
     });
 
     #[test]
-    fn fault_whose_effect_is_incomplete_or_not_observed_is_healed_immediately() {
+    fn failed_injection_of_a_fault_heals_the_masters_that_it_already_affected() {
         let layout = Layout {
             ways: 0,
             masters: Vec::new(),

@@ -1,5 +1,5 @@
-//! Faults of the links to masters in network namespaces. While a link is down, a client gets no answer at all: its
-//! connects are neither accepted nor refused.
+//! Faults of the network links to masters. Each master is in its own network namespace. While its link is down,
+//! connection attempts of clients get no answer: they are neither accepted nor refused.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::kind::{Injection, Row};
 use super::landed::Landed;
 use crate::world::{Needs, World};
 
-/// How long the probe waits for a connection while the link is down. No connection must be made in this time.
+/// How long the probe tries to connect while the link is down. All attempts in this time must get no answer.
 const SILENCE: Duration = Duration::from_millis(150);
 
 pub(super) const ROWS: &[Row] = &[Row::each(

@@ -41,9 +41,8 @@ impl Kind {
         files.into_iter().flatten().map(Self).collect()
     }
 
-    /// The faults that the name `mixed` stands for in a run with these masters. They can be combined in one run on any
-    /// machine: they need no clock offsets, network links or host names, and with the restart guard they break no
-    /// promise.
+    /// The faults that `mixed` on the command line stands for, in a run with these kinds of masters. These faults need
+    /// no clock offsets, network links or host names. If the restart guard is on, they do not break mutual exclusion.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {
             nodes.iter().any(|node| kind.on.has(*node))
@@ -94,7 +93,7 @@ mod tests {
             assert_eq!(
                 json,
                 format!("\"{kind}\""),
-                "JSON must use the same name as the text form"
+                "the JSON of a fault must be the name that Display prints"
             );
             assert_eq!(serde_json::from_str::<Kind>(&json).unwrap(), *kind);
             assert!(!kind.what.is_empty(), "{kind} must have an explanation");

@@ -14,29 +14,28 @@ use super::landed::Landed;
 use crate::fleet;
 use crate::world::{Needs, World, host};
 
-/// How long the probe waits for the answer to a lookup during the fault. No answer must arrive in this time.
+/// How long the probe waits for the answer to a lookup while the fault lasts.
 const SILENCE: Duration = Duration::from_millis(150);
-/// How long the probe waits for the answer to a lookup without a fault. An answer must arrive in this time, even on a
-/// busy machine.
+/// How long the probe waits for the answer to a lookup when it must get one, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
     Row::each(
         "dns-silence",
-        "the name server no longer answers requests for a master's name, whose connections were just reset",
+        "the name server does not answer lookups of a master's name, and the connections to the master are reset",
         |fault, index, world| lose(fault, index, world, Leads::ToSilence),
     )
     .needs(Needs::Names),
     Row::each(
         "dns-nowhere",
-        "the name of a master no longer exists, and its connections were just reset",
+        "the host name of a master no longer exists, and the connections to the master are reset",
         |fault, index, world| lose(fault, index, world, Leads::Nowhere),
     )
     .needs(Needs::Names),
 ];
 
-/// Changes the answer to lookups of a master's host name, as `leads` says: the name does not exist, or the lookup gets
-/// no answer. All clients use the same host name for the master, so the fault affects all of them.
+/// Makes lookups of a master's host name fail: the name does not exist, or the name server does not answer. The fault
+/// affects all clients, because all use the same host name for the master.
 fn lose(
     fault: &Injection,
     index: usize,

@@ -146,8 +146,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
         let felt = look(net, kind, road, probe)?;
         seen.push(format!("m{}: {felt}", master + 1));
     }
-    // If bytes of a connection were dropped, the later bytes would follow after a gap. So reset such connections when
-    // the fault is healed.
+    // A connection that has lost bytes cannot be used after the fault, so reset it when the fault is healed.
     let leaves_gaps = matches!(net, Fault::Drop(_));
     Ok(Landed::new(seen.join("; "), move |world| {
         drop(guards);
@@ -165,41 +164,42 @@ fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
     fresh()
 }
 
-/// Judges bytes that the probe received although the partition should have stopped them. A master at its connection
-/// limit sends an error without waiting for a request. So that error is no sign that the partition has no effect.
+/// Judges a reply that the probe received although the partition should block it. The error of a master at its
+/// connection limit is allowed, because a master sends this error without a request. Any other reply is an error.
 fn unasked(heard: &str) -> anyhow::Result<String> {
     if heard.contains("max number of clients") {
-        return Ok("in effect: the master is full and reports it without a request".into());
+        return Ok("the master sent only the error that it accepts no more clients".into());
     }
     bail!("the probe must get no reply, but got {heard:?}")
 }
 
-/// Checks that the fault has an effect. If there is no probe, the master was already down for another reason, so no
-/// effect can be observed. Then it is sufficient that the proxy has accepted the fault.
+/// Checks that the fault has an effect. If `probe` is `None`, the master did not answer even before the fault, so
+/// nothing is checked.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
-        return Ok("in effect: the master does not answer".into());
+        return Ok("not checked: the master did not answer before this fault either".into());
     };
     let fresh = |patience| Probe::open(kind, road.first(), patience);
     let started = Instant::now();
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault of this master has ended the probe's connection, so try a new one. A partition must silence
-            // new connections as well. A half-open fault affects only connections that existed before it.
+            // Another fault has ended the probe's connection. Try a new connection, which a partition must block as
+            // well. A half-open fault blocks only connections that existed before it, so it is not checked again.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // Another fault ends new connections as well. The probe got no answer, as the partition requires.
+                    // Another fault also ends new connections. The probe got no reply, so the partition is not
+                    // contradicted.
                     Err(error) => Ok(format!(
-                        "in effect: new connections of the probe end with: {}",
+                        "no reply: new connections of the probe end with: {}",
                         error.kind()
                     )),
                     Ok(heard) => unasked(&heard),
                 }
             }
             Err(error) => Ok(format!(
-                "in effect: the connection of the probe ended with: {}",
+                "no reply: the connection of the probe ended with: {}",
                 error.kind()
             )),
             Ok(heard) => unasked(&heard),
@@ -225,7 +225,10 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
         Fault::Latency { base, .. } => {
             let _ = fresh(PATIENCE)?.ask();
             let took = started.elapsed();
-            ensure!(took >= *base, "a round trip must take longer than {took:?}");
+            ensure!(
+                took >= *base,
+                "a round trip must take at least {base:?}, but took {took:?}"
+            );
             Ok(format!("round trip {} ms", took.as_millis()))
         }
         Fault::Rate { .. } => {

@@ -49,8 +49,8 @@ pub(super) const ROWS: &[Row] = &[
     .breaks(Breaks::Unguarded),
     Row::all(
         "restart-majority",
-        "SIGKILL to a majority of masters, which restart at once, Redis masters without any data: \
-         the case for which the restart guard exists",
+        "SIGKILL to a majority of masters, which restart immediately; Redis masters restart without data, and the \
+         restart guard must prevent a second holder",
         restart_together,
     )
     .on(Which::All)
@@ -60,7 +60,7 @@ pub(super) const ROWS: &[Row] = &[
     .breaks(Breaks::Unguarded),
     Row::all(
         "amnesia",
-        "SIGKILL to a majority of masters without the restart guard, which restart and have lost their locks",
+        "SIGKILL to a majority of masters, which restart without their locks; the restart guard is off",
         restart_together,
     )
     .on(Which::Forgetful)
@@ -79,8 +79,8 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::SlowLoading),
 ];
 
-/// Kills all affected masters, and then restarts all of them at the same time. So no holder can check its lock between
-/// two restarts.
+/// Kills all affected masters first, and then restarts all of them at the same time. So no holder can notice one
+/// restart and give up its lock before the other restarts.
 fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     for &index in &fault.masters {
         world.masters[index].kill()?;
@@ -186,7 +186,7 @@ fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
     server.command(&["EVAL", &fill, "0"])?;
     ensure_ok(&server, &["CONFIG", "SET", "save", ""])?;
     save(&server)?;
-    // These servers are always started with a delay per loaded key (see `World`). A server without keys is not delayed.
+    // The server loads its keys slowly, because it was started with a delay per loaded key (see `World`).
     let restarting = {
         let server = server.clone();
         thread::spawn(move || server.restart())

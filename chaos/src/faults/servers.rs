@@ -97,8 +97,8 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
 ];
 
-/// Revokes a right of the clients' user. Depending on the draw, also ends all connections, so that clients meet the
-/// missing right while they connect.
+/// Revokes a right of the clients' user. In half of the cases, also ends all connections, so that the master refuses
+/// clients while they connect.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];
@@ -139,8 +139,8 @@ impl Change {
         }
     }
 
-    /// Sends the first command. The fault counts as injected when `look` observes a refusal, and as healed when `look`
-    /// observes none.
+    /// Injects the fault by sending the command `set` to the master. The fault counts as injected when `look` observes
+    /// a refusal, and as healed when `look` observes no refusal.
     fn make(
         self,
         index: usize,
@@ -232,8 +232,8 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     }))
 }
 
-/// Makes snapshots fail, so that the master refuses writes. For this, a folder is created under the name that the
-/// snapshot file must get.
+/// Makes snapshots fail, so that the master refuses writes. Snapshots fail because a folder occupies the name of the
+/// snapshot file.
 fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
@@ -266,8 +266,8 @@ fn ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()
     Ok(())
 }
 
-/// Tries a write as an administrator. If the server refuses it with an error that begins with `code`, returns the
-/// error.
+/// Tries a write as an administrator. Returns `code` if the server refuses the write with an error that begins with
+/// `code`. Any other reply is an error.
 fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     match server.command(&["SET", "chaos:probe", "1", "PX", "1000"])? {
         Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
@@ -286,8 +286,8 @@ fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     Ok(killed)
 }
 
-/// Logs in as the clients' user and runs a command. If the error of the login or of the command begins with `code`,
-/// returns the error.
+/// Logs in as the clients' user and runs a command. Returns `code` if the login or the command fails with an error that
+/// begins with `code`. Any other reply is an error.
 fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String> {
     let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
     let mut said = fresh.command(&["AUTH", USER, PASSWORD])?;

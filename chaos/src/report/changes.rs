@@ -66,9 +66,9 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
     told.without("before the changes", 0, first, &mut out);
     told.without("all changes", first, told.end, &mut out);
     out.push_str(
-        "\nhad/s: acquisitions per second; nobody: the longest time without an acquisition; free: the longest time \
-         in which a\nlock was free although a client waited for it. Each time is counted for the step in which \
-         it ended.\n\n",
+        "\nhad/s: acquisitions per second\nnobody: the longest time without an acquisition\nfree: the longest time in \
+         which a lock was free although a client waited for it\nThe times of `nobody` and `free` belong to the step \
+         in which they ended.\n\n",
     );
     told.seconds(&mut out);
     out
@@ -175,13 +175,14 @@ impl Contents {
             out.push('\n');
         }
         out.push_str(
-            "steps: B begin, b clients of both sets, C close, O open, n clients of the next masters, F finish, S \
-             stop. Clients are\nnumbered by their step: even numbers use one set of masters, odd numbers two.\n",
+            "Letters of steps: B begin, b clients of both sets, C close, O open, n clients of the next masters, F \
+             finish, S stop.\n`at step` shows the number of clients with the configuration of this step. At an even \
+             step, a client uses one set\nof masters. At an odd step, it uses two sets.\n",
         );
     }
 
-    /// The letter of the step of a change that is taken in this second. A step that ends in this second has precedence
-    /// over a step that only continues.
+    /// The letter of a step of a change that was in progress in this second; a space if there was none. A step that
+    /// ended in this second is preferred to a step that continued.
     fn step_in(&self, from: u64, to: u64) -> char {
         let ends = self
             .steps
@@ -193,8 +194,7 @@ impl Contents {
                 .filter(|step| step.from < to && step.to >= from)
                 .map(|step| letter(&step.name)),
         );
-        // If several steps are taken in this second, show one of those with a capital letter, because these steps
-        // disturb clients most.
+        // Prefer steps with a capital letter, because these steps disturb clients most.
         letters
             .min_by_key(|letter| !letter.is_ascii_uppercase())
             .unwrap_or(' ')
@@ -207,7 +207,8 @@ impl Contents {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// The number of clients that, at the end of the second, have the configuration of this step, as one character.
+    /// The number of clients that use configuration `step` at the end of the second, as one character. A space if there
+    /// are none.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

@@ -1,6 +1,8 @@
-//! The drawing of the attempts on the timeline page. The lane of a client has a row for every workload. A lock that
-//! several clients may hold at the same time has a lane of its own. That lane has a row for each reader, writer, slot
-//! of a semaphore, owner or account.
+//! The drawing of the attempts on the timeline page.
+//!
+//! - The lane of a client has a row for each workload.
+//! - A lock that several clients may hold at the same time also has a lane of its own. That lane has a row for each
+//!   reader, writer, semaphore slot, owner or account.
 
 use std::collections::BTreeMap;
 
@@ -27,12 +29,21 @@ pub(super) struct Row {
     label: String,
 }
 
-/// One mark in the drawing, as a tuple: row, start and end in microseconds, 1 if the lock was held or 0 if the client
-/// waited, fencing token, client, mode, and outcome. A tuple makes the page smaller than an object with names would.
+/// One mark in the drawing. It is a tuple, because named fields would make the page larger. The fields are:
+///
+/// - row number
+/// - start in microseconds
+/// - end in microseconds
+/// - 1 if the client held the lock, 0 if it waited
+/// - fencing token
+/// - attempt or client
+/// - lock mode
+/// - outcome
 #[derive(Serialize)]
 pub(super) struct Mark(usize, u64, u64, u8, Option<u64>, String, String, String);
 
-/// Identifies a row: its lane, the workload, the label, and the position below the first row with that label.
+/// The key of a row: lane, workload, label, and level. Rows with the same label are stacked, and the level is the
+/// position in the stack.
 type Place = (usize, String, String, usize);
 
 /// All rows and marks of the drawing.
@@ -43,8 +54,8 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Draws all marks. If there are more than [`MARKS`], it keeps the marks for which `near` returns true, and of all
-    /// other marks only the latest.
+    /// Draws the marks of all attempts. If there would be more than [`MARKS`] marks, older attempts are left out unless
+    /// `near` returns true for them.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],

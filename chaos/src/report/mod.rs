@@ -1,5 +1,10 @@
-//! The files of a run: `scenario.json` and `history.jsonl` to check it again, `summary.json` for programs,
-//! `timeline.html` for people, `changes.txt` if masters were changed, and a table for the terminal.
+//! The files and the output of a run:
+//!
+//! - `scenario.json` and `history.jsonl`: the data with which the run can be checked again
+//! - `summary.json`: the results for programs
+//! - `timeline.html`: the run as a picture
+//! - `changes.txt`: the effect of changes of masters, if there were any
+//! - a table for the terminal
 
 mod changes;
 mod drawing;

@@ -74,7 +74,7 @@ struct StepBand {
     done: bool,
 }
 
-/// A process of a client, and the step of a change of masters that the configuration of this process belongs to.
+/// A client process, and the number of the configuration of masters that it used (`step`).
 #[derive(Serialize)]
 struct LifeBand {
     lane: usize,
@@ -177,7 +177,8 @@ fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
 fn facts(summary: &Summary, left_out: usize) -> String {
     let scenario = &summary.scenario;
     let mut facts = format!(
-        "{} \u{b7} seed {} \u{b7} {} masters, {} clients, {} \u{b7} {} faults landed \u{b7} {} acquisitions \u{b7} {}",
+        "{} \u{b7} seed {} \u{b7} {} masters, {} clients, {} \u{b7} {} faults took effect \u{b7} {} acquisitions \
+         \u{b7} {}",
         summary.date,
         scenario.seed,
         scenario.masters,

@@ -1,5 +1,7 @@
-//! Changes of masters under load: tests of the checker of these runs, and real runs with a careful operator and with
-//! known-bad operators.
+//! Tests of runs in which masters are changed under load:
+//!
+//! - The checker of changes is tested with histories made by hand.
+//! - Real runs have a careful operator or a known-bad operator.
 
 use std::path::Path;
 
@@ -13,8 +15,8 @@ use quorate_chaos::scenario::{Scenario, Workload};
 use quorate_chaos::walk::STEPS;
 
 impl Tale {
-    /// Adds every step of a change except the step `but`, each one second long. The step `close` ends at three seconds,
-    /// and the step `open` at four.
+    /// Adds every step of a change except the step `but`. Each step lasts one second. `close` lasts from 2 s to 3 s,
+    /// and `open` from 3 s to 4 s.
     fn walked(self, but: &str) -> Self {
         let steps = STEPS.iter().enumerate().filter(|(_, step)| **step != but);
         steps.fold(self, |tale, (place, step)| {
@@ -63,7 +65,7 @@ impl Tale {
 }
 
 #[test]
-fn change_is_valid_only_with_every_step_and_a_fault_between_close_and_open() {
+fn run_is_valid_only_if_every_step_of_the_change_of_masters_happened() {
     let tale = Tale::default;
     assert_eq!(
         tale().walked("").hit(3_500).verdict_of_change(),
@@ -78,7 +80,7 @@ fn change_is_valid_only_with_every_step_and_a_fault_between_close_and_open() {
 }
 
 #[test]
-fn refusal_of_a_client_whose_masters_are_not_outdated_is_reported() {
+fn checker_reports_that_a_client_with_current_masters_was_refused() {
     let tale = |refused: &dyn Fn(Tale) -> Tale| {
         let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
         let tale = Tale::default().walked("").hit(3_500);
@@ -86,8 +88,10 @@ fn refusal_of_a_client_whose_masters_are_not_outdated_is_reported() {
         let tale = sent(sent(tale, "c1.2", 1_500, 1), "c1.3", 4_500, 2);
         refused(tale).verdict_of_change()
     };
-    // From two seconds on, when the step `close` begins, a client of only the old masters may be refused. From five
-    // seconds on, when the step `finish` begins, a client of both sets of masters may be refused as well.
+    // Refusals are allowed in two cases:
+    //
+    // - The client uses only the old masters, and the step `close` has begun (at 2 s).
+    // - The client uses both sets of masters, and the step `finish` has begun (at 5 s).
     assert_eq!(tale(&|tale| tale.refused("c1", 2_500)), (Verdict::Valid, 0));
     assert_eq!(
         tale(&|tale| tale.refused("c1", 1_500)),
@@ -123,7 +127,7 @@ fn lock_that_stays_free_too_long_while_a_client_waits_is_reported() {
     );
 }
 
-/// Whether the `quorate` program, which takes the steps of a change, was built. If not, reports that the test did not
+/// Whether the program `quorate` was built, which the operator of these runs uses. If not, prints that the test did not
 /// run.
 fn is_built() -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
@@ -136,7 +140,7 @@ fn is_built() -> bool {
 
 #[test]
 #[ignore = "nightly"]
-fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
+fn lock_keeps_its_promises_while_a_master_is_replaced_under_load_and_kills() {
     if !is_built() {
         return;
     }
@@ -159,7 +163,6 @@ fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
     );
 }
 
-/// `quorate masters` copies the stored values to the new masters, so no operator has to create the values again.
 #[test]
 #[ignore = "nightly"]
 fn replacing_a_master_under_load_loses_no_quota_and_no_once_record() {
@@ -177,7 +180,7 @@ fn replacing_a_master_under_load_loses_no_quota_and_no_once_record() {
 }
 
 #[test]
-fn quota_lost_in_a_change_without_faults_is_reported() {
+fn checker_reports_a_quota_lost_in_a_change_of_masters_without_faults() {
     let verdict = |faults: &[&str]| {
         let changes = Changes::one_by_one(3, 1);
         let scenario = Scenario {

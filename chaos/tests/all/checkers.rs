@@ -92,7 +92,7 @@ fn overlap_of_holds_is_excused_only_near_a_fault_that_allows_it() {
 }
 
 #[test]
-fn verdict_is_unknown_if_a_fault_that_breaks_exclusion_caused_no_overlap() {
+fn exclusion_verdict_is_unknown_if_a_fault_allows_overlaps_but_none_occurred() {
     let calm = Tale::default().hold("c1", 1, 10, 20, 1);
     let (verdict, _) = calm.verdict("exclusion", &[kind("clock-majority")]);
     assert_eq!(verdict, Verdict::Unknown);
@@ -146,7 +146,7 @@ fn stale_write_accepted_by_the_register_is_reported() {
 }
 
 #[test]
-fn two_changes_from_the_same_content_are_reported_as_a_lost_update() {
+fn checker_reports_a_lost_update_if_two_writes_replace_the_same_content() {
     let wrote = |op, from: &str, began: u64| Event::Wrote {
         op,
         key: "file".into(),
@@ -166,7 +166,7 @@ fn two_changes_from_the_same_content_are_reported_as_a_lost_update() {
 }
 
 #[test]
-fn hold_that_outlasts_its_lease_is_reported_unless_the_client_was_paused() {
+fn checker_reports_a_hold_longer_than_its_lease_unless_the_client_was_paused() {
     let tale = || Tale::default().hold("c1", 1, 10, 2_000, 1);
     assert_eq!(tale().verdict("notified", &[]), (Verdict::Invalid, 1));
     let stalled = Event::Suffered {
@@ -178,7 +178,7 @@ fn hold_that_outlasts_its_lease_is_reported_unless_the_client_was_paused() {
 }
 
 #[test]
-fn hold_that_outlasts_its_lease_is_reported_unless_the_machine_was_busy() {
+fn checker_reports_a_hold_longer_than_its_lease_unless_the_machine_was_busy() {
     // The lease ends at 1,010 ms, but the holder releases the lock only at 1,910 ms, 900 ms too late.
     let starved = |from: u64, to: u64, waited: u64| {
         let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
@@ -272,7 +272,7 @@ fn client_that_gets_the_lock_before_an_earlier_waiter_is_reported() {
 }
 
 #[test]
-fn leftover_keys_are_reported() {
+fn checker_reports_keys_that_remain_after_the_run() {
     let keys = |when: &str, left: &[&str], eternal: &[&str]| Event::Keys {
         when: when.to_owned(),
         left: left.iter().map(|key| (*key).to_owned()).collect(),
@@ -356,8 +356,11 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // A key is excused for longer in three cases. Lost packets are retransmitted later, a wrong clock keeps keys for
-    // longer, and tickets live longer than locks.
+    // A leftover key is excused for longer in these cases:
+    //
+    // - after a fault that drops packets, because the kernel sends lost packets again later
+    // - after a fault that changes clocks, because a wrong clock changes the lifetime of keys
+    // - if the key belongs to a queue, because tickets live longer than locks
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

@@ -1,5 +1,5 @@
-//! Tests the checkers of the kinds of locks other than plain locks, with histories made by hand. Each checker must find
-//! the violations of its own rule, and nothing else.
+//! Tests the checkers for shared locks, semaphores, owners, quotas, elections, and locks on several resources. The
+//! histories are made by hand. Each checker must find the violations of its own rule, and nothing else.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl Tale {
 }
 
 #[test]
-fn overlap_of_locks_on_several_resources_is_reported_for_each_resource() {
+fn multi_resource_holds_overlap_only_if_they_share_a_resource() {
     let tale = |resources: &[&str]| {
         let both = ["transfer-1", "transfer-2"];
         Tale::default()
@@ -82,7 +82,7 @@ fn overlap_of_locks_on_several_resources_is_reported_for_each_resource() {
 }
 
 #[test]
-fn bookings_with_stale_tokens_and_changes_of_the_total_balance_are_reported() {
+fn ledger_checker_reports_bookings_that_lose_money_or_have_a_stale_token() {
     let moved = |token, balances: &[(&str, i64)]| Event::Moved {
         by: format!("c1#{token}"),
         token,
@@ -154,7 +154,7 @@ fn wrote(op: u64, key: &str) -> Event {
 }
 
 #[test]
-fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupted() {
+fn checker_excuses_an_incomplete_write_only_if_the_writer_stopped_early() {
     // `until` is the end of the writer's hold. The reader obtains the lock at 20 ms, before or after `until`.
     let tale = |until: u64| {
         Tale::default()
@@ -168,7 +168,8 @@ fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupt
     assert_eq!(views(tale(30).at(30, "c2", whole)), (Valid, 0));
     assert_eq!(views(tale(30).at(30, "c2", half.clone())), (Invalid, 1));
     assert_eq!(views(tale(15).at(30, "c2", half.clone())), (Valid, 0));
-    // The history says that the writer has written both files, but the reader found the old content in the second file.
+    // According to the history, the writer wrote both files. So an old second file is a violation, although the
+    // writer's hold ended early.
     let finished = tale(15).at(14, "c1", wrote(1, "readers-2"));
     assert_eq!(views(finished.at(30, "c2", half)), (Invalid, 1));
     // A client that continues as a reader must find the content that it wrote as the writer.
@@ -192,7 +193,7 @@ fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupt
 }
 
 #[test]
-fn permit_beyond_the_limit_and_slot_with_two_holders_are_reported() {
+fn checkers_report_too_many_permits_or_two_holders_of_one_slot() {
     let tale = |slots: &[(usize, u64)]| {
         let mut tale = Tale::default();
         for (number, (slot, from)) in slots.iter().enumerate() {
@@ -216,7 +217,7 @@ fn permit_beyond_the_limit_and_slot_with_two_holders_are_reported() {
 }
 
 #[test]
-fn waiter_for_a_permit_that_is_overtaken_for_too_long_is_reported() {
+fn checker_reports_a_permit_that_a_later_waiter_got_much_earlier() {
     let tale = |first_served: u64| {
         let first = Hold(
             "c1",
@@ -241,7 +242,7 @@ fn waiter_for_a_permit_that_is_overtaken_for_too_long_is_reported() {
 }
 
 #[test]
-fn different_tokens_of_one_owner_and_overlapping_owners_are_reported() {
+fn checkers_report_two_owners_at_once_or_two_tokens_of_one_owner() {
     let owner = |id: &str| Claim::Owner(id.to_owned());
     let tale = |id: &str, token| {
         Tale::default()
@@ -259,8 +260,8 @@ fn different_tokens_of_one_owner_and_overlapping_owners_are_reported() {
         (Unknown, 0),
         "the verdict must be unknown if no client joined another hold"
     );
-    // While two owners wrongly hold the lock at the same time, a hold may join the lock of either owner and gets its
-    // token. After that lock has ended, a hold with its token has an outdated token.
+    // Two owners wrongly hold the lock at the same time: order-1 with token 5 from 10 ms to 30 ms, and order-2 with
+    // token 7 from 20 ms to 40 ms. A later hold with token 5 is valid only while an earlier hold with token 5 lasts.
     let joins = |until| {
         tale("order-2", 7)
             .hold_as(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
@@ -350,7 +351,7 @@ fn quota_unit_handed_out_twice_or_above_the_limit_is_reported() {
 }
 
 #[test]
-fn falling_term_and_term_with_two_leaders_are_reported() {
+fn leader_checker_reports_falling_terms_and_terms_with_two_leaders() {
     let followed = |term, leader: &str| Event::Followed {
         term: Some(term),
         leader: Some(leader.to_owned()),
@@ -394,7 +395,7 @@ fn falling_term_and_term_with_two_leaders_are_reported() {
 }
 
 #[test]
-fn client_that_gets_no_lock_or_sees_no_leader_after_all_faults_have_ended_is_reported() {
+fn liveness_checker_reports_a_client_without_progress_after_the_faults() {
     let finish = |tale: Tale| tale.at(900, "chaos", Event::Finish);
     let followed = Event::Followed {
         term: Some(7),

@@ -1,6 +1,6 @@
-//! Short runs with masters other than Redis: databases, ZooKeepers, and quorums of several kinds of masters.
+//! Short runs with other masters than only Redis: MariaDB alone, or a mix of Redis, MariaDB and ZooKeeper.
 //!
-//! A run that needs a server which is not installed on this machine is reported as skipped.
+//! If a server that a run needs is not installed on this machine, the run is reported as skipped.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
 
 #[test]
 #[ignore = "nightly"]
-fn no_promise_breaks_on_masters_of_three_kinds_under_faults_of_each_kind() {
-    let test = "no_promise_breaks_on_masters_of_three_kinds_under_faults_of_each_kind";
+fn chaos_run_on_redis_mysql_and_zookeeper_together_is_valid_despite_faults() {
+    let test = "chaos_run_on_redis_mysql_and_zookeeper_together_is_valid_despite_faults";
     if is_missing(test, &[Redis, Mysql, Zookeeper]) {
         return;
     }
@@ -46,13 +46,13 @@ fn no_promise_breaks_on_masters_of_three_kinds_under_faults_of_each_kind() {
 
 #[test]
 #[ignore = "nightly"]
-fn databases_that_lose_their_last_second_break_exclusion_but_not_fencing() {
-    let test = "databases_that_lose_their_last_second_break_exclusion_but_not_fencing";
+fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing() {
+    let test = "databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing";
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
-    // A lease must be longer than a crash and restart of a master. Otherwise the lease has expired after the restart,
-    // and a lost commit has no effect.
+    // The TTL must be longer than the restart of a master. Otherwise each lease ends before the restart is complete,
+    // and a lost commit cannot lead to a second holder.
     let run = Run::until(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
@@ -64,13 +64,13 @@ fn databases_that_lose_their_last_second_break_exclusion_but_not_fencing() {
     assert!(run.summary.excused > 0, "{}", text(&run.output));
 }
 
-/// Masters that are killed one after the other, with quotas from which clients take prizes.
+/// Running master servers for the tests of quotas.
 struct Lottery {
     masters: Vec<Master>,
     urls: Vec<String>,
 }
 
-/// The result of the requests to one quota.
+/// The results of all `take` requests of the clients to one quota.
 #[derive(Debug, Default)]
 struct Drawn {
     /// For each unit that was handed out, the number of units that remained after it.
@@ -108,7 +108,7 @@ impl Lottery {
         builder.build().expect("the settings must fit together")
     }
 
-    /// Kills a master, and starts it again at once with its data.
+    /// Kills a master, and immediately starts it again with its data.
     fn hurt(&self, master: usize) {
         let master = &self.masters[master];
         let hurt = match master.redis() {
@@ -140,8 +140,8 @@ async fn take_all(player: Redlock, name: String) -> Drawn {
     panic!("all units must be taken within 60 s, but only these were: {drawn:?}");
 }
 
-/// Creates a quota of ten units. Tries repeatedly, because a client accepts a master that has just restarted only when
-/// the restart guard allows it.
+/// Creates a quota of ten units. Repeats the attempt if it fails, because the restart guard may exclude a master that
+/// has just restarted.
 async fn open(operator: &Redlock, run: usize) -> String {
     for attempt in 0..1_000 {
         let name = format!("prizes-{run}-{attempt}");
@@ -173,11 +173,11 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     all
 }
 
-/// The variable `QUORATE_PRIZE_RUNS` sets the number of quotas, e.g. `QUORATE_PRIZE_RUNS=100`. The default is 3.
+/// The variable `QUORATE_PRIZE_RUNS` sets how many quotas this test creates, one after the other. The default is 3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "nightly"]
-async fn quota_of_ten_on_two_redis_masters_and_a_database_gives_ten_prizes_despite_kills() {
-    let test = "quota_of_ten_on_two_redis_masters_and_a_database_gives_ten_prizes_despite_kills";
+async fn quota_on_mixed_masters_gives_each_unit_at_most_once_despite_kills() {
+    let test = "quota_on_mixed_masters_gives_each_unit_at_most_once_despite_kills";
     let nodes = [Redis, Redis, Mysql];
     if is_missing(test, &nodes) {
         return;

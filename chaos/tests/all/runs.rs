@@ -1,6 +1,7 @@
-//! Short real runs: every kind of fault at least once, and every known-bad implementation.
+//! Tests that start short chaos runs with real servers. They cover every kind of fault and every known-bad
+//! implementation.
 //!
-//! The runs share one machine, so they take turns.
+//! Only one chaos run is active at a time, because all runs share this machine.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::node::NodeKind;
 
 #[test]
-fn mixed_faults_for_forty_seconds_break_no_promise() {
+fn lock_keeps_its_promises_under_mixed_faults_for_forty_seconds() {
     let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5");
     run.must_be_valid();
     for kind in Kind::mixed(&[NodeKind::Redis]) {
@@ -32,7 +33,8 @@ fn mixed_faults_for_forty_seconds_break_no_promise() {
     assert!(again.status.success(), "{}", text(&again));
 }
 
-/// Opens the timeline page in a headless browser, if one is installed. At least `least` elements must be drawn.
+/// Opens the timeline page in a headless browser, and panics if the page draws `least` elements or fewer. Does nothing
+/// if no browser is installed.
 fn look_at(page: &Path, least: usize) {
     let profile = page.with_file_name("browser");
     let browser = ["chromium", "chromium-browser", "google-chrome"]
@@ -67,8 +69,8 @@ fn look_at(page: &Path, least: usize) {
     );
 }
 
-/// Makes a short run with these faults. Each of them must be injected, and no promise may be broken. A fault that this
-/// machine does not support is reported as skipped.
+/// Makes a short chaos run with these faults. Panics if a checker finds a violation, or if a fault was not injected. A
+/// fault that this machine does not support need not be injected.
 fn survived(seed: u32, faults: &str) {
     let args = format!("--seed {seed} --duration 4s --masters 3 --clients 3 --many 5");
     let run = Run::of(faults, &format!("{args} --faults {faults}"));
@@ -92,8 +94,8 @@ fn survived(seed: u32, faults: &str) {
     }
 }
 
-/// Makes a short run of a kind of lock under the faults that endanger it most. Every checker must find enough events to
-/// check, and no promise may be broken. `scripts/chaos --all` runs all kinds of locks under all faults.
+/// Makes a chaos run of one workload with these faults. Repeats the run with a longer duration if the first run was too
+/// short for a fault or a checker. Panics if a checker finds a violation, or if a fault was not injected.
 fn kept(workload: &str, seed: u32, faults: &str) -> Run {
     let args = format!("--seed {seed} --masters 3 --clients 3 --workload {workload}");
     let run = Run::until(
@@ -129,7 +131,7 @@ fn readers_see_complete_writes_despite_kills_and_partitions() {
 
 #[test]
 #[ignore = "nightly"]
-fn masters_that_lose_data_and_dropped_futures_never_allow_six_holders_of_five_permits() {
+fn semaphore_of_five_never_has_six_holders_despite_lost_data_and_dropped_futures() {
     let run = kept("permits", 23, "kill,client-drop");
     look_at(&run.out.join("timeline.html"), 50);
 }
@@ -142,7 +144,7 @@ fn kills_and_resets_never_let_two_owners_overlap() {
 
 #[test]
 #[ignore = "nightly"]
-fn majority_restarted_empty_never_gives_an_eleventh_prize_of_ten() {
+fn quota_of_ten_never_gives_an_eleventh_unit_after_a_majority_lost_its_data() {
     kept("prizes", 25, "restart-majority,client-sigkill");
 }
 
@@ -154,7 +156,7 @@ fn observers_see_one_leader_per_term_despite_pauses_and_masters_that_lose_data()
 
 #[test]
 #[ignore = "nightly"]
-fn masters_that_lose_data_without_the_restart_guard_break_exclusion_but_no_balance_or_quota() {
+fn lost_data_without_the_restart_guard_breaks_exclusion_but_not_quotas_or_balances() {
     let run = Run::until(
         "kinds-amnesia",
         "--seed 27 --masters 3 --clients 4 --workload kinds --faults amnesia",
@@ -175,56 +177,56 @@ fn masters_that_lose_data_without_the_restart_guard_break_exclusion_but_no_balan
 
 #[test]
 #[ignore = "nightly"]
-fn wrong_clock_on_one_master_breaks_no_promise() {
+fn lock_keeps_its_promises_if_one_master_has_a_wrong_clock() {
     survived(4, "clock-forward,clock-back,clock-drift");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn network_link_that_is_down_breaks_no_promise() {
+fn lock_keeps_its_promises_while_a_network_link_is_down() {
     survived(10, "netns-partition");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn flushall_on_a_master_breaks_no_promise() {
+fn lock_keeps_its_promises_after_flushall_on_a_master() {
     survived(7, "flushall");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn master_that_hangs_up_after_the_handshake_breaks_no_promise() {
+fn lock_keeps_its_promises_if_a_master_closes_new_connections_early() {
     survived(11, "flapping");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn master_that_sends_garbage_breaks_no_promise() {
+fn lock_keeps_its_promises_if_a_master_sends_garbage() {
     survived(12, "garbage");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn master_that_answers_with_replies_to_other_requests_breaks_no_promise() {
+fn lock_keeps_its_promises_if_a_master_sends_replies_to_other_requests() {
     survived(13, "foreign-replies");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn master_address_that_leads_to_another_master_breaks_no_promise() {
-    // Inject `busy` as well, so that clients are sometimes led to a busy master.
+fn lock_keeps_its_promises_if_a_master_address_leads_to_another_master() {
+    // With the fault `busy`, `misrouted` can also redirect clients to a busy master.
     survived(14, "misrouted,busy");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn host_names_that_do_not_resolve_break_no_promise() {
+fn lock_keeps_its_promises_while_host_names_do_not_resolve() {
     survived(15, "dns-silence,dns-nowhere");
 }
 
 #[test]
 #[ignore = "nightly"]
-fn rights_revoked_and_granted_again_break_no_promise() {
+fn lock_keeps_its_promises_if_clients_lose_a_right_on_a_master() {
     survived(16, "restricted");
 }
 
@@ -279,7 +281,7 @@ fn waiters_are_served_in_order_and_leave_no_keys() {
 }
 
 #[test]
-fn known_bad_clients_of_plain_locks_are_caught() {
+fn checkers_catch_the_known_bad_clients_of_plain_locks() {
     for (locker, checker) in [
         ("half-quorum", "exclusion"),
         ("no-undo", "leftovers"),
@@ -296,8 +298,7 @@ fn known_bad_clients_of_plain_locks_are_caught() {
                 "--seed 8 --masters 3 --clients 5 --pause 20ms --faults none \
                  --workload file,handover --locker {locker}"
             ),
-            // The checker of the order compares waiters only after the masters have been running for some seconds, so
-            // its runs are longer.
+            // The checker `order` ignores waits that begin in the first seconds of a run, so it needs longer runs.
             match locker {
                 "jumps-line" => &[6, 15, 30],
                 _ => &[2, 6, 12],
@@ -314,9 +315,10 @@ fn known_bad_clients_of_plain_locks_are_caught() {
     }
 }
 
-/// Runs a known-bad implementation of the kind of lock `of` until it is caught. The first run lasts the first number of
-/// `seconds`, the second run the second number, and so on. `seen` lists checkers, each with words that one of its
-/// violations must contain. The last run must fail.
+/// Runs the known-bad client `locker` with the workload `of`, and panics if the checkers do not catch it.
+///
+/// - `seconds`: the durations of the runs. A further run is made only if the previous run was not enough.
+/// - `seen`: pairs of a checker and a text. A violation that the checker reports must contain the text.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
         let finding = run
@@ -386,7 +388,7 @@ fn known_bad_client_that_lets_each_master_choose_a_permit_is_caught() {
 
 #[test]
 #[ignore = "nightly"]
-fn known_bad_client_that_joins_a_hold_of_an_owner_on_one_master_only_is_caught() {
+fn known_bad_client_that_joins_its_owners_hold_on_one_master_is_caught() {
     let both = ("exclusion", "both held \"owners\"");
     let mark = ("views", "in \"owners\", but must read");
     caught(
@@ -418,7 +420,7 @@ fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
 fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1, ");
-    // This implementation behaves correctly while clients can reach all masters, so inject faults.
+    // Without faults, `led-by-one` elects only one leader, because all clients ask the same master first.
     caught(
         "led-by-one",
         "leader --faults partition-one",

@@ -3,9 +3,9 @@
 use super::masters::{self, Command};
 use crate::client::context::Ctx;
 
-/// A lock that a known-bad client believes to hold.
+/// A lock that a known-bad client believes it holds.
 pub(crate) struct KnownBadHold {
-    /// The time at which the client stops believing in its lock, in nanoseconds since the start of the run.
+    /// The time until which the client believes that it holds the lock, in nanoseconds since the start of the run.
     pub(crate) until: u64,
     /// The fencing token; `None` if the implementation has none.
     pub(crate) token: Option<u64>,

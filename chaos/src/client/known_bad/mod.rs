@@ -1,6 +1,6 @@
-//! Known-bad clients: lock implementations with one deliberate mistake each. A comment in each file points out the
-//! mistake, which a programmer could make who does not know the rules of such locks. For each mistake there is a
-//! checker that must report it. If the checker does not report it, the checker does not work.
+//! Known-bad clients: lock implementations with one deliberate mistake each, as programmers without knowledge of
+//! distributed locks could make it. A comment in each file points out the mistake. For each mistake, a checker must
+//! report it; otherwise the checker does not work.
 
 mod held;
 mod leader;
@@ -45,7 +45,7 @@ pub(super) async fn acquire(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<Known
     None
 }
 
-/// Releases the lock even if it has expired, as a program with `finally` does.
+/// Releases the lock even if it has expired, like a program that releases in a `finally` block.
 pub(super) async fn release(ctx: &Ctx, hold: KnownBadHold) {
     let ctx = ctx.clone();
     let release = tokio::task::spawn_blocking(move || hold.give_back(&ctx));

@@ -1,6 +1,7 @@
-//! A known-bad semaphore: permits are keys on each master, and each master grants any permit that is free there. Each
-//! master grants at most as many permits as exist. But a client needs grants of only a majority, so all clients
-//! together can hold more permits than exist.
+//! A known-bad semaphore: each permit is a key on each master, and a master grants any permit whose key is free there.
+//!
+//! One master grants at most as many permits as exist. But a client needs only a majority of the masters, so the grants
+//! of all masters are enough for more clients than there are permits.
 
 use quorate_testbed::Reply;
 

@@ -7,9 +7,10 @@ use crate::claim::Claim;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// Lua script: increments the number of readers if there is no writer. The mistake: the number has a single expiry,
-/// which the first reader sets. So the number expires while later readers still hold the lock, and is too small from
-/// then on.
+/// Lua script: increments the number of readers if there is no writer.
+///
+/// The mistake: only the first reader sets the expiry of the number. So the number can expire while later readers still
+/// hold the lock.
 const ENTER: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
     if redis.call('INCR', KEYS[2]) == 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end

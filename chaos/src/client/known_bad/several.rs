@@ -9,9 +9,9 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// The pause of a client that holds the first resource, before it tries again to lock the next one.
+/// The pause between two attempts to lock the same resource.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The maximum number of attempts to lock the next resource.
+/// The maximum number of attempts to lock one resource. The implementation `one-by-one` makes only one.
 const TRIES: usize = 100;
 
 pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {

@@ -1,4 +1,4 @@
-//! Runs the program, and reads the results.
+//! Helpers that run `quorate-chaos` and read its results.
 
 pub(crate) mod tale;
 
@@ -11,8 +11,8 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::report::Summary;
 use rustix::fs::{FlockOperation, flock};
 
-/// Waits until no other test is making a chaos run, in this or another process. While the returned file exists, all
-/// other tests wait before they start a run.
+/// Waits until no other test makes a chaos run, in this or another process. Until the returned file is dropped, all
+/// other tests wait.
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("the file to lock must be created");
@@ -44,9 +44,8 @@ impl Run {
         }
     }
 
-    /// Makes runs of these lengths (in seconds), one after the other, until `enough` returns true for a run. Returns
-    /// the last run. A longer run is needed on a busy machine, where too few events happen in a short run to check
-    /// everything.
+    /// Makes chaos runs with these durations in seconds, until `enough` returns true for a run. Returns the last run. A
+    /// busy machine needs longer runs, because fewer events happen per second.
     pub(crate) fn until(
         name: &str,
         args: &str,

@@ -20,7 +20,7 @@ impl Tale {
         self
     }
 
-    /// Adds a fault that is injected and has its effect at `from`, and is healed at `to`.
+    /// Adds a fault that begins at `from` and ends at `to`.
     pub(crate) fn fault(self, kind: &str, master: &str, from: u64, to: u64) -> Self {
         let inject = Event::Inject {
             fault: 0,
@@ -48,7 +48,7 @@ impl Tale {
     }
 }
 
-/// The event that records the start of an attempt on "file".
+/// The event that a client starts to wait for the lock on the resource "file".
 pub(crate) fn wait(op: u64) -> Event {
     Event::Wait {
         op,
