@@ -1,12 +1,13 @@
-//! The plan of a run in which masters are replaced: the sets of masters that follow each other, the step at which each
-//! client begins and ends, and the goal at which the operators stop.
+//! The plan of a run in which masters are replaced: the sets of masters, the first and the last step of each client,
+//! and the goal of the operators.
 //!
-//! A client's step says which sets of masters it uses. At an even step `s` it uses only the set with the number `s /
-//! 2`; at an odd step it uses this set and the next one. Example: clients go from set 0 (step 0) over sets 0 and 1
-//! (step 1) to set 1 (step 2).
+//! A client's step says which sets of masters the client uses. The sets are numbered from 0.
 //!
-//! Each master has a generation marker with a number. A master with the number `m` admits a client at step `s` if `2s -
-//! 2 <= m <= 2s`. Steps and markers are those of the library (`protocol::mark`).
+//! - At an even step `s`, the client uses only the set `s / 2`.
+//! - At an odd step `s`, the client uses the two sets `(s - 1) / 2` and `(s + 1) / 2`.
+//!
+//! Each master has a generation marker with a number. A master with the number `m` votes for clients at step `s` if
+//! `2s - 2 <= m <= 2s`. The library uses the same steps and numbers (`protocol::mark`).
 
 use quorate::RedlockBuilder;
 
@@ -15,9 +16,8 @@ use quorate::RedlockBuilder;
 pub struct ChangePlan {
     /// The sets of masters (bit n is master n), in order. Each change replaces one set by the next set in the list.
     pub sets: Vec<u16>,
-    /// The number in the masters' generation markers at the beginning of the run; `None` if the masters have no
-    /// markers. The markers are on the old and the new masters of the change with the number `begins / 4`. All other
-    /// masters have none.
+    /// The number in the generation markers at the beginning of the run; `None` if the masters have no markers. Only
+    /// the old and the new masters of one change have markers: of the change `begins / 4`, or of the last change.
     pub begins: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,
@@ -27,9 +27,8 @@ pub struct ChangePlan {
     pub pause: u64,
     /// For each client, its first and its last step in the replacement of masters.
     pub steps: Vec<(u8, u8)>,
-    /// How far the fencing counters of the masters are ahead of the masters' clocks at the beginning, in microseconds;
-    /// `None` if the masters have no counters. If the new masters are not open yet (`begins` is 0 or 1 modulo 4), only
-    /// the old masters have counters.
+    /// How far the fencing counters are ahead of the masters' clocks at the beginning, in microseconds; `None` if the
+    /// masters have no counters. New masters have counters only if they are open (`begins % 4` is 2 or 3).
     pub ahead: Option<u64>,
     /// Whether masters that have been replaced are stopped for the rest of the run.
     pub retires: bool,
@@ -76,8 +75,8 @@ impl Named {
         }
     }
 
-    /// The configuration of a client that uses only the masters of `set`, and knows no generation, as if masters had
-    /// never been replaced.
+    /// The configuration of a client that uses only the masters of `set`. The generation is 0, as if no masters were
+    /// ever replaced.
     pub(crate) fn unmarked(set: u16) -> Self {
         Self {
             old: listed(set).collect(),

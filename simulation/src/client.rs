@@ -77,8 +77,8 @@ impl Client {
     /// Takes the client's last lock. The faults have ended by then, so every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // Wait: the operators are still replacing masters, or the masters do not admit this client at its present
-            // step, so that it will be reconfigured and restarted.
+            // Either the operators have not reached their goal, or the masters do not admit this client at its current
+            // step. In the second case, the client is reconfigured and restarted.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {
@@ -114,8 +114,10 @@ impl Client {
         self.process.shared.world().scenario.change.is_none()
     }
 
-    /// Returns the kind of the client's last lock. It is the kind of the client's last step. But if this step uses a
-    /// note, a leader, a value or a downgrade, or observes an election, it is a plain exclusive lock.
+    /// Returns the kind of the client's last lock: the kind of the client's last step, with two exceptions.
+    ///
+    /// - If the last step is a downgrade, or uses a value, a note or an election, the lock is plain and exclusive.
+    /// - If the last step is a counted hold, the lock is an owner's lock.
     fn last_kind(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
@@ -171,7 +173,7 @@ impl Client {
             None => {
                 call.over();
                 self.say(|client| {
-                    format!("client {client} drops its acquire before the acquire is ready")
+                    format!("client {client} drops the future of its call to acquire before the future is ready")
                 });
                 self.process.shared.world().watch.coverage.cut += 1;
                 return;
@@ -270,9 +272,10 @@ impl Client {
         self.sleep(step.hold / 2).await;
     }
 
-    /// Holds the lock as a writer for half of the step's hold, and then downgrades it to a reader's lock. The client
-    /// stops believing that it is a writer just before it sends the downgrade. Returns the reader's hold with the
-    /// hold's id; `None` if the lock was lost or the future of the downgrade was dropped.
+    /// Holds the lock as a writer for half of `step.hold`, and then downgrades it to a reader's lock. Returns the
+    /// reader's hold and its id; `None` if the lock was lost or the downgrade was not completed.
+    ///
+    /// The client stops believing that it is a writer just before it sends the downgrade.
     async fn downgraded(
         &self,
         step: &Step,

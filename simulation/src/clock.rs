@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fast_clock_reaches_a_given_time_early_and_slow_clock_late() {
+    fn fast_clock_gains_time_and_slow_clock_loses_time() {
         let (fast, slow) = (Clock::new(50, 4_000), Clock::new(50, -4_000));
         let at = BEGIN + 1000 * MS;
         assert_eq!(fast.read(at), 50 + 1004 * MS);

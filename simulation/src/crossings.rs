@@ -1,6 +1,6 @@
 //! Counts how often a rule was checked for each kind of lock and value after each happening (an event that may
-//! interfere, e.g. a restart). A crossing is the combination of a kind and a happening. The table shows untested
-//! combinations, because bugs that are found late are mostly in code where two features meet.
+//! interfere, e.g. a restart). A pair of a kind and a happening is called a crossing. The tables show the crossings
+//! that are not tested.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -72,7 +72,7 @@ impl Crossings {
         }
     }
 
-    /// Returns every cell: the kind of masters, the row, the column, and how often the cell was checked.
+    /// Returns every cell: the kind of masters, the row, the column, and the number of checks.
     pub fn cells(&self) -> impl Iterator<Item = (Masters, &'static str, Happening, u64)> {
         Masters::ALL
             .into_iter()
@@ -112,11 +112,11 @@ impl fmt::Display for Crossings {
 /// A set of columns of the table (bit n is column n).
 type Columns = u16;
 
-/// Counts the crossings of a run: which kinds of locks and values have met which happenings.
+/// Counts the crossings of a run: which happenings may have interfered with which kinds of locks and values.
 ///
-/// A lock meets a happening that occurs while the lock is held, or between two holds of the same resource. This is
-/// counted only while exclusion or fencing tokens are promised. A value meets a happening that has occurred since the
-/// value was last used. This is counted only while the rule `stock` is checked.
+/// - For a lock: happenings while the lock is held, or between two holds of the same resource. They are counted only
+///   while exclusion or fencing tokens are promised.
+/// - For a value: happenings since the last use of the value. They are counted only while the rule `stock` is checked.
 pub(crate) struct Watched {
     masters: Masters,
     pub(crate) crossings: Crossings,

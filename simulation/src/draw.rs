@@ -83,8 +83,8 @@ impl Scenario {
         (scenario, resources)
     }
 
-    /// Draws the kinds of locks. About every third scenario has other kinds in addition to plain exclusive locks. A
-    /// separate random stream leaves all other draws of the seed unchanged.
+    /// Draws the kinds of locks. About every third scenario has other kinds in addition to plain exclusive locks. `rng`
+    /// is a separate random stream, so all other draws of the seed stay unchanged.
     fn mix(&mut self, rng: &mut Rng, resources: u8) {
         let mut on = |ppm: u32| rng.chance(ppm);
         if !on(350_000) {
@@ -260,8 +260,9 @@ impl Kinds {
         }
     }
 
-    /// Draws the rate error of a clock, in parts per million. It is zero if clocks do not drift in this scenario.
-    /// Otherwise it is the largest allowed error, positive or negative, for half of the clocks.
+    /// Draws the rate error of a clock, in parts per million. Half of the clocks have the largest allowed error,
+    /// positive or negative. The other clocks have a smaller random error. If clocks do not drift in this scenario,
+    /// returns zero.
     fn drift(&self, rng: &mut Rng) -> i64 {
         match rng.below(4) {
             _ if !self.drifting => 0,

@@ -83,8 +83,8 @@ impl Executor {
         }));
     }
 
-    /// Polls tasks until no task is ready. Returns false if a rule was broken. It also counts as a broken rule if tasks
-    /// wake each other endlessly.
+    /// Polls tasks until no task is ready. Returns false if a rule was broken, or if tasks seem to wake each other
+    /// endlessly.
     pub(crate) fn settle(&mut self) -> bool {
         for _ in 0..BUSY {
             let next = self.next_ready();
@@ -163,7 +163,7 @@ impl Executor {
         true
     }
 
-    /// Makes these tasks ready. They were delayed at an await, or woken while their process was paused.
+    /// Makes tasks ready again, after a delay at an await or after a pause of their process.
     pub(crate) fn wake(&mut self, tasks: impl IntoIterator<Item = usize>) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.extend(tasks);

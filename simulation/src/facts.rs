@@ -24,8 +24,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns the state at the time `now_us` on the master's clock, without the lock key if it has expired by then.
-    /// `now_us` is not earlier than this state, and no message has changed the state in between.
+    /// Returns the state at the time `now_us` on the master's clock, if no message has changed the state in between. If
+    /// the lock key has expired by then, the returned state has no lock key.
     pub(crate) fn at(self, now_us: u64) -> Self {
         if self.holder.is_some() && now_us < self.expires {
             return self;
@@ -71,8 +71,8 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         claim: &'a Arc<Claim>,
         verb: Verb,
-        /// Whether the message came over a connection that was made since the server's last restart; false for the
-        /// delayed second copy of a message.
+        /// Whether the running server process has accepted the connection of this message. False for the delayed second
+        /// copy of a message.
         live: bool,
         answer: &'a Result<Answer, Fault>,
         /// The result for this lock, if the message is an extension and the master has not failed; otherwise `None`.
@@ -94,7 +94,7 @@ pub(crate) enum Fact<'a> {
     /// The validity of a hold was extended. `old` is the previous end of the validity, in nanoseconds on the client's
     /// clock.
     Extended { believer: &'a Believer, old: u64 },
-    /// The library has begun to report that a lock is no longer held. The holder has possibly not been notified yet.
+    /// The library reports for the first time that a lock is no longer held. It may notify the holder later.
     Over { believer: &'a Believer },
     /// A client has stopped believing that it holds a lock.
     Retired { believer: &'a Believer, why: Why },
@@ -108,14 +108,14 @@ pub(crate) enum Fact<'a> {
         /// sent none.
         first_request: Option<u64>,
     },
-    /// A holder has said which note it leaves. `value` identifies the holder: it is the lock value.
+    /// A holder leaves this note. `value` is the holder's lock value.
     Says {
         resource: usize,
         value: Token,
         note: &'a str,
     },
-    /// A waiter was refused, and received the holder's note. If the master reports the holder's lock value, the waiter
-    /// received this value as well.
+    /// A waiter was refused. `holder` is the holder's lock value, and `note` is the holder's note. Each is `None` if
+    /// the waiter did not receive it.
     Refused {
         resource: usize,
         holder: Option<&'a [u8]>,
@@ -129,7 +129,7 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         leader: Option<(u64, Option<&'a str>)>,
     },
-    /// A master has shown which note it keeps next to a lock.
+    /// A master stores this note, or no note, next to a lock.
     Beside {
         master: usize,
         resource: usize,
@@ -199,9 +199,8 @@ pub(crate) enum Fact<'a> {
         /// Whether the foreign value is still there.
         stands: bool,
     },
-    /// A happening: an event that may interfere with locks and values. If `client` is `None`, the event concerns all
-    /// client processes, otherwise only this one. If `resource` is `None`, it concerns all resources, otherwise only
-    /// this one.
+    /// A happening: an event that may interfere with locks and values. `client` is the client process that the event
+    /// concerns, and `resource` is the resource; `None` means all of them.
     Happened {
         what: Happening,
         client: Option<usize>,
@@ -277,7 +276,7 @@ pub(crate) enum ValueResult {
     Done,
     /// There is no value, or the masters have lost it.
     Lost,
-    /// It is uncertain whether the call has written the value.
+    /// The client does not know whether the call has written the value.
     Unknown,
     /// The call has failed, and has not changed the value.
     Nothing,
@@ -306,10 +305,11 @@ pub(crate) struct Believer {
     pub(crate) kind: Kind,
     /// The sets of masters; the client needs a majority of each set.
     pub(crate) sets: Sets,
-    /// The number of the locked place: a resource, or a slot of a semaphore. For a lock on several resources, it is one
-    /// of these resources; `scope` contains all of them.
+    /// The number of the locked resource, or of the locked slot of a semaphore. For a lock on several resources, the
+    /// number of one of them.
     pub(crate) resource: usize,
-    /// All resources of the hold, and its class (readers, or one owner). Holds of the same class may share a resource.
+    /// All resources of the hold, and its class (readers, or one owner) if it has one. Only holds of the same class may
+    /// share a resource.
     pub(crate) scope: Scope,
     pub(crate) value: Token,
     pub(crate) fencing: Option<u64>,

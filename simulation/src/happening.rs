@@ -27,7 +27,7 @@ pub enum Happening {
 }
 
 impl Happening {
-    /// All happenings, in the order of the columns of the table.
+    /// All happenings, in the order of their columns in the table of `crossings.rs`.
     pub const ALL: [Self; 9] = [
         Self::Change,
         Self::Full,
@@ -40,7 +40,7 @@ impl Happening {
         Self::Unused,
     ];
 
-    /// The name of the happening, as in the header of the table.
+    /// The name of the happening: the header of its column in the table of `crossings.rs`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Change => "change",
@@ -57,9 +57,11 @@ impl Happening {
 }
 
 impl Happening {
-    /// Converts a fault into a happening; returns `None` if the fault is not counted as a happening. The second member
-    /// is the only client that the happening concerns, and the third member is the only resource; `None` means all
-    /// clients or all resources.
+    /// Converts a fault into a happening; `None` if the fault does not count as a happening. The tuple contains:
+    ///
+    /// - the happening;
+    /// - the client that the happening concerns; `None` for all clients;
+    /// - the resource that the happening concerns; `None` for all resources.
     pub(crate) fn of(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
         Some(match fault {
             FaultKind::Jump { .. } | FaultKind::Date { .. } => (Self::Clock, None, None),

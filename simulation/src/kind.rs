@@ -2,38 +2,38 @@
 
 use crate::place::place_of_slot;
 
-/// The kind of lock that a step takes.
+/// The kind of lock that a client takes in one step of its plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// An exclusive lock on the resource of the step.
     #[default]
     Exclusive,
-    /// An exclusive lock on the resource of the step and on these other resources (bit n is resource n), all or
-    /// nothing.
+    /// An exclusive lock on several resources: the resource of the step, and these other resources (bit n is resource
+    /// n). The client gets all of them or none.
     Several(u32),
     /// A reader's lock, shared with other readers.
     Shared,
     /// A lock of the owner with this number. Other holds of the same owner may share the lock.
     Owner(u8),
-    /// Like `Owner`, but the holds of one client process are counted: if the process already has a hold of this owner
-    /// on the resource, the step shares that hold.
+    /// Like `Owner`, but the tasks of a client process share one hold: if the process already holds the resource as
+    /// this owner, the client uses that hold again.
     Counted(u8),
     /// An exclusive lock that is downgraded to a reader's lock after half of the hold.
     Downgraded,
-    /// An exclusive lock whose holder leaves the note with this number.
+    /// An exclusive lock. Its holder stores a note for the waiters, with this number.
     Noted(u32),
-    /// The exclusive lock of an elected leader, which leaves the note with this number.
+    /// The lock of an elected leader. The leader stores a note for the observers, with this number.
     Lead(u32),
-    /// No lock is taken: the client observes the election.
+    /// No lock: the client observes the election for the resource of the step.
     Observe,
-    /// One use of the value under an exclusive lock.
+    /// An exclusive lock, under which the client uses the lock's value once.
     Value(ValueStep),
     /// One permit of the resource's semaphore. The number is how many permits the client configures for this semaphore.
     Permit(u8),
 }
 
-/// One use of the value under a lock. The value is a quota, or a once-per-period record: the last period whose work was
-/// done.
+/// One use of a value under a lock. The value is either a quota or a once-per-period record. The record contains the
+/// last period whose work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueStep {
     /// Create a quota with this many units. Zero units create a once-per-period record instead.
@@ -51,8 +51,8 @@ pub enum ValueStep {
     Once,
     /// Do the work of the current period at least once. The work takes half of `Step::hold`.
     AtLeast,
-    /// Do the work of the current period at most once, under a lock that the client has taken itself. The client reads
-    /// the record after half of the hold and writes it at the end.
+    /// Like `Once`, but the client acquires and releases the lock itself. The client reads the record after half of the
+    /// hold, and writes the record at the end.
     Turn,
 }
 
@@ -73,7 +73,8 @@ pub(crate) enum Class {
     Owner(u8),
 }
 
-/// The scope of a hold: the places (resources or slots) that it locks (bit n is place n), and its class.
+/// The places that a hold locks (bit n is place n), and the class of the hold. A place is a resource or a slot of a
+/// semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
     resources: u32,
@@ -103,7 +104,7 @@ impl Scope {
 }
 
 impl Kind {
-    /// The note that the holder of a lock of this kind leaves; `None` if it leaves none.
+    /// The note that the holder of a lock of this kind stores; `None` if the holder stores none.
     pub(crate) fn note(self) -> Option<String> {
         match self {
             Self::Noted(number) | Self::Lead(number) => Some(format!("note {number}")),
@@ -111,8 +112,8 @@ impl Kind {
         }
     }
 
-    /// The number of the place under which a client waits for a lock of this kind: the resource itself, or the first
-    /// slot of the resource's semaphore.
+    /// The number of the place for which a client waits: the resource, or for a permit the first slot of the resource's
+    /// semaphore.
     pub(crate) fn place(self, resource: u8) -> u8 {
         match self {
             Self::Permit(_) => place_of_slot(resource, 0),

@@ -16,8 +16,8 @@ use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// For a seeded bug: the holds of owners that this process counts by itself. It does not notice if the masters have
-    /// lost these holds. `None` without this bug.
+    /// For the seeded bug `LocalCountAnswers`: the holds that the process shares without asking the masters. `None`
+    /// without this bug.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,
@@ -72,7 +72,8 @@ impl Library {
             .map_err(|error| self.missed(order.resource, error))
     }
 
-    /// Returns a callback for waiters. It reports to the checkers each note of a holder that the waiter receives.
+    /// Returns a callback for an acquire that waits. The callback receives the note of the lock's holder, and reports
+    /// it to the checkers.
     fn shown(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
         let process = self.process.clone();
         move |seen| {
@@ -104,8 +105,7 @@ impl Library {
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
-                // The resource of the step comes first in the list. So clients that lock the same resources name them
-                // in different orders.
+                // Put the resource of the step first, so that clients list the same resources in different orders.
                 let names = others.map(|other| name(other as u8));
                 self.redlock.lock_all([resource].into_iter().chain(names))
             }

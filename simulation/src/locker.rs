@@ -51,8 +51,8 @@ pub(crate) trait Locker: Send + Sync {
         None
     }
 
-    /// The code of a seeded bug that reads and writes the values under locks. `None` if the library reads and writes
-    /// them.
+    /// The small client of a seeded bug that reads and writes the values under locks instead of the library. `None`
+    /// without such a bug.
     fn register(&self) -> Option<&WrongRegister> {
         None
     }
@@ -67,7 +67,6 @@ pub(crate) trait Hold: Send + Sync {
         None
     }
     /// The end of the validity, on the client's clock; `None` once the library reports that the lock is no longer held.
-    /// The call only reads, and does not change the state of the hold.
     fn look(&self) -> Option<Instant>;
     /// Resolves when the holder is notified that the lock is lost.
     fn lost(&self) -> BoxFuture<()>;

@@ -145,7 +145,7 @@ fn table(options: &Options, summary: &Summary) {
         summary.failures.len()
     );
     if let Some((seed, worst)) = &summary.worst {
-        println!("the call that ended latest: {worst} (seed {seed})");
+        println!("the call that came closest to its time limit: {worst} (seed {seed})");
     }
     let idle = summary.idle_rules();
     if !idle.is_empty() && options.worlds != Worlds::Bench {
@@ -193,13 +193,15 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints a table with a line for each seeded bug. After the name of the bug, two columns show the first seed whose run
-/// breaks any rule, and the name of this rule. The last two columns show the first seed whose run breaks a rule whose
-/// violation harms users, and the name of that rule.
+/// Prints a table with one line for each seeded bug. The columns are:
+///
+/// - the name of the bug;
+/// - the first seed whose run breaks a rule, and the name of this rule;
+/// - the first seed whose run breaks a rule whose violation harms users, and the name of this rule.
 fn seeded_bugs(options: &Options) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!(
-        "{:<24}{:>8}  {:<20}{:>12}  rule",
+        "{:<24}{:>8}  {:<32}{:>12}  rule",
         "seeded bug", "seed", "rule", "harm at seed"
     );
     let redis = Flaw::ALL.into_iter();
@@ -220,7 +222,7 @@ fn seeded_bugs(options: &Options) -> ExitCode {
             code = ExitCode::FAILURE;
         }
         let ((seed, rule), (harm_seed, harm_rule)) = (show(any), show(harm));
-        println!("{flaw:<24}{seed:>8}  {rule:<20}{harm_seed:>12}  {harm_rule}");
+        println!("{flaw:<24}{seed:>8}  {rule:<32}{harm_seed:>12}  {harm_rule}");
     }
     code
 }

@@ -1,5 +1,5 @@
-//! A simulated operator. It replaces masters by calling the library's functions for the steps of a change. The
-//! operator's orders to masters may be late or lost. Its process is paused and killed like other processes.
+//! A simulated operator, which replaces masters with the library's own functions. Its orders to masters may be late or
+//! lost. Its process is paused and killed like other processes.
 
 mod node;
 
@@ -22,13 +22,13 @@ use crate::process::Process;
 use crate::rng::Rng;
 use crate::seeded_bugs::Flaw;
 
-/// Takes the steps of all changes in the plan until the plan's goal is reached, and then reports to the world that the
-/// changes are done.
+/// Carries out all planned changes of the masters, one after another. Then reports to the world that the changes are
+/// done.
 pub(crate) async fn run(process: Arc<Process>) {
     let plan = {
         let world = process.shared.world();
         let plan = world.scenario.change.clone();
-        plan.expect("the scenario of an operator must contain a change")
+        plan.expect("the scenario of an operator must contain a replacement of masters")
     };
     let mut seed = [0; 8];
     process.random(&mut seed);
@@ -62,8 +62,8 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage that a change of masters has reached once the masters have generation markers with the number
-/// `goal`.
+/// Returns the stage of a change of masters at which the generation markers have the number `goal`, counted from the
+/// beginning of this change.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Begun,
@@ -73,15 +73,15 @@ fn stage_at(goal: u64) -> ChangeStage {
     }
 }
 
-/// A part of one of the library's error messages. If an error contains this text, a value cannot be copied to the new
-/// masters, and the operator removes the value that the error names.
+/// A part of the library's error message about a value that cannot be copied to the new masters. If an error contains
+/// this text, the operator removes the value.
 const LOST: &str = "lost, or only partly created or removed";
 
 /// The length of a period, which the library needs to access a once-per-period record. The operator only removes the
 /// record, so any length will do.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether the step failed because a condition was not met, and the description of this condition contains the text
+/// Whether the library refused a step because of an unmet condition, and the description of the condition contains
 /// `what`.
 fn misses(error: &ChangeError, what: &str) -> bool {
     matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
@@ -96,7 +96,8 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// The services (clock, timers, tasks) of an operator's process. For a seeded bug, its clock can skip a wait.
+/// The services (clock, timers, tasks) of an operator's process. With some seeded bugs, the operator skips a wait: its
+/// clock jumps ahead.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -161,11 +162,12 @@ impl Operator {
         let builder = builder.nodes(nodes).runtime(self.clock.clone());
         builder
             .build()
-            .expect("the settings must be valid together")
+            .expect("the builder must accept the settings")
     }
 
-    /// Takes the steps of one change until the generation markers of the masters have reached the number `goal`.
-    /// Returns false if masters have lost the markers of the previous change, whose steps must then be repeated.
+    /// Takes the steps of one change of masters until the generation markers have the number `goal`, counted from the
+    /// beginning of this change. Returns false if masters have lost the markers of the previous change. The operator
+    /// must then repeat the previous change.
     async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
         let change_of = redlock
@@ -185,8 +187,8 @@ impl Operator {
             };
             let Err(error) = step else { continue };
             self.note_not_yet(&error);
-            // Before the faults have healed, the operator follows the error's advice only in half of the cases.
-            // Afterwards it always does, so that the change can end in time.
+            // While faults happen, the operator removes lost values only in half of the cases. After the faults it
+            // always removes them, so that the change can end in time.
             if self.rng.chance(500_000) || !self.is_early() {
                 self.drop_lost(&redlock, &error).await;
             }
@@ -195,8 +197,7 @@ impl Operator {
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
             if later && misses(&error, "belongs to other masters") {
-                // A master has a generation marker of the next change. This is possible after a restart of the master.
-                // So the operator continues with the next change.
+                // A master already has a generation marker of the next change. So continue with the next change.
                 return true;
             }
         }
@@ -211,7 +212,7 @@ impl Operator {
         true
     }
 
-    /// Removes the values that the error names as lost. No majority of the old masters still has these values.
+    /// Removes the values that `error` reports as lost because no majority of the old masters still has them.
     async fn drop_lost(&self, redlock: &Redlock, error: &ChangeError) {
         let ChangeError::Missing(missing) = error else {
             return;
@@ -287,7 +288,7 @@ impl Operator {
         self.sleep(pause).await;
     }
 
-    /// Takes the step of the change of masters that follows `stage`.
+    /// Takes the step that follows `stage` in a change of masters.
     async fn next(
         &mut self,
         change: &MastersChange<'_>,

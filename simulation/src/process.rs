@@ -132,8 +132,8 @@ const STEP_BITS: u32 = 11;
 /// One reading of a clock takes less than this time, in nanoseconds: about two microseconds.
 pub(crate) const LONGEST_READING: u64 = 1 << STEP_BITS;
 
-/// Multiplier and increment of Knuth's generator, which makes a random number for each clock reading in two
-/// instructions.
+/// The multiplier and the increment of Knuth's linear congruential generator, which draws a random number for each
+/// clock reading. This generator is fast.
 const LCG: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
 
 impl Runtime for Process {
@@ -231,7 +231,7 @@ impl Drop for Sleep {
             return;
         };
         let mut world = shared.world();
-        // The timer is missing if the run has ended, because the world's timers are removed first.
+        // After the end of a run, the world has no timers.
         if let Some(timer) = world.timers.get_mut(slot as usize) {
             timer.lap += 1;
             let waker = timer.waker.take();
@@ -255,7 +255,7 @@ impl Node for SimNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        // If the world is gone, the run has ended. The request is then answered by dropping `reply`.
+        // After the end of a run there is no world. Dropping `reply` then answers the request.
         if let Some(shared) = self.shared.upgrade() {
             shared.send(self.link, request, reply);
         }

@@ -13,9 +13,10 @@ impl Rng {
         Self(seed)
     }
 
-    /// Begins a random stream for one part of a run. `part` is any number that identifies the part. The streams are
-    /// independent: if one part draws more or fewer numbers, the draws of other parts do not change. So a shrunk
-    /// scenario stays similar to the original scenario.
+    /// Begins the random stream of one part of a run. `part` is any number that identifies the part.
+    ///
+    /// The streams are independent: if one part draws more or fewer numbers, the draws of other parts do not change. So
+    /// a shrunk scenario stays similar to the original scenario.
     pub fn stream(seed: u64, part: u64) -> Self {
         let mut rng = Self(seed ^ part.wrapping_mul(0xA076_1D64_78BD_642F));
         rng.draw();

@@ -26,7 +26,8 @@ pub struct Outcome {
     pub judged: Judged,
     /// How often a rule was checked for each kind of lock and value after each happening (an event that may interfere).
     pub crossings: Crossings,
-    /// The call that came closest to its time limit under the rule "calls end"; `None` if this rule judged no call.
+    /// The call that used the largest share of the delay that the rule "calls end" allows; `None` if this rule judged
+    /// no call.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,

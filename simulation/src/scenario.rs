@@ -28,7 +28,7 @@ pub struct Scenario {
     pub faults: Vec<Fault>,
     /// The time at which all faults have ended and all masters are up again.
     pub heal_at: u64,
-    /// The number of tasks of each client, which share its steps.
+    /// The number of tasks of each client. The tasks of a client share the steps of its plan.
     pub tasks: u8,
     /// The length of a period, for work that clients do once per period.
     pub period: u64,
@@ -108,8 +108,8 @@ pub struct Net {
     pub delay: u64,
     /// The largest additional delay of a packet in one direction, in nanoseconds.
     pub jitter: u64,
-    /// The number of packets per million that are lost. TCP sends a lost packet again, and the bytes after it wait for
-    /// it.
+    /// The number of packets per million that are lost. TCP sends a lost packet again, and delivers later bytes only
+    /// after this packet.
     pub loss_ppm: u32,
     /// The time until a lost packet is sent again, in nanoseconds.
     pub again: u64,
@@ -117,7 +117,7 @@ pub struct Net {
     pub duplicate_ppm: u32,
     /// The longest delay of a message's second execution, in nanoseconds.
     pub duplicate_late: u64,
-    /// The number of messages per million during whose transfer the connection breaks, so that only a part may arrive.
+    /// The number of messages per million that end with a broken connection. Only a part of such a message may arrive.
     pub reset_ppm: u32,
     /// The number of wake-ups per million after which the woken task is delayed.
     pub doze_ppm: u32,
@@ -157,9 +157,13 @@ pub enum FaultKind {
     Jump { master: u8, by_us: i64 },
     /// The wall clock of a client process jumps by this many microseconds; backwards if negative.
     Date { client: u8, by_us: i64 },
-    /// For the time `lasts`, some packets between these clients and these masters do not arrive (bit n is the client or
-    /// master with the number n). If `to` is set, packets to the masters are held back. If `from` is set, packets from
-    /// the masters are held back. They arrive when the partition has ended.
+    /// A partition between these clients and these masters, for the time `lasts`. In `clients` and `masters`, bit n is
+    /// the client or master with the number n.
+    ///
+    /// - If `to` is true, packets to the masters are delayed.
+    /// - If `from` is true, packets from the masters are delayed.
+    ///
+    /// Delayed packets arrive after the partition.
     Partition {
         clients: u16,
         masters: u16,
@@ -204,8 +208,8 @@ pub enum FaultKind {
     /// Nobody uses the masters for the time `by`. All client processes end, all clocks advance by `by`, and the
     /// processes start again after `down`.
     Skip { by: u64, down: u64 },
-    /// A client is reconfigured for the step `step` in the replacement of masters. The client's process is stopped, and
-    /// starts after `down` with the masters of this step.
+    /// A client is reconfigured while masters are replaced: its process stops, and starts again after `down`. The
+    /// client then uses the masters of the step `step` (see `change_plan.rs`).
     Tell { client: u8, step: u8, down: u64 },
 }
 
@@ -276,39 +280,43 @@ pub struct Promises {
     /// At most one client at a time believes that it holds a lock. This requires:
     ///
     /// - No lock is force-released.
-    /// - The clocks do not jump, and their drift is within the allowance.
+    /// - The masters' clocks do not jump.
     /// - The masters forget nothing, or have a restart guard.
     pub exclusion: bool,
-    /// Fencing tokens are unique and rise. This requires:
+    /// Fencing tokens are unique and rise. This requires that `fencing` is on, and that no master's clock jumps forward
+    /// by a day and soon back again. Such a jump makes the master forget its counters.
     ///
-    /// - The masters forget nothing, or have a restart guard.
-    /// - If they forget, the clocks do not jump, and the counters are not ahead of the clocks at the beginning.
-    /// - If they forget, `max_ttl` is larger than the sum of two times: twice the largest difference between a proposed
-    ///   counter and a master's clock, and the largest difference between two clocks.
-    /// - A master's clock does not jump forward by a day and soon back again, because the master forgets counters
-    ///   meanwhile. The wrong date must last for longer than that sum.
+    /// If masters forget data in a restart, this also requires:
     ///
-    /// Other errors of clocks do not matter while masters forget nothing.
+    /// - The masters have a restart guard, and their clocks do not jump.
+    /// - The counters are not ahead of the clocks at the beginning.
+    /// - `max_ttl` is larger than the sum of two times: twice the largest difference between a proposed counter and a
+    ///   master's clock, and the largest difference between two clocks.
+    ///
+    /// "Soon" means within this sum.
     pub tokens: bool,
-    /// No unit of a quota is handed out twice, and the work of no period is done twice. Requires only that fencing
-    /// tokens are unique and rise.
+    /// No unit of a quota is handed out twice, and the work of no period is done twice. This requires the same as
+    /// `tokens`.
     pub stock: bool,
-    /// The restart guard is on and can be checked: the clocks of masters do not jump, so the masters report their
-    /// uptimes correctly.
+    /// The restart guard is on, and the checkers can judge it. This requires that the masters' clocks do not jump,
+    /// because a jump falsifies the uptime that a master reports.
     pub guard: bool,
-    /// The clocks of masters do not jump. So a waiter whose heartbeat has expired stays expired.
+    /// The clocks of masters do not jump, so an expired heartbeat of a waiter cannot become valid again.
     pub steady: bool,
     /// A holder is notified of a loss in time, and calls return in time. This requires that tasks are never preempted
     /// or delayed.
     pub punctual: bool,
-    /// The waiter that is queued on a majority first gets the lock first. This requires ordered waiting and fencing
-    /// tokens, no faults, and a network that delivers heartbeats in time.
+    /// Waiters get a lock in the order in which a majority of the masters has queued them. This requires:
+    ///
+    /// - Ordered waiting and fencing tokens are on.
+    /// - There are no faults, and operators replace no masters.
+    /// - No message is lost, repeated or late.
     pub order: bool,
     /// No renewed lock is lost and no key is left behind. This requires that there are no faults, that no message is
     /// lost or late, and that no masters are replaced.
     pub calm: bool,
-    /// The holder of a force-released lock is notified as soon as a majority denies the lock. This requires a scenario
-    /// whose only faults are force-releases.
+    /// The holder of a force-released lock is notified as soon as a majority denies the lock. This requires that there
+    /// are no faults except force-releases, that no message is lost or late, and that no masters are replaced.
     pub prompt: bool,
 }
 
@@ -326,8 +334,8 @@ pub(crate) const WORST_PPM: i64 = 4_000;
 /// (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
-/// The smallest forward jump of a clock that counts as a jump by "a day", in microseconds: 20 hours. Fencing counters
-/// live for 24 hours, so they may expire by such a jump.
+/// The smallest forward jump of a clock that may expire fencing counters, in microseconds: 20 hours. Masters keep
+/// unused counters for about 24 hours.
 const LATER_DAY_US: i64 = 20 * 3_600 * 1_000_000;
 
 impl Scenario {
@@ -412,15 +420,14 @@ impl Scenario {
             _ => false,
         });
         let walls = self.clients.iter().map(|client| client.wall_us);
-        // The wall clocks of clients matter only for stores without a clock, because these use the clients' dates.
+        // Only stores without a clock use the wall clocks of the clients.
         let walls: Vec<i64> = walls.filter(|_| self.has_clockless()).collect();
         let offsets = || {
             let masters = self.masters.iter().map(|master| master.offset_us);
             masters.chain(walls.iter().copied())
         };
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
-        // Clocks also drift apart: in half a minute, each of two masters' clocks gains or loses at most the largest
-        // rate error. `rates` is the sum for the two clocks, in microseconds.
+        // `rates` is the largest drift between the clocks of two masters in 30 s, in microseconds.
         let rates: i64 = self
             .masters
             .iter()
@@ -463,7 +470,8 @@ impl Scenario {
         };
         let mut jumps: Vec<_> = self.faults.iter().filter_map(jump).collect();
         jumps.sort_by_key(|(at, ..)| *at);
-        // For each master: how far its clock is ahead, and since when it has shown a later day.
+        // For each master: by how much jumps have set its clock ahead, in microseconds, and the time since which this
+        // is at least `LATER_DAY_US`.
         let mut clocks = vec![(0, None); self.masters.len()];
         jumps.into_iter().any(|(at, master, by_us)| {
             let (ahead_us, since) = &mut clocks[master];
@@ -490,7 +498,7 @@ impl Scenario {
         ahead.is_some_and(|ahead| ahead > 0)
     }
 
-    /// Returns the masters with which a client at this step is configured.
+    /// Returns the masters that a client uses at the step `step` of the replacement of masters.
     pub(crate) fn named(&self, step: u8) -> Named {
         match &self.change {
             None => Named::all(self.masters.len()),
@@ -515,8 +523,8 @@ impl Scenario {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // The acquire of a counted hold does not end before its timeout, even if the masters that it needs are stopped
-        // for good.
+        // If masters have been stopped after their replacement, an acquire of a counted hold on them ends only at its
+        // timeout.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
@@ -603,13 +611,14 @@ impl Scenario {
             && trips < self.settings.node_timeout
     }
 
-    /// The longest time, in nanoseconds, from [`heal_at`](Self::heal_at) until every waiter must have its lock.
+    /// The longest time, in nanoseconds, from [`heal_at`](Self::heal_at) until every waiter must have its lock. The
+    /// time is the sum of:
     ///
-    /// The bound covers these times one after the other, and a reserve:
-    ///
-    /// - Masters that have just restarted do not vote for `max_ttl`.
-    /// - Keys of clients that have left live for another TTL. A late duplicate of a request can add one more TTL.
-    /// - Then the waiters get the lock one after another.
+    /// - the time for which restarted masters do not vote (`max_ttl`);
+    /// - the time until keys of ended clients expire, including late duplicates and delays;
+    /// - the time in which the waiters get the lock one after another;
+    /// - the time that operators need to finish their changes;
+    /// - a reserve.
     pub fn bound(&self) -> u64 {
         let Settings {
             ttl,
@@ -620,8 +629,7 @@ impl Scenario {
         let turns = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
-        // Clients of a store without a clock wait until the records of dead clients have certainly expired. So the wait
-        // is longer with stores.
+        // Clients of a store without a clock wait longer before they consider the lock of a dead client expired.
         let seen_anew = if self.stores() == 0 {
             0
         } else {

@@ -19,7 +19,7 @@ pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     shrinker.best
 }
 
-/// A part of `T` that can be removed: whether `T` has this part, and the function that removes it.
+/// A part of `T` that the shrinker may remove. The `bool` is true if `T` has this part. The function removes the part.
 type Part<T> = (bool, fn(&mut T));
 
 struct Shrinker<'a> {
@@ -30,8 +30,8 @@ struct Shrinker<'a> {
 }
 
 impl Scenario {
-    /// Whether the jumps of each master's clock add up to zero. If only one of two such jumps were removed, the clock
-    /// would stay wrong, which is another fault.
+    /// Whether the jumps of each master's clock add up to zero. The shrinker must not remove only one of two such
+    /// jumps, because the clock would then stay wrong.
     fn clocks_end_right(&self) -> bool {
         (0..self.masters.len()).all(|of| {
             let jumps = self.faults.iter().filter_map(|fault| match fault.kind {

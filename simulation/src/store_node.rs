@@ -58,8 +58,8 @@ impl SimSession {
     }
 }
 
-/// Returns the error for an answer to another request than the last one. It occurs with the seeded bug in which a
-/// client uses an abandoned session again.
+/// The error if a session returns the answer to an earlier request. This happens with the seeded bug in which a client
+/// uses an abandoned session again.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server(
         "the answer belongs to another request".into(),
@@ -279,8 +279,8 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // The library handles the answer immediately, within this call. Meanwhile the task that is being polled must
-        // not be preempted, as with Redis masters.
+        // Disable preemption while the library handles the answer, as with Redis masters. Their answers arrive while no
+        // task is polled, so no task can be preempted.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

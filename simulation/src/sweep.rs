@@ -77,8 +77,8 @@ pub struct Summary {
     pub judged: Judged,
     /// How often a rule was checked for each kind of lock and value after each happening, such as a restart.
     pub crossings: Crossings,
-    /// The call that came closest to its time limit under the rule "calls end", with the seed of its run. `None` if no
-    /// call was judged.
+    /// The call that used the largest share of the delay that the rule "calls end" allows, with the seed of its run.
+    /// `None` if this rule judged no call.
     pub worst: Option<(u64, Lateness)>,
     /// The wall-clock time that the sweep took.
     pub took: Duration,
@@ -108,15 +108,15 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Compares `worst` with the call that is recorded so far. Keeps the call that used the larger share of its time
-    /// limit; if the shares are equal, keeps the call with the smaller seed.
+    /// Compares `worst` with the call in `self.worst`, and keeps the call that used the larger share of its allowed
+    /// delay. If the shares are equal, keeps the call with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
-    /// Whether a rule could have judged a case in these runs. The rule for masters that are stores could not if all
-    /// masters were Redis.
+    /// Whether a rule could have judged a case in these runs. Only the rule about stores could not, if no run had
+    /// stores.
     fn may_judge(&self, rule: &str) -> bool {
         rule != OF_STORES || self.coverage.sessions > 0
     }
@@ -188,6 +188,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
+                // Each thread plays its current seed to the end, even if another thread has caught the bug meanwhile.
+                // So the smallest seed that catches the bug is always found.
                 while !found.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds {
@@ -205,10 +207,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // When one thread has caught the bug, each other thread still plays its current seed to the end. So
-                    // the smallest seed that catches the bug is always found. For a bug in the replacement of masters,
-                    // the rule `healing` is ignored: the bug may leave a client that all masters refuse, and such a
-                    // client never gets a lock.
+                    // A bug in the replacement of masters may leave a client that all masters refuse. Such a client
+                    // never gets a lock. So the rule `healing` is ignored for these bugs.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

@@ -1,5 +1,5 @@
-//! Checks that every fencing token is backed by a majority of votes: a majority of the configured masters must have
-//! held the attempt's lock value in the lock key while their fencing counter was equal to the token.
+//! Checks that a majority of the masters has voted for every lock that a client obtains. A master has voted if its lock
+//! key contained the lock value of the attempt while its fencing counter was equal to the lock's fencing token.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
@@ -11,8 +11,8 @@ pub(crate) struct Backing {
     /// The masters that are stores (databases or ZooKeeper; bit n is master n). Each of them always counts as a vote,
     /// because the checkers do not read the records of stores.
     stores: u16,
-    /// For each lock value: the resources, each with a fencing counter. The third member is the set of masters on which
-    /// the lock value was in the lock key while the fencing counter had this number (bit n is master n).
+    /// The votes for each lock value, as (resource, fencing counter, masters). In the masters, bit n is set if the lock
+    /// key of master n contained the lock value while the master's fencing counter had this number.
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }

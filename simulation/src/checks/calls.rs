@@ -14,17 +14,16 @@ const CONNECT: u64 = 500 * MS;
 /// done.
 const CONNECT_STEPS: u64 = 3;
 
-/// The time limit of one attempt, in rounds (a round is one request to all masters). An attempt may need five rounds:
-/// an acquire, three confirmations, and a request for the reason of its failure. The sixth round is a reserve. An
-/// attempt is completed even if the caller's wait ends earlier.
+/// The time limit of one attempt, in rounds (a round is one request to all masters). The library completes an attempt
+/// even if the caller's timeout ends meanwhile. An attempt needs at most five rounds: an acquire, three confirmations,
+/// and a request for the reason of a failure. One round is a reserve.
 const ROUNDS: u64 = 6;
 
 /// The number of rounds (requests to all masters) that a call about a value makes after it has acquired the lock: a
 /// read, a write and a release.
 const VALUE_ROUNDS: u64 = 3;
 
-/// The extra time that a call may take, in nanoseconds. It is needed for timers, for wake-ups, and for an attempt that
-/// begins just before the timeout.
+/// The extra time for timers and wake-ups, and for an attempt that begins just before the timeout, in nanoseconds.
 const SLACK: u64 = 10 * MS;
 
 pub(crate) struct Calls {
@@ -59,7 +58,7 @@ impl fmt::Display for Lateness {
         let ms = |nanos: u64| nanos as f64 / 1e6;
         write!(
             f,
-            "{} that ended {:.1} ms after its timeout, which is {:.1} % of the allowed {:.1} ms",
+            "{} ended {:.1} ms after its timeout ({:.1} % of the allowed {:.1} ms)",
             self.call,
             ms(self.late),
             self.used() as f64 / 10.0,
@@ -114,9 +113,8 @@ impl Check for Calls {
         // The client measures its timeout on its own clock, which may run up to 1 % slow. So the timeout may last 1 %
         // longer in true time.
         let by_itself = wait + wait / 100;
-        // A call that waits for the first connections may end later than other calls. If the process was paused while
-        // it connected, connecting continues after the pause. Calls that find the connections made get no extra time
-        // for connecting.
+        // A call may wait until the process has made its first connections. If the process was paused meanwhile,
+        // connecting ends later.
         let resumed = at.awake_since[*client];
         let connected = first_request.map_or(0, |first| {
             first.max(resumed) + (CONNECT_STEPS - 1) * CONNECT

@@ -1,7 +1,10 @@
-//! Checks that on every master the fencing counter rises with every grant, and never falls between restarts. A master
-//! keeps the counter for at least a day after the grant, by the master's clock. The counter may be missing only if that
-//! clock has shown a time at or after the expiry of the counter's key. If the clock was set back afterwards, the
-//! counter may still be missing.
+//! Checks the fencing counters on each master:
+//!
+//! - Every grant to a new holder raises the counter.
+//! - The counter never falls between restarts, unless its key has expired.
+//! - After a grant, the master keeps the counter's key for at least a day, by the master's clock.
+//!
+//! The key counts as expired once the master's clock has shown the expiry time, even if the clock is set back later.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -26,8 +29,8 @@ struct Last {
     counter: u64,
     /// When the key of the counter expires, in microseconds on the master's clock.
     expires: u64,
-    /// The largest time that the master's clock has shown since that message, in microseconds. If the clock is about to
-    /// jump, its reading before the jump is included.
+    /// The largest known reading of the master's clock since the last message, in microseconds. It includes the reading
+    /// just before a jump of the clock.
     shown_us: u64,
 }
 

@@ -1,9 +1,11 @@
 //! Checks that a majority of the masters protects the lock of a holder. When a lock is obtained or extended, each
-//! master of this majority must keep the lock key, in true time, at least until the end of the holder's validity. A
-//! master that gives no votes until then, because the restart guard is on, counts as well.
+//! master of a majority must do one of the following until the validity ends, in true time:
 //!
-//! The rule `exclusion` would notice a validity that is too long only if another client asks for the lock within the
-//! few milliseconds by which the validity is too long.
+//! - keep the lock key, or
+//! - give no votes, because of its restart guard.
+//!
+//! The rule `exclusion` would not notice most errors of a few milliseconds. It notices them only if another client
+//! obtains the lock within these milliseconds.
 
 use super::{Check, Moment};
 use crate::change_plan::is_majority;
@@ -118,8 +120,8 @@ impl Check for Cover {
                 let kept = &mut self.masters[*master].members;
                 if !members.is_empty() || !kept.is_empty() {
                     kept.retain(|(of, _)| of != resource);
-                    // A shared hold counts as kept only while the lock key contains a class marker (it names the
-                    // readers, or the owner, that hold the lock).
+                    // A shared hold counts only if the lock key contains a class marker. A class marker ends with a
+                    // zero byte.
                     let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
                     let all = members.iter().filter(|_| marked);
                     kept.extend(all.map(|member| (*resource, *member)));

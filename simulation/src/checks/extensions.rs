@@ -9,8 +9,8 @@ use crate::process::LONGEST_READING;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
-    /// The last hold that was obtained on each resource: the number of the event with which it was obtained, the
-    /// client, and the scope (resources and class).
+    /// The last hold that was obtained on each resource: the number of the event, the client, and the hold's scope
+    /// (resources and class).
     last: [Option<(u64, usize, Scope)>; PLACES],
     judged: u64,
 }
@@ -54,8 +54,8 @@ impl Check for Extensions {
                     last.filter(|(when, _, other)| *when > believer.since && !other.beside(mine));
                 if let Some((_, client, _)) = later.next().filter(|_| at.promises.exclusion) {
                     return Err(format!(
-                        "client {} extended r{}, although client {client} had acquired the lock in the meantime",
-                        believer.client, believer.resource
+                        "client {} extended its old lock on r{} after client {client} had acquired r{}",
+                        believer.client, believer.resource, believer.resource
                     ));
                 }
             }

@@ -1,8 +1,9 @@
-//! Checks holds that share a lock because they have the same class: readers, or holds of one owner (docs/protocol.md,
-//! "Several resources, readers, owners, semaphores"). While a lock is shared, the value of its key is a class marker,
-//! which shows that readers, or which owner, hold it. On every master this marker lives at least as long as each hold,
-//! and no hold exists without it. No client removes the hold of another client. An owner is never refused a lock that
-//! it already holds.
+//! Checks shared locks (docs/protocol.md, "Several resources, readers, owners, semaphores"). Only holds of the same
+//! class may share a lock: readers, or holds of one owner. The lock key then contains a marker of this class.
+//!
+//! - On every master, the marker lives at least as long as each shared hold.
+//! - No client removes the hold of another client.
+//! - No master refuses an owner a lock that the owner already holds.
 
 use std::collections::HashMap;
 
@@ -72,7 +73,8 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "master {master} confirmed the fencing token of {}, which does not hold r{resource} on this master",
+        "master {master} confirmed the fencing token of the lock value {}, but does not store this value for \
+         r{resource}",
         short(&mine)
     ))
 }
@@ -104,8 +106,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
     match (class, extended) {
         (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
             return Err(format!(
-                "master {master} extended {} on r{resource} for its owner, although a fencing token larger than its \
-                 token {number} was given since",
+                "master {master} extended the owner's lock value {} on r{resource} after the master had issued a \
+                 fencing token larger than {number}, the token of this lock value",
                 short(&mine)
             ));
         }
@@ -113,7 +115,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
             if passed && before.holder.is_none() && after.counter == before.counter =>
         {
             return Err(format!(
-                "master {master} restored the reader {} on r{resource} with the fencing token {} of another holder",
+                "master {master} restored the lock value {} of a reader on r{resource}, but left the fencing counter \
+                 at {}, the token of another holder",
                 short(&mine),
                 after.counter
             ));
@@ -124,7 +127,7 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let refused = matches!(answer, Ok(Answer::Refused { .. }));
     if refused && own.is_some_and(|class| shows(before.holder, class)) {
         return Err(format!(
-            "master {master} refused {} on r{resource}, although its owner holds the lock",
+            "master {master} refused the lock value {} of an owner, although the same owner already holds r{resource}",
             short(&mine)
         ));
     }
@@ -171,7 +174,8 @@ impl Check for Groups {
             let others = stood.iter().filter(|member| member.value != mine);
             if let Some(other) = others.filter(lives).find(gone) {
                 return Err(format!(
-                    "the release of {} removed the hold of {} on r{resource} of master {master}",
+                    "the release of the lock value {} removed the other lock value {} from r{resource} on master \
+                     {master}",
                     short(&mine),
                     short(&other.value)
                 ));
@@ -182,8 +186,8 @@ impl Check for Groups {
             // marker of readers or of an owner is shorter, and its last byte is zero padding.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
-                    "{} holds r{resource} on master {master}, but the lock key does not show whether readers or an \
-                     owner hold it",
+                    "the lock value {} shares r{resource} on master {master}, but the lock key names neither readers \
+                     nor an owner as holders",
                     short(&member.value)
                 ));
             }
@@ -191,7 +195,7 @@ impl Check for Groups {
         let last = members.iter().map(|member| member.until_ms).max();
         if let Some(last) = last.filter(|last| *last > *now_ms && last * 1_000 > after.expires) {
             return Err(format!(
-                "the lock key of r{resource} on master {master} expires {} ms before its longest shared hold",
+                "the lock key of r{resource} on master {master} expires {} ms before the last of its shared holds",
                 last - after.expires / 1_000
             ));
         }

@@ -1,6 +1,7 @@
-//! Checks the restart guard: a master that was restarted gives no client a vote until `max_ttl` has passed since the
-//! restart. The client enforces this rule: if it has connected to the master since the restart, it sends no request for
-//! a vote until then.
+//! Checks the restart guard: after a restart, a master gives no votes until `max_ttl` has passed.
+//!
+//! The clients enforce this rule. A client that connects after the restart requests no votes during this time. So only
+//! requests over such connections are checked.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};

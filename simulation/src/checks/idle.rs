@@ -11,13 +11,12 @@ use crate::kind::Kind;
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
-/// The longest time that a lock may be idle, as a number of one-way network delays. It covers a release, a wake-up, an
-/// attempt that other clients disturb, the withdrawal of this attempt, another attempt and a confirmation. In 8,000
-/// cases, the longest time was ten delays.
+/// The longest time that a lock may be idle, as a number of one-way network delays. It covers a release, a wake-up, a
+/// failed attempt with its withdrawal, another attempt, and a confirmation. In 8,000 cases, the longest time was ten
+/// delays.
 const WAYS: u64 = 12;
 
-/// The longest sum of the pauses that waiters make on purpose, in nanoseconds: after a wake-up they wait for wake-ups
-/// from other masters, and they pause between two wake-ups.
+/// The longest total time for which the library makes a waiter pause after wake-ups, in nanoseconds.
 const SLACK: u64 = 15 * MS;
 
 /// The factor by which the time limit is multiplied: 20 if masters are stores, 1 if all masters are Redis. A store
@@ -27,9 +26,11 @@ fn at_stores(scenario: &Scenario) -> u64 {
 }
 
 pub(crate) struct Idle {
-    /// Whether the rule applies to the scenario. It does not apply to locks on several resources: one resource may be
-    /// idle while a client waits for the others. It does not apply to owners either: if two clients acquire an owner's
-    /// first hold at the same time, their holds may need several requests to agree on a fencing token.
+    /// Whether the rule applies to the scenario. It does not apply to scenarios with permits, values, or the following
+    /// locks:
+    ///
+    /// - Locks on several resources: one resource may be idle while a client waits for another.
+    /// - Locks of owners: the first holds of an owner may need several requests to agree on a fencing token.
     on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],

@@ -10,12 +10,11 @@ use crate::locker::{SEMAPHORES, semaphore_of};
 use crate::scenario::Scenario;
 
 /// The longest time that a permit may be idle, as a number of one-way network delays. It covers a release, a wake-up,
-/// attempts on three slots one after the other, the withdrawal of attempts that other clients disturbed, a
-/// confirmation, and the time until earlier waiters have left the queue.
+/// attempts on three slots, the withdrawal of failed attempts, a confirmation, and the time until earlier waiters have
+/// left the queue.
 const WAYS: u64 = 20;
 
-/// The longest sum of the pauses that waiters make on purpose, in nanoseconds: after a wake-up they wait for wake-ups
-/// from other masters, and they pause between two wake-ups.
+/// The longest total time for which the library makes a waiter pause after wake-ups, in nanoseconds.
 const SLACK: u64 = 25 * MS;
 
 /// The factor by which the time limit is multiplied if masters are stores; 1 if all masters are Redis. A store needs

@@ -15,10 +15,9 @@ type Value = [u8; 32];
 
 pub(crate) struct LeakedKeys {
     on: bool,
-    /// The longest time from the moment at which a client is done with a lock until every master has executed the
-    /// release, in nanoseconds. The client sends the release after its earlier requests. It may have to wait for the
-    /// reply to one of them. If the scenario has several kinds of locks, the client may also have to load a script
-    /// before each of these requests.
+    /// The longest time until every master has executed a client's release, in nanoseconds. The release may have to
+    /// wait for earlier requests of the client. In scenarios with several kinds of locks, values or notes, the client
+    /// may also have to load scripts.
     bound: u64,
     /// The lock value of the attempt that each task makes at present, by task.
     tries: HashMap<usize, Value>,
@@ -54,7 +53,8 @@ impl LeakedKeys {
             let member = self.members.iter().find(left);
             if let Some((master, resource, _)) = member {
                 return Err(format!(
-                    "master {master} still stores a hold on r{resource} {} ms after its client finished with it",
+                    "master {master} still stores a shared hold on r{resource} {} ms after the client released, \
+                     dropped or failed to acquire the lock",
                     self.bound / MS
                 ));
             }
@@ -62,8 +62,8 @@ impl LeakedKeys {
                 let left = |(holder, until): &(_, u64)| *holder == Some(value) && *until > by;
                 if let Some(resource) = keys.iter().position(left) {
                     return Err(format!(
-                        "master {master} still stores the lock key of r{resource} {} ms after its client finished \
-                         with it",
+                        "master {master} still stores the lock key of r{resource} {} ms after the client released, \
+                         dropped or failed to acquire the lock",
                         self.bound / MS
                     ));
                 }
@@ -83,9 +83,8 @@ impl Check for LeakedKeys {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // When an owner acquires a lock that it already holds, the client may send a second request with the
-                // same lock value. So the task's previous attempt has ended only if the new request has another lock
-                // value.
+                // For a lock that an owner already holds, the client may send two requests with the same lock value.
+                // Only a request with another lock value shows that the task's previous attempt has ended.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)

@@ -7,11 +7,10 @@ use crate::change_plan::Sets;
 use crate::scenario::Scenario;
 use quorate::node::Ticket;
 
-/// For each waiter (by its name in the queue), the sets of masters of which it needs a majority. Clients with different
-/// configurations have different sets.
+/// The sets of masters of each waiter. A waiter needs a majority of each of its sets.
 pub(super) struct LinesUp {
-    /// The sets of masters of each client at its first step in the replacement of masters. Later steps are not needed,
-    /// because the order of waiters is not promised if clients change their step.
+    /// The sets of masters of each client at its first step in the replacement of masters. Later steps are not needed:
+    /// if clients move to another step, the order of waiters is not promised.
     clients: Vec<Sets>,
     changes: bool,
     waiters: HashMap<Arc<str>, usize>,

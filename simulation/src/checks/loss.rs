@@ -27,7 +27,7 @@ impl Loss {
 }
 
 impl Check for Loss {
-    const RULE: &'static str = "loss notified in time";
+    const RULE: &'static str = "expiry reported to holder";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if let Fact::Retired { .. } = fact {
@@ -54,7 +54,8 @@ impl Check for Loss {
                 .saturating_sub(believer.until);
             if let Some(late) = self.notice.judge(believer.until, shows, kept) {
                 return Err(format!(
-                    "client {} has not been notified of a loss {} us after the end of its validity on r{}",
+                    "client {} was not notified that its lock expired: {} us have passed since the end of its \
+                     validity on r{}",
                     believer.client,
                     late / 1_000,
                     believer.resource

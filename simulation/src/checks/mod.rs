@@ -1,8 +1,8 @@
-//! The checkers of the promises in docs/protocol.md ("Promises and assumptions"), one file for each rule. Each checker
-//! is called after every event.
+//! The checkers of the promises in docs/protocol.md ("Promises and assumptions"), one file for each rule.
 //!
-//! A checker receives facts as they happen, and returns an error if its rule is broken. The facts are the beliefs of
-//! clients, the actions of masters, and the messages between them. A checker sees nothing of the library's internals.
+//! A checker receives facts as they happen, and returns an error if its rule is broken. The facts are beliefs of
+//! clients, actions of masters, and messages. After every event, a checker may also check the state. The checkers do
+//! not see the internals of the library.
 
 mod backing;
 mod calls;
@@ -71,13 +71,13 @@ pub const HARM: [&str; 9] = [
     "foreign keys untouched",
     "tokens",
     "stock",
-    "loss notified in time",
+    "expiry reported to holder",
     "calls end",
     "healing",
     "time goes on",
 ];
 
-/// The name of the rule that judges only masters that are stores. It judges no case if all masters are Redis.
+/// The name of the rule that is checked only on stores (databases or ZooKeeper).
 pub(crate) const OF_STORES: &str = <gone::Gone as Check>::RULE;
 
 /// The time of an event and the state of the clients, which every checker may read.
@@ -190,7 +190,8 @@ impl Checkers {
     /// Records a violation of the rule "time goes on": tasks were polled `polls` times without any progress of
     /// simulated time, so they are probably in an endless loop.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
-        let what = format!("tasks were polled {polls} times at one moment of simulated time");
+        let what =
+            format!("tasks were polled {polls} times, but the simulated time did not advance");
         self.note("time goes on", now, Err(what));
     }
 

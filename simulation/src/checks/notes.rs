@@ -1,6 +1,9 @@
-//! Checks notes and leaders as they are reported to clients (docs/protocol.md, "Notes and leaders"). The terms that an
-//! observer receives never fall. A note belongs to the holder of its lock, outlives the lock by at most three times the
-//! largest TTL, and is deleted when the lock is released.
+//! Checks notes and the terms of leaders (docs/protocol.md, "Notes and leaders"):
+//!
+//! - The terms that an observer receives never fall.
+//! - A note belongs to the holder of its lock.
+//! - A note outlives its lock by at most three times the largest TTL.
+//! - A note is deleted when its lock is released.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -19,8 +22,7 @@ pub(crate) struct Notes {
     terms: HashMap<usize, u64>,
     /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
-    /// A copy of `largest`, made when nobody used the masters for days. Terms that observers receive afterwards must
-    /// not be smaller.
+    /// A copy of `largest` from the last time when nobody used the masters for days. Later terms must not be smaller.
     floor: HashMap<usize, u64>,
     /// The leader's note that observers have received, by resource and term.
     received: HashMap<(usize, u64), String>,
@@ -37,8 +39,7 @@ pub(crate) struct Notes {
     /// be deleted.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
-    /// The longest time for which a note may outlive its lock, in microseconds. Unlimited if clocks jump, because a
-    /// lock may then outlive the largest TTL.
+    /// The longest time for which a note may outlive its lock, in microseconds. There is no limit if clocks jump.
     longer: u64,
     judged: u64,
 }
@@ -67,8 +68,8 @@ impl Notes {
         }
     }
 
-    /// Checks that the note which observers received for a term is the note that the term's leader leaves. Called when
-    /// one of these two notes becomes known.
+    /// Checks that observers of a term received the note that the leader of this term leaves. Returns `Ok` if one of
+    /// the two notes is not known yet.
     fn agree(&mut self, resource: usize, term: u64) -> Result<(), String> {
         let place = (resource, term);
         let (Some(received), Some(says)) = (self.received.get(&place), self.says.get(&place))
@@ -80,8 +81,8 @@ impl Notes {
             return Ok(());
         }
         Err(format!(
-            "observers got the note {received:?} for the leader of r{resource} in the term {term}, but the leader left \
-             {says:?}"
+            "observers of r{resource} received the note {received:?} with the term {term}, but the note of this \
+             term's leader is {says:?}"
         ))
     }
 
@@ -98,7 +99,8 @@ impl Notes {
         *largest = term.max(*largest);
         if floor > term {
             return Err(format!(
-                "after days without use, an observer got the term {term} of r{resource}, below the earlier term {floor}"
+                "when no client had used the masters for days, an observer of r{resource} received the term {term}, \
+                 which is smaller than the earlier term {floor}"
             ));
         }
         if last > term {
@@ -135,7 +137,7 @@ impl Notes {
         let (master, resource) = place;
         let Some((value, text)) = note.split_first_chunk::<32>() else {
             return Err(format!(
-                "master {master} stores something that is not a note next to r{resource}"
+                "master {master} stores a malformed note for r{resource}"
             ));
         };
         self.beside.insert(place, (*value, until));
@@ -145,7 +147,8 @@ impl Notes {
         let says = String::from_utf8_lossy(says);
         if self.values.get(value).is_some_and(|known| *known != says) {
             return Err(format!(
-                "master {master} stores the note {says:?} for {}, but this holder of r{resource} left another note",
+                "master {master} stores the note {says:?} for the lock value {} on r{resource}, but the holder with \
+                 this lock value has a different note",
                 short(value)
             ));
         }
@@ -159,8 +162,8 @@ impl Notes {
         Ok(())
     }
 
-    /// Checks the holder's note that a waiter has received with a refusal. If the master also named the holder's lock
-    /// value, this holder must have left the note. If not, some holder of this resource must have left the note.
+    /// Checks the holder's note that a waiter received with a refusal. If the waiter also received the holder's lock
+    /// value (`holder`), this holder must have left the note. Otherwise, any holder of the resource may have left it.
     fn refused(
         &mut self,
         resource: usize,
@@ -173,8 +176,8 @@ impl Notes {
         let known = |note: &str| self.said.contains(&(resource, note.to_owned()));
         if says.is_some_and(|says| says != note) || !note.is_none_or(known) {
             return Err(format!(
-                "a waiter for r{resource} got the note {note:?} for {}, but the note of that holder is {says:?}",
-                holder.map_or("somebody".to_owned(), |holder| short(&holder))
+                "a waiter for r{resource} received the note {note:?} for the holder {}, whose note is {says:?}",
+                holder.map_or("unknown".to_owned(), |holder| short(&holder))
             ));
         }
         Ok(())
@@ -188,8 +191,8 @@ impl Notes {
             let left = |(_, (whose, until)): &(_, &(Value, u64))| *whose == value && *until > by;
             if let Some(((master, resource), _)) = self.beside.iter().find(left) {
                 return Err(format!(
-                    "master {master} still stores a note for r{resource} {} ms after its client finished with the \
-                     lock",
+                    "master {master} still stores a note for r{resource} {} ms after the client released, dropped or \
+                     failed to acquire the lock",
                     self.bound.unwrap_or(0) / MS
                 ));
             }

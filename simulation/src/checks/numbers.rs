@@ -69,7 +69,8 @@ impl Numbers {
         match another {
             None => Ok(()),
             Some(other) => Err(format!(
-                "clients {} and {client} hold r{} for one owner with the fencing tokens {:?} and {number}",
+                "clients {} and {client} hold r{} for the same owner, but with different fencing tokens: {:?} and \
+                 {number}",
                 other.client, believer.resource, other.fencing
             )),
         }

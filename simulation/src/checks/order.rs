@@ -1,10 +1,8 @@
 //! Checks "first come, first served" with two rules:
 //!
-//! - On each single master: the master grants no client the lock while another live waiter is ahead in this master's
-//!   queue.
-//! - On all masters together, in true time: once a waiter is queued on a majority, no task whose first attempt began
-//!   later gets the lock before this waiter. This rule is checked only in scenarios in which nothing keeps waiters from
-//!   sending heartbeats.
+//! - On one master: the master grants no client the lock while another live waiter is ahead in this master's queue.
+//! - On all masters, in true time: once a majority has queued a waiter, no task whose first attempt began later gets
+//!   the lock earlier. This rule is checked only if nothing keeps waiters from sending heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,8 +27,8 @@ pub(crate) struct Order {
     queues: Vec<[Queue; RESOURCES]>,
     /// The masters on which each waiter is queued (bit n is master n), by resource and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that are queued on a majority, by resource, each with the number of the event with which it was
-    /// queued on a majority. Waiters for a reader's lock are in `readers` instead.
+    /// The waiters that a majority has queued, by resource, each with the number of the event that completed the
+    /// majority. Waiters for a reader's lock are in `readers` instead.
     lines: [Line<Arc<str>>; RESOURCES],
     /// The waiters for a reader's lock that are queued on a majority, by resource. Other readers may overtake them.
     readers: [Line<Arc<str>>; RESOURCES],
@@ -141,8 +139,8 @@ impl Order {
             let passed = passed.or(readers.filter(|_| believer.scope.class.is_none()));
             if let Some(passed) = passed {
                 return Err(format!(
-                    "client {} acquired r{resource} before the waiter {passed}, which was already queued on a majority \
-                     when the client began",
+                    "client {} acquired r{resource} before the waiter {passed}, although {passed} was queued on a \
+                     majority of masters before the client's first attempt",
                     believer.client
                 ));
             }
@@ -185,8 +183,7 @@ impl Order {
             return Ok(());
         }
         let value = claim.token().to_hex();
-        // If the claim holds the lock already, this grant only repeats an earlier grant. The repeated request does not
-        // count as a heartbeat of the waiter.
+        // A grant that repeats an earlier grant does not count as a heartbeat of the waiter.
         let again = granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),
@@ -197,8 +194,8 @@ impl Order {
         }
         let fresh = match class {
             None => before.holder != after.holder,
-            // A grant to a reader is new unless it repeats an earlier grant. A grant to an owner is new only if it is
-            // the owner's first hold on this lock, because an owner may overtake waiters with further holds.
+            // A grant to a reader is new unless it repeats an earlier grant. A grant to an owner is new only for the
+            // owner's first hold: with further holds, an owner may overtake waiters.
             Some(NodeClass::Shared) => !again,
             Some(class) => !again && !shows(before.holder, class),
         };
@@ -288,7 +285,8 @@ impl Check for Order {
                     }
                 }
             }
-            // If an extension restores a shared hold that the master had lost, treat it as a grant of this hold.
+            // An extension may restore a shared hold that the master had lost. So the extension counts as a grant of
+            // this hold.
             Fact::Applied {
                 master,
                 resource,

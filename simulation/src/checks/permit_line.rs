@@ -1,7 +1,9 @@
-//! Checks the queue of a semaphore (docs/protocol.md, "Several resources, readers, owners, semaphores"). On each single
-//! master: only the first waiter in the queue gets a slot, and this waiter is not refused a free slot. On all masters
-//! together, in true time: once a waiter is queued on a majority, no task whose first attempt began later gets a permit
-//! before this waiter.
+//! Checks the queue of a semaphore (docs/protocol.md, "Several resources, readers, owners, semaphores"):
+//!
+//! - On one master: only the first waiter in the queue gets a slot. The master grants it every free slot for which it
+//!   asks.
+//! - On all masters, in true time: once a majority has queued a waiter, no task whose first attempt began later gets a
+//!   permit earlier.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +26,7 @@ pub(crate) struct PermitLine {
     lines_up: LinesUp,
     /// The queue on each master, by semaphore, reconstructed from the messages.
     queues: Vec<[Queue; SEMAPHORES]>,
-    /// The masters that have restarted (bit n is master n). A restart may restore an older queue from disk, which then
-    /// differs from `queues`.
+    /// The masters that have restarted (bit n is master n). After a restart, a master's queue may differ from `queues`.
     restarted: u16,
     /// The masters on which each waiter is queued (bit n is master n), by semaphore and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
@@ -115,8 +116,8 @@ impl PermitLine {
             )),
             None if !granted && before.holder.is_none() && self.restarted >> master & 1 == 0 => {
                 Err(format!(
-                    "master {master} refused the free place {resource} (a slot of the semaphore r{line}) to the first \
-                     waiter"
+                    "master {master} refused the first waiter of the semaphore r{line}, although the slot r{resource} \
+                     is free"
                 ))
             }
             _ => Ok(()),
@@ -137,8 +138,8 @@ impl PermitLine {
         }
         match self.lines[line].passed(began) {
             Some(passed) if at.promises.order => Err(format!(
-                "client {} acquired a permit of r{line} before {passed}, which was already queued on a majority \
-                 when the client began",
+                "client {} acquired a permit of r{line} before the waiter {passed}, although {passed} was queued on a \
+                 majority of masters before the client's first attempt",
                 believer.client
             )),
             _ => Ok(()),

@@ -88,7 +88,7 @@ impl Check for Permits {
                 return Ok(());
             }
         };
-        // At this moment, all holders in `others` believe that they hold a permit, and so does this client.
+        // The clients in `others` hold a permit at the same time as this client.
         if others.len() < self.most[semaphore] {
             return Ok(());
         }

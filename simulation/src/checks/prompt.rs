@@ -10,9 +10,8 @@ use crate::scenario::Scenario;
 use quorate::node::Extended;
 
 pub(crate) struct Prompt {
-    /// The longest time from the reply that completes a majority of denials until the holder is notified, in
-    /// nanoseconds. It covers the way of this reply to the client, later replies to the same request, and the
-    /// notification. A denial is the reply that the client does not hold the lock.
+    /// The longest time until the holder is notified, in nanoseconds. It begins when a majority of the masters has
+    /// replied that the client does not hold the lock. It covers the delivery of these replies and the notification.
     bound: u64,
     taken: ByValue<Taken>,
     judged: u64,
@@ -38,7 +37,7 @@ impl Prompt {
         }
     }
 
-    /// Records the reply of a master that the client with this lock value does not hold the lock.
+    /// Records a denial: a master has replied that the client with this lock value does not hold the lock.
     fn denied(&mut self, at: &Moment<'_>, master: usize, value: [u8; 32]) {
         let mut believers = at.believers.iter();
         let held = believers.find(|one| one.value.to_hex() == value);
@@ -62,7 +61,7 @@ impl Prompt {
 }
 
 impl Check for Prompt {
-    const RULE: &'static str = "loss notified at once";
+    const RULE: &'static str = "force-release reported to holder";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !at.promises.prompt {
@@ -75,8 +74,8 @@ impl Check for Prompt {
                 claim,
                 extended: Some(Extended::NotOurs),
                 ..
-                // A lock on several resources is lost once a majority has denied the same one of these resources. This
-                // rule looks only at the first resource.
+                // A lock on several resources is lost only if a majority denies the same resource. This rule looks only
+                // at the first resource.
             } if *resource == resource_of(claim.key()) => {
                 self.denied(at, *master, claim.token().to_hex());
             }
@@ -96,7 +95,8 @@ impl Check for Prompt {
         match at.believers.iter().find(|one| self.late(at.now, one)) {
             None => Ok(()),
             Some(one) => Err(format!(
-                "client {} has not been notified of a loss {} ms after a majority replied that it does not hold r{}",
+                "client {} was not notified that its lock is lost: {} ms have passed since a majority of masters \
+                 replied that the client does not hold r{}",
                 one.client,
                 self.bound / MS,
                 one.resource

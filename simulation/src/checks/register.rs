@@ -1,6 +1,8 @@
-//! Checks the values under locks that the masters store (docs/protocol.md, "Values under a lock"). A read raises the
-//! master's fencing counter to the reader's fencing token. A master refuses a write with a smaller token than its
-//! counter or its last write. The values that are written under one token are the same on every master.
+//! Checks the values under locks that the masters store (docs/protocol.md, "Values under a lock"):
+//!
+//! - A read raises the master's fencing counter to the reader's fencing token.
+//! - A master refuses a write whose token is smaller than its fencing counter or than the token of its last write.
+//! - All writes under one token write the same value.
 
 use std::collections::HashMap;
 
@@ -36,8 +38,8 @@ impl Register {
         let above = before.counter.max(last);
         if above > number {
             return Err(format!(
-                "master {master} wrote a value of r{resource} under the fencing token {number}, which is smaller than \
-                 {above}"
+                "master {master} wrote a value of r{resource} under the fencing token {number}, although the master \
+                 had seen the larger token {above}"
             ));
         }
         let known = self.written.entry((resource, number));
@@ -68,8 +70,8 @@ impl Check for Register {
                 self.judged += 1;
                 if after.counter != *token {
                     return Err(format!(
-                        "master {master} read the value of r{resource} for token {token}, but left the fencing \
-                         counter at {}",
+                        "master {master} read the value of r{resource} under the fencing token {token}, but its \
+                         fencing counter is {} instead of this token",
                         after.counter
                     ));
                 }

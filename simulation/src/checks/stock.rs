@@ -1,10 +1,11 @@
-//! Checks values under locks as their users see them (docs/protocol.md, "Values under a lock"):
+//! Checks values under locks from the view of the clients (docs/protocol.md, "Values under a lock"):
 //!
-//! - Every unit of a quota that is handed out was created, and is handed out only once.
+//! - A quota hands out only units with which it was created, and each unit only once.
 //! - The work of a period starts at most once.
-//! - The number of units that a call reports as left is never larger than the units that were not taken before the
-//!   call. It is never smaller than the units that would be left if all requests had taken their units.
-//! - No units are handed out from a value that was reported as lost, and no value is lost unless a master restarts.
+//! - If a call reports how many units are left, this number is possible. At most, only the units that were certainly
+//!   taken before the call are missing. At least, all requested units are missing.
+//! - No units are handed out from a value that was reported as lost.
+//! - No value is lost unless a master restarts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,9 +25,9 @@ pub(crate) struct Stock {
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// The values that were reported as lost after their creation, by resource. The first member is the number of the
-    /// event with which the first such report returned. The second member is the smallest step in the replacement of
-    /// masters at which a client received a report. For clients at this step or a later step, the value stays lost.
+    /// The values that were reported as lost after their creation, by resource, as (event, step). The event is the
+    /// number of the event with which the first such report returned. The step is the smallest step in the replacement
+    /// of masters at which a client received a report. For clients at this step or a later step, the value stays lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
@@ -42,8 +43,8 @@ struct Quota {
     units: u64,
     /// The number of units that clients have certainly taken.
     taken: u64,
-    /// The largest number of units that may have been taken: all units that clients asked for, except in calls that
-    /// certainly took nothing.
+    /// The largest number of units that may have been taken: the units for which calls asked, without the calls that
+    /// certainly took none.
     asked: u64,
 }
 
@@ -59,7 +60,7 @@ struct Removals {
     open: HashMap<usize, usize>,
     /// The fencing token under which the last confirmed removal was written.
     written: HashMap<usize, u64>,
-    /// The largest fencing token under which a creation writes its value.
+    /// The largest fencing token of a write that creates the value.
     creations: HashMap<usize, u64>,
 }
 
@@ -134,8 +135,8 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // From the beginning of a removal on, a call may find no value because of this removal. So forget the
-                // reports about the old value.
+                // Forget the reports about the old value. From now on, a call may find no value because of this
+                // removal.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -164,8 +165,8 @@ impl Stock {
         }
     }
 
-    /// Records that a removal has returned: the old value is gone from every master. The removal may return later than
-    /// a creation that was written after it. The fencing tokens of the two writes show which write came first.
+    /// Records that a removal has returned: the old value is gone from every master. If a creation has a larger fencing
+    /// token than the removal, the creation came later, and its value stays.
     fn removed(&mut self, now: u64, resource: usize, removal: Ask) {
         self.judged += 1;
         let number = removal.number.unwrap_or(u64::MAX);
@@ -304,13 +305,14 @@ impl Stock {
         for unit in left..left + units {
             if unit >= stock {
                 return Err(format!(
-                    "client {client} took a unit of the quota r{resource} that left {unit} units, but only {stock} \
-                     were created"
+                    "client {client} took a unit of the quota r{resource} and {unit} units were left, but the quota \
+                     was created with only {stock} units"
                 ));
             }
             if let Some(other) = self.taken.insert((resource, unit), client) {
                 return Err(format!(
-                    "clients {other} and {client} both took the unit of the quota r{resource} that left {unit} units"
+                    "clients {other} and {client} took the same unit of the quota r{resource}: after each take, {unit} \
+                     units were left"
                 ));
             }
         }

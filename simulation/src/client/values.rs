@@ -96,7 +96,7 @@ impl Client {
         result.unwrap_or_else(|error| failed(&error))
     }
 
-    /// Calls `at_least_once` and does the work of the period. If `step.drop` is set, the work fails instead.
+    /// Calls `at_least_once` with a closure that does the work of the period. If `step.drop` is set, the closure fails.
     async fn at_least(&self, step: &Step, once: &Once) -> Result<ValueResult, ValueError> {
         let body = async |guard: &LockGuard| {
             self.sleep(step.hold / 2).await;

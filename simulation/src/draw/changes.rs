@@ -87,16 +87,15 @@ impl Scenario {
         scenario
     }
 
-    /// Removes all jumps of clocks. After a jump, the clocks of the masters would differ for the rest of the run, and
-    /// an operator does not prepare a change while they differ. [`jump_clocks`](Self::jump_clocks) adds jumps that are
-    /// undone by a second jump.
+    /// Removes all jumps of clocks, because an operator does not prepare a change while the masters' clocks differ.
+    /// [`jump_clocks`](Self::jump_clocks) adds pairs of jumps that cancel each other out.
     fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));
     }
 
-    /// Adds values under locks. Also makes the scenario longer, so that masters which have lost their memory vote again
-    /// before the end.
+    /// Adds values under locks, and makes the scenario longer: a master that has lost its memory votes again only after
+    /// `max_ttl`.
     fn keep_values(&mut self, rng: &mut Rng) {
         self.slow_down(rng);
         if rng.chance(300_000) {
@@ -139,8 +138,8 @@ impl Scenario {
         }
     }
 
-    /// Replaces all crashes and stalls by others that come one after another. So at most one master at a time is
-    /// stalled, down, or without votes because of its restart.
+    /// Replaces all crashes and stalls with new ones, which do not overlap. At most one master at a time is stalled,
+    /// down, or without votes after a restart.
     fn away_by_turns(&mut self, rng: &mut Rng) {
         let crashes = |fault: &Fault| {
             matches!(
@@ -253,8 +252,8 @@ impl Scenario {
             operators,
             pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            // In scenarios with values, the counters are mostly not ahead of the clocks: if masters lose their memory,
-            // values are safe only if fencing tokens rise with the clocks.
+            // If masters lose their memory, values are safe only if fencing tokens rise with the clocks. So in
+            // scenarios with values, the counters are mostly not ahead of the clocks.
             ahead: if self.has_values() {
                 rng.pick(&[None, None, Some(5_000_000)])
             } else {
@@ -280,7 +279,8 @@ impl Scenario {
         }
     }
 
-    /// Makes clients hold locks nearly all the time, sometimes for longer than an operator waits for old leases to end.
+    /// Makes clients hold locks nearly all the time, sometimes for longer than an operator waits for old locks to
+    /// expire.
     fn hold_for_long(&mut self, rng: &mut Rng) {
         let longest = rng.pick(&[2 * self.settings.ttl, 3 * self.settings.max_ttl]);
         let one = rng.chance(500_000);

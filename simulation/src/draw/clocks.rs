@@ -8,26 +8,27 @@ use crate::scenario::Disk;
 const JUMPS_PPM: u32 = 150_000;
 
 impl Scenario {
-    /// Lets the clocks of masters jump, and jump back before the faults end. The second jump is needed because an
-    /// operator does not prepare a change while the masters' clocks differ. Also lets the wall clocks of clients and
-    /// operators jump. `rng` is a separate random stream, so all other draws of the seed stay unchanged.
+    /// In some scenarios, lets the clocks of masters jump, and jump back before the faults end. The jump back is
+    /// needed, because an operator does not prepare a change while the masters' clocks differ. Sometimes also lets the
+    /// wall clocks of clients and operators jump. `rng` is a separate random stream, so all other draws of the seed
+    /// stay unchanged.
     pub(super) fn jump_clocks(&mut self, rng: &mut Rng, sets: &[u16]) {
         if self.faults.is_empty() || !rng.chance(JUMPS_PPM) {
             return;
         }
         if rng.chance(800_000) {
-            // If a clock jumps, fencing tokens are promised only if restarts of masters preserve everything.
+            // If clocks jump, fencing tokens are promised only if masters lose no data in a restart.
             for master in &mut self.masters {
                 master.disk = Disk::Always;
             }
         }
         let heal = self.heal_at / MS;
-        // Only one master shows a wrong date, because a lock that it grants under a date in the future expires only
-        // after a long time. One more master may be missing after the change: a master that was down when the operator
-        // wrote the generation markers.
+        // At most one master shows a wrong date. A lock that this master grants under a date in the future blocks it
+        // for a long time. A second master may have no generation marker, because it was down when the operator wrote
+        // the markers.
         //
-        // So other faults are possible only if each set that contains the master with the wrong date has at least five
-        // masters. Otherwise the wrong date is the only fault.
+        // If a set with this master has fewer than five masters, any other fault may prevent a majority. So
+        // these faults are removed.
         let wrong = rng.below(self.masters.len() as u64) as u8;
         let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
         let least = sets.iter().filter_map(masters).min().unwrap_or(5);
@@ -36,8 +37,8 @@ impl Scenario {
             self.faults.clear();
         }
         if dates {
-            // A server computes its uptime from its clock. Suppose that it restarts under a wrong date in the future,
-            // and the clock then goes back. The server then seems to have just started, and its votes do not count.
+            // A server computes its uptime from its clock. If it restarts under a date in the future and the clock then
+            // goes back, the uptime is too short, and its votes do not count. So this master must not restart.
             let restarts =
                 |kind| matches!(kind, FaultKind::Crash { master, .. } if master == wrong);
             self.faults.retain(|fault| !restarts(fault.kind));

@@ -1,6 +1,6 @@
 //! Adds "unused days" to scenarios: a time of several days in which nobody uses the masters. In many of these
-//! scenarios, a clock shows a wrong date before this time, so that counters or locks with the wrong date remain on
-//! masters.
+//! scenarios, the clock of a master shows a wrong date for some time before the unused days. Fencing counters and locks
+//! with the wrong date may then remain on the master.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
@@ -39,12 +39,11 @@ impl Scenario {
         let left = (self.heal_at - at) / MS;
         let (by, down) = (rng.pick(&HOURS) * HOUR, rng.range(1, 50) * MS);
         let mut faults = vec![(at, FaultKind::Skip { by, down })];
-        // After the clock of a master has gone back to the true date, locks that remain on this master expire only
-        // after a long time. The other masters must therefore be a majority.
+        // A lock that a master grants under a date in the future blocks this master for a long time. The other masters
+        // must therefore be a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
-                // A wrong date is a jump of a clock. If a clock jumps, fencing tokens are promised only if restarts of
-                // masters preserve everything.
+                // If clocks jump, fencing tokens are promised only if masters lose no data in a restart.
                 master.disk = Disk::Always;
             }
             let masters = self.masters.len() as u64;
@@ -75,8 +74,8 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Lets some clients have a wrong date, in scenarios with unused days and with stores that have no clock. Such
-    /// stores use the dates of their clients.
+    /// Gives some clients a wrong date. This happens only in scenarios with unused days and with stores that have no
+    /// clock: such stores use the dates of their clients.
     pub(super) fn mistake_dates(&mut self, rng: &mut Rng) {
         let skips = |fault: &Fault| matches!(fault.kind, FaultKind::Skip { .. });
         if !self.has_clockless() || !self.faults.iter().any(skips) {

@@ -1,6 +1,5 @@
-//! Draws scenarios in which some masters are stores (databases or ZooKeeper). Each scenario is the one that
-//! [`Scenario::draw`] returns for the same seed. But some masters are replaced by stores, and some clients have wrong
-//! dates.
+//! Draws scenarios in which some masters are stores (databases or ZooKeeper). Each scenario is based on the one that
+//! [`Scenario::draw`] returns for the same seed. Some of its masters become stores, and some clients get wrong dates.
 
 use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;

@@ -1,5 +1,5 @@
-//! Adds values under locks to some scenarios. These scenarios last longer. So masters that have lost their memory can
-//! vote again before the faults end.
+//! Adds values under locks to some scenarios, and makes these scenarios longer. A master that has lost its memory can
+//! then vote again before the faults end.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
@@ -47,8 +47,8 @@ impl Scenario {
             };
             (step.resource, step.kind) = (resource, Kind::Value(verb));
             if verb == ValueStep::Turn {
-                // Half of the hold is the time from reading the value to writing it. It may be longer than the validity
-                // of the lock.
+                // The client reads the value, waits for half of the hold, and then writes the value. The lock may
+                // expire during the wait.
                 step.hold = rng.below(2 * ttl);
                 step.renew = rng.chance(300_000);
                 step.cut = None;

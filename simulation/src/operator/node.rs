@@ -1,4 +1,4 @@
-//! The operator's `Node` of a master, and one connection of an operator to a master.
+//! The `Node` through which an operator uses a master, and the operator's connection for one order.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,17 +16,18 @@ use crate::world::{Heard, Word, number_of};
 /// How long an operator waits for a master's answer to one order.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// For a seeded bug: the masters that the operator wrongly considers closed. Each entry has the master's number, and
-/// the generation marker (number and text) that the operator assumes on this master.
+/// For the seeded bug `CloseMinority`: the masters that the operator considers closed although it has not closed them.
+/// The key is the master's number. The value is the generation marker (number and text) that the operator wrongly
+/// expects on this master.
 pub(super) type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
-/// The operator's `Node` of a master. It makes a connection of its own for each order of the operator. Requests for
-/// locks use the same driver as any client.
+/// The `Node` through which an operator uses a master. Each order of the operator has a connection of its own. Requests
+/// for locks go through `locks`, the node of an ordinary client.
 pub(super) struct OperatorNode {
     pub(super) process: Arc<Process>,
     pub(super) master: usize,
     pub(super) locks: Arc<dyn Node>,
-    /// Whether this is the first of the old masters.
+    /// Whether the master of this node is the first of the old masters.
     pub(super) first: bool,
     pub(super) flaw: Option<Flaw>,
     pub(super) claims: Claims,
@@ -135,7 +136,8 @@ impl Talk {
     /// Closes the connections of the clients whose step in the replacement of masters is below `step`. Returns the
     /// number of closed connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // The generation marker was raised before. Only then read the list of clients, as with real servers.
+        // Read the list of clients only after the generation marker was raised. Otherwise a client could connect in
+        // between and be missed.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -164,8 +166,8 @@ impl Talk {
         Ok(())
     }
 
-    /// For a seeded bug: whether the operator only claims to have closed this master. It closes the first of the old
-    /// masters, and reports the other old masters as closed without closing them.
+    /// For the seeded bug `CloseMinority`: whether the operator reports this master as closed without closing it. The
+    /// operator really closes only the first of the old masters.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

@@ -10,7 +10,6 @@ use quorate::runtime::BoxFuture;
 
 use crate::locker::Hold;
 
-/// A copy of a hold, which never changes: it always reports the state that the hold had at the time of the copy.
 pub(crate) struct AsItStands {
     value: Token,
     fencing: Option<u64>,

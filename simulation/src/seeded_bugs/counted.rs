@@ -50,8 +50,8 @@ impl CountedHolds {
     }
 }
 
-/// One clone of a hold. Dropping a clone decreases the count, and dropping the last clone drops the hold. If the hold
-/// is lost, dropping a clone changes no count.
+/// One clone of a counted hold. Dropping a clone decreases the count, and dropping the last clone drops the hold. If
+/// the hold is already lost, dropping a clone does not change the count.
 struct Counted {
     all: CountedHolds,
     place: Place,

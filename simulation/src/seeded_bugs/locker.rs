@@ -29,11 +29,12 @@ struct Core {
     process: Arc<Process>,
     nodes: Vec<Arc<dyn Node>>,
     settings: Settings,
-    /// Whether this client has already acquired a lock. The flaw `RenewsOnlyFirst` renews only the first lock.
+    /// Whether this client has already acquired a lock. With the flaw `RenewsOnlyFirst`, the client renews no further
+    /// lock.
     renews: AtomicBool,
 }
 
-/// Returns three numbers: of the answers that `yes` accepts, of the answers that it does not accept, and of the faults.
+/// Returns three counts: the answers that `yes` accepts, the other answers, and the faults.
 fn counts(answers: &Answers, yes: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
     let mut counts = (0, 0, 0);
     for answer in answers.iter().flatten() {
@@ -172,9 +173,11 @@ impl Core {
         }
     }
 
-    /// Chooses the fencing token: the largest counter among the grants. If no majority has granted the lock with the
-    /// same counter, lets a majority confirm the token. The outer `None` means that the confirmation failed; the inner
-    /// `None` means a lock without a fencing token.
+    /// Chooses the fencing token. If a majority of the masters has granted the lock with the same counter, this counter
+    /// is the token. Otherwise the token is the largest counter, and a majority must confirm it. Returns:
+    ///
+    /// - `Some(None)` for a lock without a fencing token;
+    /// - `None` if no master granted a counter, or if the confirmation failed.
     async fn agree(&self, claim: &Arc<Claim>, votes: &Votes) -> Option<Option<u64>> {
         if !claim.fenced() {
             return Some(None);

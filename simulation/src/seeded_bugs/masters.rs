@@ -84,8 +84,8 @@ impl Flaw {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// Returns the settings of a client that uses these masters through these nodes. With some of the bugs, a client
-    /// that has two sets of masters counts the votes of only one set. Without such a bug, the settings are correct.
+    /// Returns the settings of a client that uses the masters in `named`. With some of the bugs, a client with an old
+    /// and a new set of masters is configured with only one set: the old, the new, or the union of both.
     pub(crate) fn counted_by(
         self,
         named: &Named,
@@ -128,9 +128,8 @@ impl Flaw {
 }
 
 impl ChangePlan {
-    /// For the bugs that replace masters without an operator: returns the masters of a client at this step. At step 0
-    /// these are the first set, and at later steps the second set. The client is configured as if masters had never
-    /// been replaced.
+    /// For the bugs that replace masters without an operator: returns the masters of a client at this step. The client
+    /// uses the first set at step 0, and the second set at later steps. It knows no generation marker.
     pub(crate) fn replaced(&self, step: u8) -> Named {
         Named::unmarked(self.sets[usize::from(step > 0)])
     }

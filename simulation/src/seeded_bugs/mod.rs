@@ -1,8 +1,9 @@
 //! Seeded bugs (wrong implementations) that the checkers must catch. If a seeded bug is not caught, a checker is wrong.
 //!
 //! Some bugs are in the simulated masters, in connections or in operators; the clients then use the real library. Other
-//! bugs are variants of a small client of this package, [`WrongLocker`], which replaces the library. Its correct
-//! variant must break no rule, so only the flaw of a variant can be caught.
+//! bugs are variants of a small client of this package, [`WrongLocker`], which replaces the library. The correct
+//! variant of this client must break no rule. This shows that the checkers catch the flaws, and not the small client
+//! itself.
 
 mod as_it_stands;
 mod counted;
@@ -46,7 +47,7 @@ pub enum Flaw {
     ReusedValue,
     /// The largest counter among the grants becomes the fencing token, without the confirmation of a majority.
     LargestCounter,
-    /// An extension is counted even if its votes arrive after the old validity has ended.
+    /// A client accepts an extension even if the votes for it arrive after the old validity has ended.
     LateExtension,
     /// The validity of an extended lock is counted from the time of the replies instead of the time of the request.
     ExtensionAfterReplies,
@@ -79,13 +80,13 @@ pub enum Flaw {
     OverstaysWait,
     /// Masters send no wake-up when a lock becomes free.
     NobodyWoken,
-    /// The largest ticket in the queue that a master reports to waiters is too small by one.
+    /// When a master refuses a waiter, it reports the largest ticket in its queue minus one.
     TicketNotRaised,
     /// For a lock that readers or one owner share, a master stores only the number of holds, and not the lock value of
     /// each hold.
     CountedHolds,
-    /// The class marker (the content of a shared lock's key, which names the readers or the owner) expires together
-    /// with the hold that was granted or extended last. It should live as long as the longest hold.
+    /// The marker in the lock key of a shared lock, which names the readers or the owner, expires too early. It expires
+    /// with the hold that was granted or extended last, instead of the longest hold.
     NewestExpiry,
     /// Readers leave no marker of readers in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
@@ -110,13 +111,15 @@ pub enum Flaw {
     SinglePassesMulti,
     /// A master gives each resource of a lock on several resources its own counter value, instead of one value for all.
     MultiOwnCounter,
-    /// A master confirms the fencing token of a lock on several resources even if it has kept only one of them.
+    /// A master confirms the fencing token of a lock on several resources, even if it has lost the lock on some of
+    /// them.
     ConfirmAnyKey,
     /// A master that can grant only some of several resources replies as if it had granted all of them.
     PartialGrantCounts,
     /// An owner that already holds a lock, and acquires it again, waits in the queue behind other clients.
     OwnerInLine,
-    /// A master confirms a new fencing token for a further hold of an owner, although the owner has a token already.
+    /// When an owner takes a further hold, a master confirms a new fencing token. The owner's other holds keep the old
+    /// token.
     OwnerWritesBack,
     /// A master extends or restores a hold of an owner, even if the owner's lock has got a newer fencing token in the
     /// meantime.
@@ -133,7 +136,7 @@ pub enum Flaw {
     /// An observer of an election reads one master after another, and reports what this single master says. The terms
     /// that it reports can then decrease.
     TermOfOne,
-    /// No bug: the small client for values under locks without a flaw. It must break no rule.
+    /// No bug: the correct variant of the small client that reads and writes values under locks. It must break no rule.
     SoundRegister,
     /// A master accepts a write of a value although its counter is above the writer's fencing token.
     BlindWrite,
@@ -147,7 +150,7 @@ pub enum Flaw {
     MissingIsInitial,
     /// A read counts values that were written in an earlier run of the server process.
     NoRunStamp,
-    /// A write is sent and counted even if the server has restarted since the read.
+    /// A client writes a value on a master that has restarted since the client read the value, and counts the vote.
     LateRefill,
     /// A client counts the vote for its write even from a master from which it has not read the value before.
     WriteElsewhere,
@@ -168,12 +171,13 @@ pub enum Flaw {
     SessionIsLease,
     /// A client of a store without a clock considers another client's lease expired after a third of the lease time.
     EarlyEnd,
-    /// After the loss of a session, a client ignores that unanswered commits of this session may still take effect.
+    /// After the loss of a session, a client does not write the records of unanswered commits again. So such a commit
+    /// may still take effect later.
     Unsoiled,
     /// Masters that are stores vote immediately after a restart.
     StoreGuardOff,
-    /// The expiry of a lease is computed from the earliest time that the store's clock possibly shows, instead of the
-    /// latest.
+    /// A client ignores that a store's clock may be ahead of the client's estimate. So the store's lease can expire too
+    /// early.
     NoSlack,
     /// A client abandons a session while an answer is outstanding, and later uses the session again. It then takes each
     /// answer for the answer to the next request.
@@ -206,8 +210,8 @@ pub enum Flaw {
     CloseMinority,
     /// The operator opens the new masters immediately, without waiting until old leases have ended.
     OpenWithoutWait,
-    /// A master that is closed, but not open yet, already admits the clients that it should admit only after the step
-    /// "open".
+    /// A closed master already admits the clients that it should admit only after the operator has opened the new
+    /// masters.
     ClosingOpens,
     /// A master extends the locks of a client even if the master no longer admits the client.
     ExtendUnrefused,
@@ -233,15 +237,17 @@ pub enum Flaw {
     CarryWithoutLock,
     /// Masters keep each fencing counter for only a day, even a counter that is ahead of the clock.
     CounterForADay,
-    /// A grant never renews the expiry of a fencing counter. (Correct masters renew it with the first number of each
-    /// period of 1,000 s.)
+    /// A grant never renews the expiry of a fencing counter. Correct masters renew the expiry with the first grant in
+    /// each period of 1,000 s.
     CounterKeepsExpiry,
 }
 
 impl Flaw {
-    /// The seeded bugs that randomly drawn scenarios can reveal, without the bugs in [`OF_STORES`](Self::OF_STORES) and
-    /// [`OF_CHANGES`](Self::OF_CHANGES). `ConfirmAnyKey`, `LateRefill` and `WriteElsewhere` are missing, because only
-    /// hand-written scenarios reveal them (`tests/all/kinds.rs`, `tests/all/values.rs`).
+    /// The seeded bugs that randomly drawn scenarios can reveal. This list does not contain:
+    ///
+    /// - the bugs in [`OF_STORES`](Self::OF_STORES) and [`OF_CHANGES`](Self::OF_CHANGES);
+    /// - `ConfirmAnyKey`, `LateRefill` and `WriteElsewhere`, which only hand-written scenarios reveal
+    ///   (`tests/all/kinds.rs`, `tests/all/values.rs`).
     pub const ALL: [Self; 58] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,

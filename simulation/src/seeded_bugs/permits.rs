@@ -18,7 +18,7 @@ use crate::locker::{PERMITS, RESOURCES};
 #[derive(Default)]
 pub(super) struct SlotsTaken(HashMap<[u8; 32], Permit>);
 
-/// Returns the same claim, but for another slot.
+/// Returns the claim with the slot `permit` instead of its own slot.
 fn moved(claim: &Claim, permit: &Permit) -> Arc<Claim> {
     let same = Claim::new("", &permit.key(), claim.token(), true)
         .with_permit(permit.clone())
@@ -35,8 +35,9 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
 
-/// Returns the number of the slot under which the checkers record a permit if the masters only count permits. It is the
-/// first slot that no client believes it holds, or `place` if clients believe that they hold all slots.
+/// If the masters only count permits, they assign no slots. For such a permit, the checkers use the first slot that no
+/// client believes it holds. Returns the place of this slot; `place` if there is no such slot, or if the lock is no
+/// permit.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;
@@ -159,8 +160,8 @@ impl SlotsTaken {
     }
 }
 
-/// Answers an acquire as a master that offers only its own lowest free slot. If the client asks for another slot, the
-/// master refuses it and offers this slot. Returns `None` if the correct master must answer.
+/// Answers an acquire as a master that offers only its lowest free slot. If the client asks for another slot, the
+/// master refuses it and offers its lowest free slot. Otherwise returns `None`: the correct master must answer.
 fn picked(turn: &mut Turn<'_>, claim: &Claim, (ttl, proposal): (Duration, u64)) -> Option<Outcome> {
     let permit = claim.permit()?;
     let free = |slot: &Permit| turn.holder(&slot.key()).is_none();

@@ -113,8 +113,8 @@ impl WrongRegister {
         said.filter_map(|answer| self.vote(answer))
     }
 
-    /// Reads the once-per-period record from the masters. Returns the newest content among the counted values; `None`
-    /// if fewer than a majority of the masters returned a value that this client counts.
+    /// Reads the once-per-period record, and returns the content with the largest fencing token. Returns `None` if the
+    /// lock has no fencing token, or if this client accepts the values of fewer than a majority of the masters.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
@@ -159,9 +159,11 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Writes to the record that the work of the period that began at `began_us` (microseconds) was done. Returns
-    /// `None` if the record already contained this period, `Some(true)` if a majority of the masters has written the
-    /// record, and `Some(false)` if not.
+    /// Writes to the record that the work of a period was done. The period began at `began_us` (microseconds). Returns:
+    ///
+    /// - `None` if the record already contains this period or a later one, or if it is not a once-per-period record;
+    /// - `Some(true)` if a majority of the masters has written the record;
+    /// - `Some(false)` if not.
     pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
         let began = began_us / 1_000;
         let last = self.bytes.strip_prefix(b"once ")?;

@@ -1,4 +1,4 @@
-//! Seeded bugs in the scripts for several resources, readers, owners and semaphores.
+//! Seeded bugs in the scripts for locks on several resources, locks of readers and owners, and semaphores.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) struct WrongScripts {
     tickets: Tickets,
 }
 
-/// Returns the class (readers, or one owner) with which a claim asks for its first key; `None` for an exclusive claim.
+/// Returns the class of a claim: readers, or one owner; `None` for an exclusive claim.
 fn class(claim: &Claim) -> Option<&Class> {
     match &claim.group()?.parts().first()?.mode {
         Mode::Class(class) => Some(class),
@@ -231,8 +231,7 @@ impl WrongScripts {
         })
     }
 
-    /// Answers an acquire as a master with one of the flaws of queues. Returns `None` if the correct master must
-    /// answer.
+    /// Answers an acquire as a master with a seeded bug in its queue. Returns `None` if the correct master must answer.
     fn in_line(
         &self,
         flaw: Flaw,
@@ -292,8 +291,8 @@ impl WrongScripts {
     }
 }
 
-/// Answers an acquire as a master with one of the flaws of locks on several resources. Returns `None` if the correct
-/// master must answer.
+/// Answers an acquire as a master with a seeded bug in locks on several resources. Returns `None` if the correct master
+/// must answer.
 fn of_several(
     flaw: Flaw,
     mut turn: Turn<'_>,

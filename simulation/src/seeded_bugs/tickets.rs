@@ -12,8 +12,8 @@ use super::turn::{Outcome, Turn, ticket};
 /// The number of bits for the ticket of one resource. The faulty master packs the tickets of all resources into one
 /// number.
 const BITS: u32 = 11;
-/// The number of lowest bits of the packed number that contain no ticket. A client adds a small number to the packed
-/// number that it receives; these bits keep the sum from changing a ticket.
+/// The number of lowest bits of the packed number that contain no ticket. So a client can add a small number to the
+/// packed number without changing a ticket.
 const BELOW: u32 = 4;
 
 /// The largest ticket of each queue, by lock key.

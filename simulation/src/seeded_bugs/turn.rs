@@ -10,8 +10,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) type Outcome = Result<Answer, Fault>;
 
-/// One request to one master. Contains the master's memory, and the reading `now` of the master's clock in
-/// microseconds.
+/// One request to one master, with the master's memory. `now` is the reading of the master's clock in microseconds.
 pub(super) struct Turn<'a> {
     pub(super) memory: &'a mut Master,
     pub(super) now: u64,

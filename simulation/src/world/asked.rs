@@ -45,7 +45,7 @@ fn scripted(script: Script, keys: &[&[u8]], args: &[&[u8]]) -> Option<Asked> {
         Script::Release => release(key, args),
         Script::ReleaseFair => release_fair(key, args),
         Script::Extend => extend(keys, args),
-        // Simulated clients send neither BREAK nor LOOK with arguments, which asks for a slot of a semaphore.
+        // Simulated clients never send BREAK. They never send LOOK for a slot of a semaphore, which has arguments.
         Script::Look => args.is_empty().then(|| notes::looked(key)),
         Script::Break => None,
         Script::Note => notes::noted(keys, args),
@@ -74,7 +74,7 @@ fn alone(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     claim(key, value, true, Fairness::Unordered)
 }
 
-/// Returns the same claim. If `noted` is true, the claim has a note.
+/// Returns `claim`. If `noted` is true, first records in the claim that its holder has stored a note.
 fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
     if noted {
         claim.take_note();

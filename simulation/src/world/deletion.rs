@@ -11,7 +11,8 @@ use super::words::token;
 /// The additional line in the version report of a server that knows `DELIFEQ`.
 const VERSION: &str = "valkey_version:9.0.0\r\n";
 
-/// Two error replies to `DELIFEQ`: to a user without the permission, and from a proxy that does not know the command.
+/// The error replies to `DELIFEQ`: the first for a user without the permission, and the second from a proxy that does
+/// not know the command.
 const REFUSALS: [&str; 2] = [
     "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
     "-ERR unknown command 'DELIFEQ'\r\n",

@@ -3,8 +3,8 @@
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer of a process fires. If the timer has another lap number than `lap`, it was reset or dropped, and the
-    /// event is ignored.
+    /// A timer of a process fires. If `lap` is not the present lap number of the timer's slot, the timer was dropped,
+    /// and the event is ignored.
     Timer {
         client: u8,
         slot: u32,
@@ -14,8 +14,8 @@ pub(crate) enum Event {
     Turn {
         link: u32,
     },
-    /// The alarm of a link fires. If the link's alarm has another number than `lap`, it was set again, and the event is
-    /// ignored.
+    /// The alarm of a link fires. If `lap` is not the number of the link's present alarm, the event is out of date and
+    /// is ignored.
     Alarm {
         link: u32,
         lap: u32,
@@ -73,7 +73,7 @@ pub(crate) enum Event {
     Resume(u8),
     /// A killed client process restarts. The executor starts it.
     Boot(u8),
-    /// A client is configured with the masters of its last step.
+    /// A client restarts with the masters of the last step in its plan.
     Reconfigured(u8),
     /// An order of an operator reaches a master (`Ordered`), or its reply reaches the operator (`Obeyed`).
     Ordered {
@@ -82,8 +82,7 @@ pub(crate) enum Event {
     Obeyed {
         order: u32,
     },
-    /// The restart guard of a master ends, so that the master votes again. This master came back from a restart with an
-    /// older generation marker.
+    /// A master that has restarted with an older generation marker votes again, because its restart guard ends.
     Unguarded,
     /// The simulated administrator looks for masters that have lost their generation markers, and restores the markers.
     LookedAfter,

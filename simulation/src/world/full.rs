@@ -22,9 +22,11 @@ impl World {
         !locks.flatten().any(|key| self.is_full_for(index, key))
     }
 
-    /// Lets a master execute a request. If the master has no memory for a lock of the request, it refuses a request
-    /// that needs memory, and changes nothing. An extension needs memory only for locks whose keys are missing on the
-    /// master: setting the expiry of an existing key needs none.
+    /// Lets a master execute a request, unless the request needs memory for a lock and the master has none for it. The
+    /// master then refuses the request and changes nothing.
+    ///
+    /// An extension sets the expiry of existing keys, which needs no memory. So the master refuses an extension only
+    /// for locks with missing keys.
     pub(super) fn apply_if_room(
         &mut self,
         index: usize,

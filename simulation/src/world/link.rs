@@ -1,10 +1,11 @@
-//! A link: one client's connection to one master, with the state of the library's own driver. The world calls the
-//! driver.
+//! A link: one client's connection to one master, together with the library's driver for this connection.
 //!
-//! The driver decides what it sends, which replies are late, and when it reconnects. This file does only the work of
-//! the actor around the driver: it calls the driver when a request is queued, when an alarm fires, and when the
-//! connection changes. The world must be unlocked when the driver is called, because the driver delivers answers to
-//! callers, and the callers lock the world.
+//! The driver decides what it sends, which replies are late, and when it reconnects. This file only calls the driver:
+//! when a request is queued, when an alarm fires, and when the connection changes. In the real library, an actor does
+//! this.
+//!
+//! The world must be unlocked when the driver is called, because the driver delivers answers to callers, and the
+//! callers lock the world.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -27,8 +28,7 @@ pub(crate) struct Link {
     pub(super) conn: Option<usize>,
     /// Whether the link's actor is scheduled to run and has not run yet.
     ringing: bool,
-    /// The link's alarm: the true time at which it fires, and its number; `None` if no alarm is set. An alarm event
-    /// with another number was replaced by a later alarm, and is ignored.
+    /// The true time at which the link's alarm fires, and the number of the alarm; `None` if no alarm is set.
     armed: Option<(u64, u32)>,
     laps: u32,
     pub(super) rng: Rng,
@@ -126,8 +126,8 @@ impl World {
         Some(Call::Tick)
     }
 
-    /// Reports to the checkers every write of a value, and every attempt when its first request is queued. Also records
-    /// the time of the first request of the process.
+    /// Called when a request is queued. Reports to the checkers each write of a value, and the first request of each
+    /// attempt. Records the time of the first request of the process.
     pub(super) fn started(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.task);
         self.processes[client].first_request.get_or_insert(self.now);

@@ -1,5 +1,5 @@
-//! Generation markers: which marker each master has, and which clients a master admits because of its marker. Also
-//! decides which promises of the library still hold after masters have lost their markers in a restart.
+//! Generation markers: the marker of each master, and the clients that a master admits with this marker. If too many
+//! masters lose their markers in a restart, the run loses the library's promises.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -62,9 +62,8 @@ impl Looks {
 }
 
 impl Looks {
-    /// For a seeded bug in which a closed master already admits the clients that it should admit only when it is open.
-    /// Returns true if `mark` is the generation marker of a closed master, and the script votes with the next marker
-    /// number (open).
+    /// For the seeded bug `ClosingOpens`: whether `mark` is the generation marker of a closed master, and this script's
+    /// client should be admitted only when the master is open.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -72,8 +71,8 @@ impl Looks {
     }
 }
 
-/// Returns the index, in the list of checks, of the check that a script contains. The simulated SHA of the script
-/// begins with this index.
+/// Returns the index of the generation marker check that a script contains. The simulated SHA of the script begins with
+/// this index.
 pub(super) fn looks_in(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
         .map_or(0, |looks| number(looks) as usize)
@@ -106,8 +105,8 @@ impl SimMaster {
         Some(Duration::from_micros(expires.saturating_sub(now_us)))
     }
 
-    /// Records that the master has loaded the script with the index `script`, with the check of the generation marker
-    /// that has the index `looks`.
+    /// Records that the master has loaded the script with the index `script`. `looks` is the index of the generation
+    /// marker check in this script.
     pub(super) fn learn(&mut self, looks: usize, script: usize) {
         if self.scripts.len() <= looks {
             self.scripts.resize(looks + 1, 0);
@@ -184,8 +183,8 @@ impl World {
         self.processes[client].step_now
     }
 
-    /// Returns the sets of masters of a client; it needs a majority of each set. Call this function exactly once for
-    /// each hold that a client obtains, because it also counts these holds.
+    /// Returns the sets of masters of a client. The client needs a majority of each set. Call this function exactly
+    /// once for each hold that a client obtains, because each call counts a hold.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;
         let coverage = &mut self.watch.coverage;
@@ -194,8 +193,10 @@ impl World {
         self.named_at(step).sets()
     }
 
-    /// Restarts a client, which then uses the masters of this step. With the seeded bugs that replace masters without
-    /// an operator, the master that is replaced dies at the first call; with one of these bugs it starts again later.
+    /// Restarts a client, which then uses the masters of the step `step`.
+    ///
+    /// With the seeded bugs that replace masters without an operator, the first call also stops the master that is
+    /// replaced. With the bug `DeadComesBack`, this master starts again later.
     pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
         let (now, plan) = (self.now, self.scenario.change.as_ref());
         if self.is_replacing()
@@ -243,9 +244,9 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
-    /// Whether a client may take its last lock. This is so when the operators are done and the masters admit the
-    /// client. If the operators are done but the masters do not admit the client, schedules its reconfiguration and
-    /// returns false.
+    /// Whether a client may take its last lock of the run. This requires that an operator has completed all changes of
+    /// the masters, and that the masters admit the client. If only the second condition is not met, schedules the
+    /// reconfiguration of the client.
     pub(crate) fn may_lock(&mut self, client: usize) -> bool {
         let Some(plan) = &self.scenario.change else {
             return true;
@@ -258,9 +259,8 @@ impl World {
         self.arrived && may
     }
 
-    /// The simulated administrator looks for clients that get no votes because generation markers are lost, and
-    /// restores these markers. This first happens at the end of the faults. It is repeated, because a master may start
-    /// again later without its marker.
+    /// Restores lost generation markers as an administrator would do, if clients get no votes without them. Called when
+    /// the faults have ended, and then repeatedly, because a master may start again later without its marker.
     pub(super) fn look_after(&mut self) {
         let clients = self.processes.iter().enumerate();
         let clients = clients
@@ -275,8 +275,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Writes the generation markers as an administrator would do by hand. This is needed if no majority of the masters
-    /// admits clients of this step: clients can restore markers only while a majority still has them.
+    /// Writes lost generation markers by hand, unless a majority of the masters admits clients of this step. Clients
+    /// restore lost markers themselves only while a majority still has them.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -342,7 +342,8 @@ impl World {
         }
     }
 
-    /// Called when an operator has reached the goal of the plan. From then on clients may take their last locks.
+    /// Called when an operator has completed all changes of the masters. From then on, clients may take their last lock
+    /// of the run.
     pub(crate) fn change_done(&mut self) {
         self.arrived = true;
     }
@@ -354,12 +355,12 @@ impl World {
             return;
         };
         self.processes[client].next_step = last;
-        self.say(|| format!("client {client} is configured with the masters of step {last}"));
+        self.say(|| format!("client {client} is configured for the last step of its plan, {last}"));
         self.kill_process(client as u8, 0);
     }
 
-    /// Returns the index, in the list of checks, of the check in the first line of a script; zero if the line checks no
-    /// generation marker.
+    /// Returns the index of the generation marker check in the first line of a script; zero if the line contains no
+    /// check.
     pub(super) fn looks_of(&mut self, line: &[u8]) -> usize {
         let Some(looks) = Looks::read(text(line)) else {
             return 0;
@@ -464,8 +465,8 @@ impl World {
         }
         self.watch.coverage.fallen += 1;
         let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
-        // The clock on which `max_ttl` is measured may run up to 1 % fast, so the guard may end 1 % earlier in true
-        // time.
+        // The restart guard lasts for `max_ttl` on a clock that may run up to 1 % fast. So the guard may end 1 %
+        // earlier in true time.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
         self.reopened[master].get_or_insert(until);
@@ -474,11 +475,12 @@ impl World {
 
     /// Drops the promises of the run if too many masters have lost their generation markers.
     ///
-    /// Masters must keep their markers, or get them back before they vote again. Otherwise masters admit clients again
-    /// that they had refused before. If a majority does so, no promise holds.
+    /// A master must keep its marker, or get it back before it votes again. Otherwise it admits clients again that it
+    /// had refused before. If a majority of the masters does so, no promise holds.
     ///
-    /// A client of step 0 is a special case, because it reads the marker only when it connects. If it has connected
-    /// before a lost marker is restored, the master votes for it even after the marker is restored.
+    /// Clients at step 0 of the replacement are a special case, because they read the marker only when they connect. If
+    /// such a client connects while the marker is lost, the master still votes for the client after the marker is
+    /// restored.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;
@@ -534,14 +536,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_line_of_a_script_shows_whether_it_checks_the_generation_marker() {
+    fn generation_marker_check_is_parsed_from_the_first_line_of_a_script() {
         let line = "local mark = redis.call('GET', 'quorate:masters') if mark and mark ~= '0 aa' and mark ~= '1 bb' then \
                     return redis.error_reply('ERR x' .. (mark or '-')) end local MAX_TTL = 1";
-        let looks = Looks::read(line).expect("the line must check the marker");
+        let looks = Looks::read(line).expect("the line must contain the marker check");
         assert!(looks.lets_in(None) && looks.lets_in(Some("1 bb")));
         assert!(!looks.lets_in(Some("1 aa")));
         let next = line.replace("if mark and", "if true and");
-        let next = Looks::read(&next).expect("the line must check the marker");
+        let next = Looks::read(&next).expect("the line must contain the marker check");
         assert!(!next.lets_in(None));
         assert_eq!(Looks::read("local MAX_TTL = 1"), None);
     }

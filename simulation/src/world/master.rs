@@ -33,15 +33,15 @@ pub(crate) struct SimMaster {
     /// The resource for whose lock the master has no memory (second member), and the true time at which it has memory
     /// again (first member); `None` if it has always had memory.
     pub(super) full: Option<(u64, usize)>,
-    /// The scripts that the server has loaded (bit n is script n). The index in this list is the index of the check of
-    /// the generation marker that the scripts contain; index 0 is for scripts without a check.
+    /// The scripts that the server has loaded. The index in this list is the index of a generation marker check; 0 is
+    /// for scripts without a check. In each entry, bit n is the script n with this check.
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,
     wrong: WrongScripts,
     /// The resources whose lock keys hold foreign values (bit n is resource n).
     pub(super) foreign_keys: u32,
-    /// The state of each lock after the last message about the lock.
+    /// The last recorded state of each lock.
     seen: [Seen; PLACES],
 }
 
@@ -103,15 +103,15 @@ impl SimMaster {
         self.memory.take_announced()
     }
 
-    /// Records the present state of one lock, and returns it. Called after a message about the value under this lock.
+    /// Records the present state of one lock, and returns it.
     pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
         let seen = self.look(now_us, key);
         self.seen[resource_of(key)] = seen;
         seen
     }
 
-    /// Records the state of all locks after a change that no message has made, such as a clock jump. Keys that have
-    /// expired do not come back if the clock is set back later.
+    /// Records the present state of all locks. Called after a change without a request, such as a clock jump. So a key
+    /// that has expired stays expired in the records, even if the clock is set back later.
     pub(super) fn look_at_all(&mut self, now: u64) {
         for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
@@ -504,8 +504,6 @@ impl World {
         }
         let kept = master.keeps;
         self.say(|| format!("master {index} restarts, and its disk has kept: {kept:?}"));
-        // Report the restart to the checkers even if the disk has kept everything. In this case the master has
-        // forgotten nothing.
         let forgot = kept != Disk::Always;
         self.watch.fact(
             now,

@@ -149,14 +149,14 @@ impl Shared {
         self.polled.store(true, Ordering::Relaxed);
     }
 
-    /// Advances the time to the next event, handles the event, and runs the checkers. Unlocks the world before it calls
-    /// the library. Returns the event; `None` if no event is due until `deadline`.
+    /// Handles the next event and runs the checkers. First advances the true time to the event. Unlocks the world
+    /// before it calls the library. Returns the event; `None` if there is no event until `deadline`.
     pub(crate) fn happen(&self, mut world: MutexGuard<'_, World>, deadline: u64) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
         if next.at > deadline {
             return None;
         }
-        // Readings of clocks have advanced the time in the meantime, so the event may be slightly overdue.
+        // Readings of clocks also advance the time, so the time may already be later than the event's time.
         world.now = next.at.max(self.now());
         self.now.store(world.now, Ordering::Relaxed);
         let todo = world.happen(next.event);
@@ -241,8 +241,7 @@ struct Stray {
     run: u32,
     /// The connection on which the first copy of the message was sent.
     conn: usize,
-    /// The index of the check of the generation marker that the script of the message contains; zero if it contains
-    /// none.
+    /// The index of the generation marker check in the script of the message; zero if the script contains no check.
     looks: usize,
     request: Request,
 }
@@ -281,25 +280,27 @@ pub(crate) struct World {
     strays: Vec<Option<Stray>>,
     /// All orders that operators have sent, by index.
     orders: Vec<Order>,
-    /// Whether an operator has reached the goal of the plan. Always true without operators.
+    /// Whether an operator has completed all changes of the masters. Always true without operators.
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master: `Some` if it has come back from a restart with an older generation marker and has not got the
-    /// newer marker back. The members are the marker's number before the restart, and the true time until which the
-    /// restart guard keeps the master from voting.
+    /// For each master: `Some` from a restart with an older generation marker until the master gets its newer marker
+    /// back. The members are:
+    ///
+    /// - the number of the marker before the restart;
+    /// - the true time until which the restart guard keeps the master from voting.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For each master: `Some` if it has ever come back from a restart with an older generation marker. The value is
-    /// the true time until which the restart guard kept the master from voting after the first of these restarts.
+    /// For each master: the true time until which the restart guard kept the master from voting, after its first
+    /// restart with an older generation marker. `None` if there was no such restart.
     reopened: Vec<Option<u64>>,
     /// For the seeded bugs that replace masters without an operator: the true time at which the replaced master died;
     /// `None` before.
     died: Option<u64>,
-    /// For a seeded bug in which the operator reads fencing counters too early: for each master, the counters that were
-    /// read before the old masters were closed.
+    /// For each master: its fencing counters when it executed the operator's first order. Only the seeded bug
+    /// `CarryBeforeClose` fills this list, and then copies these outdated counters. Otherwise `None`.
     counted: Vec<Option<Vec<orders::Counter>>>,
-    /// Whether the operator is removing a lost value. For this it takes the lock of the value, even with the seeded bug
-    /// in which it copies values without taking their locks.
+    /// Whether the operator is removing a lost value (a value that no majority of the old masters stores). The operator
+    /// then takes the lock of the value, even with the seeded bug in which it copies values without taking locks.
     pub(crate) is_dropping: bool,
     /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
@@ -389,14 +390,13 @@ impl World {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether tasks run without preemption at this time. In a run with stores, this is so after the faults have ended,
-    /// because the driver for stores reads the clock very often. In a run without stores, it is never so.
+    /// Whether tasks run without preemption now. This is so only in runs with stores, after the faults have ended:
+    /// tasks are preempted when they read the clock, and the driver for stores reads it very often.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }
 
-    /// Returns the client whose process receives an event; `None` if no client process receives it. An event for a
-    /// paused process waits until the process resumes.
+    /// Returns the client whose process receives the event; `None` if no client process receives it.
     fn owner(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Timer { client, .. } => Some(usize::from(*client)),

@@ -14,8 +14,8 @@ use crate::scenario::{FaultKind, Scenario};
 pub(super) struct Conn {
     pub(super) link: usize,
     pub(super) master: usize,
-    /// The number of restarts of the server process that has accepted the connection. A connection ends with this
-    /// process.
+    /// Identifies the server process that accepted the connection, by the number of restarts of this server so far. The
+    /// connection ends with this process.
     pub(super) run: u32,
     state: State,
     /// Whether the connection is open on the client's side.
@@ -63,18 +63,18 @@ pub(super) enum Way {
     From,
 }
 
-/// One packet's way through the network: between which client and which master, and in which direction.
+/// The route of one packet through the network: its client, its master and its direction.
 pub(super) struct Trip {
     pub(super) client: usize,
     pub(super) master: usize,
     pub(super) way: Way,
-    /// The longest time that a packet takes after the faults have healed, in nanoseconds.
+    /// The longest time that the packet may take once the faults have healed, in nanoseconds.
     pub(super) healed_within: u64,
 }
 
 impl Trip {
-    /// Draws the true time at which the packet arrives. Each loss delays the packet by the time until it is sent again,
-    /// and increases `lost` by one. A packet that meets a partition arrives after the end of the partition.
+    /// Draws the true time at which a packet arrives that the sender sends at `now`. Each loss delays the packet by the
+    /// retransmission time, and increases `lost` by one. A partition delays the packet until the partition ends.
     pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
         let net = scenario.net;
         let takes = net.delay + rng.below(net.jitter + 1);
@@ -92,8 +92,8 @@ impl Trip {
         at
     }
 
-    /// If the packet meets a partition on its way, returns the end of the partition; otherwise `None`. The packet is
-    /// sent at `now` and would arrive at `at`.
+    /// Returns the end of the partition that blocks the packet; `None` if no partition blocks it. The packet is sent at
+    /// `now`, and would arrive at `at` without the partition.
     fn cut_until(&self, scenario: &Scenario, now: u64, at: u64) -> Option<u64> {
         scenario.faults.iter().find_map(|fault| match fault.kind {
             FaultKind::Partition {
@@ -121,8 +121,8 @@ impl Conn {
 }
 
 impl World {
-    /// Draws the true time at which a packet arrives that is sent now. The packet arrives later than all earlier
-    /// packets of this connection in the same direction, so that the bytes stay in order.
+    /// Draws the true time of arrival of a packet that is sent now. The packet arrives after all earlier packets of
+    /// this connection in the same direction, so the bytes stay in order.
     fn travel(&mut self, conn: usize, way: Way) -> u64 {
         let (link, master) = (self.conns[conn].link, self.conns[conn].master);
         let trip = Trip {
@@ -180,8 +180,8 @@ impl World {
         self.conns[conn].state == State::Dialing
     }
 
-    /// The first packet of a connection reaches the master. The kernel accepts the connection even if the server
-    /// stalls.
+    /// Handles the arrival of a connection's first packet at the master. The kernel accepts the connection even if the
+    /// server process stalls.
     pub(super) fn accept(&mut self, conn: usize) {
         let master = &self.masters[self.conns[conn].master];
         let (up, run) = (master.up, master.run);
@@ -193,8 +193,8 @@ impl World {
         self.at(at, Event::Dialed { conn });
     }
 
-    /// The reply to the first packet reaches the client, which learns whether the server accepts or refuses the
-    /// connection.
+    /// Handles the arrival at the client of the reply to a connection's first packet. Returns whether the server
+    /// accepted or refused the connection; `None` if the client has already closed it.
     pub(super) fn dialed(&mut self, conn: usize) -> Option<Call> {
         let dialed = &mut self.conns[conn];
         if !dialed.client {
@@ -255,7 +255,8 @@ impl World {
         }
     }
 
-    /// The first packet of the bytes in flight reaches the server.
+    /// Handles the arrival at the server of the first packet in flight, and executes all commands that are now
+    /// complete. If the server stalls, the packet is delayed until the stall ends.
     pub(super) fn arrive(&mut self, conn: usize) {
         let stalled_until = self.masters[self.conns[conn].master].stalled_until;
         if stalled_until > self.now && self.conns[conn].server {
@@ -277,14 +278,16 @@ impl World {
         }
     }
 
-    /// The first packet of the bytes in flight reaches the client.
+    /// Handles the arrival at the client of the first packet in flight. Returns the client's link and the bytes; `None`
+    /// if no packet is in flight, or if the client has closed the connection.
     pub(super) fn receive(&mut self, conn: usize) -> Option<(usize, Call)> {
         let open = &mut self.conns[conn];
         let piece = open.from.pop_front()?;
         open.client.then_some((open.link, Call::Hear(piece)))
     }
 
-    /// The client is notified that its connection has ended.
+    /// Returns the client's link, and the notification that the server has closed the connection. Returns `None` if the
+    /// client has already closed the connection.
     pub(super) fn closed(&mut self, conn: usize) -> Option<(usize, Call)> {
         let ended = &self.conns[conn];
         ended
@@ -304,7 +307,8 @@ impl World {
         self.strand(conn);
     }
 
-    /// Drops the packets in flight to the server. With some probability, the first few of them still arrive.
+    /// Drops the packets in flight to the server. With some probability, keeps the first few of them, which then still
+    /// arrive.
     fn strand(&mut self, conn: usize) {
         let ppm = self.scenario.net.leftover_ppm;
         let under_way = self.conns[conn].to.len();
@@ -375,7 +379,8 @@ impl World {
         }
     }
 
-    /// The server, or a device in the network, forgets all connections of a master. The clients are not notified.
+    /// Ends all connections of a master on the server's side, without notifying the clients. A server or a network
+    /// device may do this.
     pub(super) fn forget(&mut self, master: usize) {
         for conn in &mut self.conns {
             if conn.master == master {

@@ -1,5 +1,4 @@
-//! Decodes the requests about notes and elections that the driver writes, and encodes the replies and announcements
-//! that it reads.
+//! Decodes the driver's requests about notes and elections. Encodes the replies and announcements for the driver.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use crate::seeded_bugs::Flaw;
 /// The prefix of the channel on which the leaders of a lock are announced.
 const LEADER: &str = "quorate:leader:";
 
-/// Decodes the arguments of the script NOTE.
+/// Decodes the arguments of the script NOTE; `None` if they are malformed.
 pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<3>() else {
         return None;
@@ -135,7 +134,7 @@ impl World {
         let answer = master.execute(now_us, request, self.flaw);
         let note = master.note(now_us, key).map(|(note, _)| note);
         let Ok(Answer::State(found)) = answer else {
-            return out.push_str("-ERR nothing to look at\r\n");
+            return out.push_str("-ERR the master has no state to report\r\n");
         };
         state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
     }
@@ -166,7 +165,7 @@ impl World {
         Some(note)
     }
 
-    /// Reports to the checkers the note that a master stores next to a lock, or that there is none.
+    /// Reports to the checkers the note that a master stores for a lock, or that the master stores no note for it.
     pub(super) fn show_note(&mut self, index: usize, key: &[u8]) {
         if !self.watch.has_notes {
             return;

@@ -1,5 +1,5 @@
-//! Orders of operators to masters. An order or its reply may be late or lost, and a master may execute an order after
-//! the operator has stopped waiting for the reply.
+//! Orders that operators send to masters. An order or its reply may be late or lost. A master may execute an order even
+//! after the operator has stopped waiting for the reply.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,8 +21,8 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The TTL of a fencing counter whose number is not ahead of the master's clock. If the number is ahead, the counter
-/// lives longer by the difference.
+/// The TTL of a fencing counter that is not ahead of the master's clock (a counter is a time in microseconds). A
+/// counter that is ahead of the clock lives longer by the difference.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).
@@ -37,7 +37,7 @@ pub(crate) enum Word {
     Kill(u64),
     /// List the fencing counters that are ahead of the master's clock, or behind it by at most this time.
     Counters(Duration),
-    /// List the keys of the locks under which the master stores values.
+    /// List the keys of the locks whose values the master stores.
     Values,
     /// Raise each of these fencing counters to its number, if the counter is lower. Do not raise the counters of locks
     /// that an owner holds.
@@ -53,7 +53,7 @@ pub(crate) enum Heard {
     Clients(String),
     Killed(bool),
     Counters(Vec<Counter>),
-    /// The keys of the locks under which the master stores values.
+    /// The keys of the locks whose values the master stores.
     Values(Vec<Vec<u8>>),
     /// The counters that were not raised, because an owner holds the lock. The first member is the key of the counter;
     /// the second is the value of the lock key, which names the owner.
@@ -69,8 +69,8 @@ pub(crate) enum Heard {
 pub(super) struct Order {
     pub(super) client: usize,
     master: usize,
-    /// The run of the server process to which the operator is connected, as its number of restarts; `None` if the
-    /// operator makes a new connection.
+    /// Identifies the server process to which the operator is connected, by the number of restarts of this server.
+    /// `None` if the operator makes a new connection.
     run: Option<u32>,
     word: Word,
     heard: Option<(Heard, u32)>,
@@ -79,9 +79,11 @@ pub(super) struct Order {
 }
 
 impl Shared {
-    /// Sends an order to a master, and waits for the reply. `run` is the run of the server process (its number of
-    /// restarts) to which the operator is connected; `None` makes a new connection. Returns the reply, and the run in
-    /// which the order was executed.
+    /// Sends an order to a master, and waits for the reply. Returns the reply, and the run in which the master executed
+    /// the order.
+    ///
+    /// A run is one server process of the master, identified by the number of restarts. `run` is the run to which the
+    /// operator is connected; `None` makes a new connection.
     pub(crate) async fn say_order(
         &self,
         client: usize,
@@ -138,7 +140,7 @@ impl World {
         trip.ends(&self.scenario, self.now, &mut self.rng, lost)
     }
 
-    /// An order reaches its master. The master executes it and sends the reply.
+    /// Delivers an order to its master. The master executes the order and sends the reply.
     pub(super) fn ordered(&mut self, index: usize) {
         let Order {
             client,
@@ -294,8 +296,8 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// For a seeded bug in which the operator reads the fencing counters of only one old master. Returns true if
-    /// `master` is this one: the master with the smallest counters.
+    /// Whether `master` is the old master with the smallest fencing counters. A seeded bug reads the counters of this
+    /// master only.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {
             let counters = self.counters_of(master, DAY);
@@ -305,7 +307,7 @@ impl World {
         old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
     }
 
-    /// Returns the keys of the locks under which a master stores values.
+    /// Returns the keys of the locks whose values a master stores.
     fn values_of(&self, master: usize) -> Vec<Vec<u8>> {
         let master = &self.masters[master];
         let now_us = master.micros(self.now);

@@ -22,7 +22,7 @@ fn place(waiter: &[u8], ticket: u64, heartbeat: Duration) -> Fairness {
     })))
 }
 
-/// Decodes the arguments of the script PERMIT.
+/// Decodes the arguments of the script PERMIT; `None` if they are malformed.
 pub(super) fn asked(name: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, ttl, proposal, slot, permits, rest @ ..] = args else {
         return None;
@@ -38,7 +38,7 @@ pub(super) fn asked(name: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of the script that releases a slot.
+/// Decodes the arguments of the script that releases a slot; `None` if they are malformed.
 pub(super) fn released(name: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, slot, rest @ ..] = args else {
         return None;

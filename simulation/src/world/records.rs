@@ -79,7 +79,8 @@ impl Records {
         there.skip(from as usize).take(count as usize).collect()
     }
 
-    /// Makes all changes of a commit, or none if a record has another version than the commit expects.
+    /// Applies all changes of a commit. If a record has another version than the commit expects, changes nothing and
+    /// returns `Committed::Stale`.
     pub(super) fn commit(
         &mut self,
         commit: &Commit,

@@ -11,15 +11,15 @@ use super::words::{number, text, token};
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
-/// The lock value in each decoded request to write a value. The script WRITE gets only a fencing token and no lock
-/// value, so all decoded writes have this value.
+/// A placeholder for the lock value. The script WRITE gets a fencing token but no lock value, so each decoded request
+/// of this script contains the placeholder.
 const NOBODY: [u8; 32] = [b'0'; 32];
 
 fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     Some(Arc::new(Claim::new("", key, token(value)?, true)))
 }
 
-/// Decodes the arguments of the script READ.
+/// Decodes the arguments of the script READ; `None` if they are malformed.
 pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, agreed] = args else {
         return None;
@@ -30,7 +30,7 @@ pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of the script WRITE.
+/// Decodes the arguments of the script WRITE; `None` if they are malformed.
 pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [agreed, run, bytes @ ..] = args else {
         return None;
@@ -54,8 +54,8 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // Clients only compare the reported run id with the run id of the present server process. So any other text stands
-    // for an earlier run.
+    // Clients compare the reported run id only with the run id of the current server process. So any other text means
+    // an earlier run.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -95,8 +95,8 @@ impl World {
         answer
     }
 
-    /// For a seeded bug: returns the value with the smallest fencing token among the values that the masters store for
-    /// this lock.
+    /// For a seeded bug: among the values that the masters store for this lock, returns the value with the smallest
+    /// fencing token. `None` if no master stores a value.
     pub(super) fn shown_elsewhere(&self, key: &[u8]) -> Option<StoredValue> {
         let shown = (0..self.masters.len()).filter_map(|master| self.stored_on(master, key));
         let oldest = shown.min_by_key(|stored| stored.number);
@@ -120,9 +120,9 @@ impl World {
         })
     }
 
-    /// For a seeded bug in which an operator copies values without taking their locks: answers the operator's requests
-    /// for the lock, without taking the lock or raising the fencing counter. Returns `None` if the master must execute
-    /// the request.
+    /// For a seeded bug in which an operator copies values without taking their locks. Returns an answer that lets the
+    /// operator's request succeed, without taking the lock or raising the fencing counter. Returns `None` if the master
+    /// must execute the request.
     pub(super) fn answer_without_lock(&self, index: usize, request: &Request) -> Option<Answer> {
         let master = &self.masters[index];
         let run = master.memory.run().clone();

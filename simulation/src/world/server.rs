@@ -304,8 +304,9 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// Checks whether a script may run. Returns the index of its check of the generation marker; zero if it makes none.
-    /// Returns an error reply if the script is not loaded, or if the check refuses the client.
+    /// Checks whether a script may run. Returns the index of the script's generation-marker check in the list of
+    /// checks; 0 if the script makes no such check. Returns an error reply if the script is not loaded, or if the check
+    /// refuses the client.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -325,8 +326,8 @@ impl World {
         Err(refusal)
     }
 
-    /// Executes a request and returns the answer. With some seeded bugs, it falsifies answers to operators, or answers
-    /// to clients with two sets of masters.
+    /// Executes a request and returns the answer. Some seeded bugs falsify answers to operators. Others falsify answers
+    /// to clients that use two sets of masters.
     fn answer_to(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
         let wrong = self.flaw.filter(|flaw| flaw.is_of_changes());
         let wrong = wrong.filter(|_| self.is_next_of(conn));

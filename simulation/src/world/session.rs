@@ -20,7 +20,7 @@ use crate::seeded_bugs::Flaw;
 /// A request that a client makes in a session.
 pub(crate) enum Question {
     Hello,
-    /// Subscribes to the wake-up messages for this process.
+    /// Subscribes to the wake-up messages for the client process with this id.
     Listen(Arc<str>),
     Load(Vec<Arc<[u8]>>),
     Commit(Vec<Commit>),
@@ -46,14 +46,14 @@ pub(crate) struct Asked {
     /// Whether the request is lost on the way, so that it never reaches the server.
     void: bool,
     reached: bool,
-    /// Whether the request has waited at the server once already, as if for the commits of other sessions. It does not
-    /// wait a second time.
+    /// Whether the request has already waited at the server, as a request does behind commits of other sessions. A
+    /// request waits at most once.
     waited: bool,
     /// The reading of the server's clock, in microseconds, just before the request began to wait for other commits.
     /// `None` if it did not wait, or if the store has no clock.
     showed: Option<u64>,
-    /// The number of commits in the request that the server executes, counted from the first one. It is smaller than
-    /// the number of all commits if the session was lost.
+    /// How many commits of the request the server executes; it drops the later ones. All commits are executed unless
+    /// the session is lost.
     upto: usize,
     answer: Option<Result<Said, Fault>>,
     /// Whether the answer has reached the client.
@@ -64,7 +64,7 @@ pub(crate) struct Asked {
 pub(crate) struct Session {
     pub(super) client: usize,
     master: usize,
-    /// The run of the server process that accepted the session.
+    /// Identifies the server process that accepted the session, by the number of restarts of this server so far.
     run: u32,
     /// Whether the session is open on the client's side.
     open: bool,
@@ -122,7 +122,8 @@ impl World {
         session
     }
 
-    /// For a seeded bug: takes a session from the pool of sessions that were abandoned while an answer was outstanding.
+    /// For a seeded bug: takes a session of this client with this master from the pool. The pool contains sessions that
+    /// clients abandoned before an answer had arrived. Returns `None` if the pool has no such session.
     pub(crate) fn take_pooled(
         &mut self,
         client: usize,
@@ -184,6 +185,7 @@ impl World {
     }
 
     /// Returns the oldest wake-up message that has arrived on this session and that the client has not read yet.
+    /// Registers `waker` if there is none. Returns an error if the session has ended.
     pub(crate) fn words(
         &mut self,
         session: usize,
@@ -222,8 +224,8 @@ impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // A client may need four requests within the timeout to change one lock, while other requests are in flight. So
-        // a packet takes at most a twelfth of the timeout.
+        // To change one lock, a client may need four requests and their replies within one timeout: eight packets. With
+        // at most a twelfth of the timeout per packet, some time is left for other requests in flight.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -285,7 +287,7 @@ impl World {
         }
     }
 
-    /// The server forgets the sessions of a master. The clients are not notified.
+    /// Ends all sessions of a master on the server's side, without notifying the clients.
     pub(super) fn forget_sessions(&mut self, master: usize) {
         for session in 0..self.sessions.len() {
             if self.sessions[session].master == master {
@@ -318,7 +320,8 @@ impl World {
         one.waker.take().map(Todo::Wake)
     }
 
-    /// A request reaches the server.
+    /// Delivers a request to the server, which executes and answers it. If the server stalls, or if the request must
+    /// wait for a row lock, the request is delivered again later.
     pub(super) fn reach(&mut self, index: usize) {
         let Some(asked) = self.asked[index].as_ref().filter(|asked| !asked.void) else {
             return;
@@ -394,7 +397,7 @@ impl World {
         let refusing = self.masters[master]
             .refusing
             .filter(|(until, _)| self.now < *until);
-        // While the server refuses requests, it refuses only requests about locks. Clients can still connect.
+        // A server that refuses requests still answers `Hello` and `Listen`, so clients can connect.
         let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
         let answer = match refusing {
             Some((_, how)) if !greets => {
@@ -470,8 +473,8 @@ impl World {
         })
     }
 
-    /// Returns the date of the store: the reading of its clock in microseconds. Only stores without a clock for leases
-    /// report dates, and only those with an even number. Returns `None` for all other stores.
+    /// Returns the date of the store: the reading of its clock in microseconds. `None` if the store reports no date.
+    /// Only stores with an even index that have no clock for leases report dates.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;
@@ -491,8 +494,8 @@ impl World {
         greeting.uptime(Duration::from_secs(self.uptime(master)))
     }
 
-    /// Reads records. A lagging follower may answer, possibly with an older state. But the state is never older than
-    /// one that this session has already read or made.
+    /// Reads records. A lagging follower may answer with an older state, but never with a state older than the latest
+    /// one that this session has read or written.
     fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
         let healed = self.healed();
         let one = &mut self.sessions[session];
@@ -579,7 +582,8 @@ impl World {
         }
     }
 
-    /// A wake-up message reaches its process.
+    /// Delivers a wake-up message to its process. Returns the task to wake; `None` if no task waits, or if the session
+    /// has ended.
     pub(super) fn word(&mut self, session: usize) -> Option<Todo> {
         let one = &mut self.sessions[session];
         let words = one.coming.pop_front()?;
@@ -590,7 +594,8 @@ impl World {
         one.waker.take().map(Todo::Wake)
     }
 
-    /// An answer reaches the client.
+    /// Delivers an answer to the client. Returns the task to wake; `None` if no task waits, or if the session has
+    /// ended.
     pub(super) fn tell(&mut self, index: usize) -> Option<Todo> {
         let asked = self.asked[index].as_mut()?;
         let one = &mut self.sessions[asked.session];

@@ -131,7 +131,7 @@ impl World {
     }
 
     /// Called when a store's record changes from the state `before` to the state `state`. Reports each lock value that
-    /// the new state contains, although the store had reported it as released.
+    /// the change has added and that the store had already reported as released.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);

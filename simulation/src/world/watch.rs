@@ -1,4 +1,4 @@
-//! The holds that clients believe they have. Also the observers of a run: the checkers, the coverage and the trace.
+//! The observers of a run (checkers, coverage and trace), and the holds that clients believe they have.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(scenario: &Scenario, play: Play) -> Self {
         let promises = scenario.promises();
-        // Do not check the order of waiters for the small client of the seeded bugs, because it never waits in a queue.
+        // Some seeded bugs replace the library by a small client that never waits in a queue. Do not check the order of
+        // waiters for these bugs.
         let in_order = !play.flaw.is_some_and(Flaw::is_locker);
         Self {
             checkers: Checkers::new(scenario, play.harm),

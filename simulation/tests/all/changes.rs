@@ -33,7 +33,7 @@ fn every_seed_passes(seeds: u64) {
     );
     let once = seeds >= 3_000;
     let never = [
-        ("runs with too many lost markers", coverage.split),
+        ("runs in which a majority lost its markers", coverage.split),
         ("markers restored by clients", coverage.given_again),
         ("markers restored by the administrator", coverage.mended),
         ("operator commands without an answer", coverage.unanswered),
@@ -69,7 +69,7 @@ const MS: u64 = 1_000_000;
 /// quota on the new masters. Then the second operator reads the old masters for the last time. It must not overwrite
 /// the new number of units with the old number.
 #[test]
-fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
+fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
     let of = |think, verb| Step {
         think: think * MS,
         wait: 200 * MS,
@@ -106,11 +106,11 @@ fn second_operator_does_not_overwrite_a_newer_stored_value_with_an_older_one() {
     );
 }
 
-/// The next masters are prepared, and then their clocks go back by an hour. The old masters have an old fencing
-/// counter. The operator does not copy it, because with correct clocks the next masters would grant a larger number
-/// anyway. So the operator must not open the next masters before their clocks are correct again.
+/// After the next masters have been prepared, their clocks go back by an hour. The old masters have a fencing counter
+/// that is too old to be copied: with correct clocks, the next masters would grant larger tokens anyway. With the wrong
+/// clocks they would not, so the operator must not open the next masters until the clocks are correct again.
 #[test]
-fn next_masters_whose_clocks_went_back_are_not_opened() {
+fn operator_does_not_open_new_masters_while_their_clocks_are_behind() {
     let hour_us = 3_600_000_000;
     let mut waited = 0;
     for seed in 0..40 {
@@ -180,7 +180,7 @@ const SEEDED_BUGS: [(Flaw, u64); 23] = [
 ];
 
 #[test]
-fn seeded_bugs_in_changes_of_masters_are_caught_within_their_number_of_seeds() {
+fn each_seeded_bug_in_a_change_of_masters_is_caught_within_its_seed_limit() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_CHANGES);
     for flaw in Flaw::OF_CHANGES {
         assert_eq!(
@@ -196,7 +196,7 @@ fn seeded_bugs_in_changes_of_masters_are_caught_within_their_number_of_seeds() {
 
 #[test]
 #[ignore = "nightly"]
-fn rare_seeded_bugs_in_changes_of_masters_are_caught_within_their_number_of_seeds() {
+fn rare_seeded_bug_in_a_change_of_masters_is_caught_within_its_seed_limit() {
     all_are_caught(|within| !is_short(within) && !cfg!(debug_assertions));
 }
 

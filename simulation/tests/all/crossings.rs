@@ -1,8 +1,6 @@
-//! Tests the table of crossings. A cell of the table is a combination of a kind of masters, a kind of lock or value,
-//! and a happening (an event that may interfere). For every cell, some rule must have been checked. `NEVER` lists the
-//! exceptions with their reasons.
-//!
-//! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
+//! Tests that every cell of the table of crossings is covered: some rule must have been checked for it. A cell is a
+//! combination of a kind of masters, a kind of lock or value, and an event that may interfere (a happening). `NEVER`
+//! lists the exceptions with their reasons.
 
 use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};
@@ -32,7 +30,7 @@ fn reason(masters: Masters, held: &str, happening: Happening) -> Option<&'static
 }
 
 #[test]
-fn every_reason_for_an_empty_table_cell_names_existing_rows() {
+fn every_exception_for_an_empty_table_cell_names_valid_rows_and_a_reason() {
     for (_, rows, _, why) in NEVER {
         assert!(rows.iter().all(|row| HELD.contains(row)) && !why.is_empty());
     }
@@ -40,7 +38,7 @@ fn every_reason_for_an_empty_table_cell_names_existing_rows() {
 
 #[test]
 #[ignore = "nightly"]
-fn every_kind_of_lock_and_stored_value_is_checked_after_every_kind_of_event() {
+fn every_combination_of_lock_kind_and_event_is_checked_by_a_rule() {
     let seeds = CROSSINGS.all();
     let mut seen = Crossings::default();
     for worlds in [Worlds::Redis, Worlds::Changes, Worlds::Stores] {

@@ -24,7 +24,7 @@ fn passes(scenario: &Scenario) -> Outcome {
 
 /// When a lease without renewal expired, the renewal task handled the expiry in an endless loop within one poll.
 #[test]
-fn renewal_task_continues_after_a_fixed_lease_has_expired() {
+fn renewal_task_does_not_loop_forever_after_an_unrenewed_lease_expired() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     let runs_out = Step {
         renew: false,
@@ -37,11 +37,11 @@ fn renewal_task_continues_after_a_fixed_lease_has_expired() {
     assert_eq!(outcome.coverage.acquired, 3);
 }
 
-/// A waiter for a semaphore was woken, and asked for the same slot as before. The reply named another slot as free.
-/// Only in its first few attempts, the waiter asked for this free slot immediately. In later attempts it first waited
-/// for another wake-up or a timer.
+/// A semaphore waiter was woken, and asked for the same slot as before. The refusal named another slot as free. After
+/// its first few attempts, the waiter no longer asked for this free slot immediately: it first waited for another
+/// wake-up or a timer.
 #[test]
-fn waiter_woken_for_another_slot_requests_that_slot_at_once() {
+fn semaphore_waiter_immediately_requests_the_free_slot_named_in_a_refusal() {
     for seed in 0..40 {
         let mut scenario = Scenario::quiet(seed, 2, 3);
         let takes = |think, hold| Step {
@@ -58,11 +58,11 @@ fn waiter_woken_for_another_slot_requests_that_slot_at_once() {
     }
 }
 
-/// The driver measured the connect timeout from the start of the process. The actor measures it from the first request.
-/// If a client made its first request later than `connect_timeout` after the start, the driver refused the request
-/// instead of waiting for the connection.
+/// The driver measured the connect timeout from the start of the process. It therefore refused a first request that
+/// came later than `connect_timeout`, instead of waiting for the connection. Now the timeout begins with the first
+/// request.
 #[test]
-fn first_lock_of_an_old_process_is_not_refused_while_the_process_connects() {
+fn first_request_long_after_process_start_waits_for_the_connection() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     scenario.clients[0].steps = vec![Step {
         think: 900 * MS,
@@ -100,7 +100,7 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
 /// administrator had checked the masters before, and did not check again. A majority of the new masters then had no
 /// marker, and refused all clients forever.
 #[test]
-fn generation_markers_lost_after_the_last_fault_are_restored() {
+fn operator_restores_generation_markers_that_masters_lost_in_a_late_crash() {
     let mut scenario = one_replaced(Some(2), 2, 2);
     let heal = scenario.heal_at / MS;
     scenario.faults = vec![crash(3_000, 0, 100), crash(heal - 20, 1, 100)];
@@ -111,7 +111,7 @@ fn generation_markers_lost_after_the_last_fault_are_restored() {
 /// Masters were to be replaced twice. Between the two changes, a majority of the masters lost their generation markers.
 /// The library's error asked the operator to repeat the first change, but the simulated operator never did.
 #[test]
-fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
+fn operator_repeats_a_replacement_of_masters_after_the_loss_of_generation_markers() {
     let mut scenario = one_replaced(Some(4), 5, 3);
     let plan = scenario.change.as_mut().expect("masters must be replaced");
     plan.sets.push(0b0111);
@@ -130,7 +130,7 @@ fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
 /// The checker knew the master's clock only from the last message about the lock, so it did not know that the clock had
 /// been ahead.
 #[test]
-fn fencing_counter_that_expired_while_a_clock_was_ahead_is_not_reported_as_lost() {
+fn counters_checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump() {
     const HOUR_US: i64 = 3_600_000_000;
     let mut scenario = Scenario::quiet(1, 3, 3);
     for master in &mut scenario.masters {
@@ -158,7 +158,7 @@ fn fencing_counter_that_expired_while_a_clock_was_ahead_is_not_reported_as_lost(
 /// checker of the rule `stock` assumed that the writes had happened in the order in which the calls returned. So it
 /// took the new value for the removed value.
 #[test]
-fn removal_that_returns_after_a_later_creation_is_not_applied_to_the_new_value() {
+fn stock_checker_does_not_attribute_an_earlier_removal_to_a_value_created_later() {
     let value = |think, verb| Step {
         think: think * MS,
         wait: 1_000 * MS,
@@ -197,7 +197,7 @@ fn removal_that_returns_after_a_later_creation_is_not_applied_to_the_new_value()
 /// The simulated operator searches for texts in the library's errors, and acts on them. After the text of one error had
 /// been rewritten, the operator repeated a finished change forever (in 24 of 200,000 seeds).
 #[test]
-fn errors_of_changes_contain_the_words_that_the_simulated_operator_looks_for() {
+fn library_errors_contain_every_text_that_the_simulated_operator_searches_for() {
     let operator = include_str!("../../src/operator.rs");
     let library = [
         include_str!("../../../src/change.rs"),

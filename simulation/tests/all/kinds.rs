@@ -43,7 +43,7 @@ fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
 }
 
 #[test]
-fn seeded_bug_that_confirms_a_token_on_one_of_several_resources_is_caught() {
+fn seeded_bug_that_confirms_the_token_on_only_one_resource_is_caught() {
     let caught = |flaw| {
         let violation = |scenario: Scenario| play(&scenario, flaw).violation;
         one_of_two_is_broken().find_map(violation)
@@ -57,7 +57,7 @@ fn seeded_bug_that_confirms_a_token_on_one_of_several_resources_is_caught() {
 }
 
 #[test]
-fn clients_with_all_kinds_of_locks_on_one_resource_break_no_rule() {
+fn locks_of_all_kinds_on_one_resource_break_no_simulation_rule() {
     let kinds = [
         Kind::Exclusive,
         Kind::Several(0b11),
@@ -74,8 +74,8 @@ fn clients_with_all_kinds_of_locks_on_one_resource_break_no_rule() {
         let outcome = play(&scenario, None);
         assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
         let seen = outcome.coverage;
-        // Each of the six clients takes six locks and then its last lock. The client that downgrades obtains two holds
-        // in each of the six: as a writer and then as a reader.
+        // Each of the six clients takes seven locks. The client that downgrades obtains two holds for each of its first
+        // six locks: as a writer and then as a reader.
         assert_eq!(
             (seen.acquired, seen.downgraded),
             (7 * 6 + 6, 6),
@@ -88,7 +88,7 @@ fn clients_with_all_kinds_of_locks_on_one_resource_break_no_rule() {
 /// The masters' counters differ, and two clients acquire an owner's first hold at the same time. The two holds then
 /// cannot agree on a fencing token. If both clients retried immediately, they would collide again and again.
 #[test]
-fn first_holds_of_one_owner_requested_at_the_same_time_are_both_granted() {
+fn most_concurrent_first_acquires_by_one_owner_succeed_if_counters_differ() {
     for seed in 0..40 {
         let mut scenario = apart(seed, 4);
         (scenario.net.delay, scenario.net.jitter) = (5 * MS, 8 * MS);
@@ -133,7 +133,7 @@ fn three_for_two(seed: u64) -> Scenario {
 }
 
 #[test]
-fn seeded_bug_that_only_counts_permits_grants_three_of_two_permits() {
+fn seeded_bug_that_counts_permits_without_slots_exceeds_the_permit_limit() {
     for seed in 0..20 {
         assert_eq!(
             play(&three_for_two(seed), None).violation,
@@ -169,7 +169,7 @@ fn one_slot_on_two_masters(seed: u64) -> Scenario {
 }
 
 #[test]
-fn client_gets_no_permit_if_each_master_picks_the_slot_and_a_master_is_down() {
+fn seeded_bug_that_lets_masters_pick_the_slot_denies_a_free_permit() {
     for seed in 0..20 {
         let world = one_slot_on_two_masters(seed);
         let had = |flaw| {

@@ -7,13 +7,13 @@ use crate::support::{REDIS, is_caught, is_short, must_pass, sweep, threads};
 use quorate_simulation::{Flaw, Play, RULES, Scenario, Worlds, first_caught, run};
 
 #[test]
-fn every_seed_breaks_no_rule_and_every_kind_of_event_happens_in_some_seed() {
+fn simulation_with_redis_masters_breaks_no_rule_with_the_default_seeds() {
     every_seed_passes(REDIS.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn every_nightly_seed_keeps_all_rules() {
+fn simulation_with_redis_masters_breaks_no_rule_with_the_nightly_seeds() {
     every_seed_passes(REDIS.all());
 }
 
@@ -22,7 +22,10 @@ fn every_seed_passes(seeds: u64) {
     for (rule, judged) in RULES.into_iter().zip(summary.judged) {
         println!("{rule}: {judged} cases");
     }
-    println!("the call that ended latest: {:?}", summary.worst);
+    println!(
+        "the call that came closest to its time limit: {:?}",
+        summary.worst
+    );
     println!("{seeds} seeds took {:.1} s", summary.took.as_secs_f64());
     must_pass(&summary, "");
     // In a build without optimizations the test plays few seeds. Even in these, every rule must have judged some case.
@@ -131,14 +134,14 @@ const SEEDED_BUGS: [(Flaw, u64); 58] = [
 ];
 
 #[test]
-fn seeded_bugs_are_caught_within_their_number_of_seeds() {
+fn each_common_seeded_bug_is_caught_within_its_limit_of_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::ALL);
     all_are_caught(REDIS.short(), is_short);
 }
 
 #[test]
 #[ignore = "nightly"]
-fn rare_seeded_bugs_are_caught_within_their_number_of_seeds() {
+fn each_rare_seeded_bug_is_caught_within_its_limit_of_seeds() {
     all_are_caught(REDIS.all(), |within| !is_short(within));
 }
 
@@ -159,8 +162,8 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
     }
 }
 
-/// Checks that the two small clients of the seeded bugs break no rule in their variants without a flaw: the client for
-/// locks, and the client for values under locks.
+/// Some seeded bugs replace the library by a small client: one client for locks, one for values under locks. Checks
+/// that these clients break no rule when they contain no bug.
 fn sound_ones_pass(seeds: u64) {
     let caught = first_caught(Flaw::Sound, false, seeds / 10, threads());
     assert_eq!(caught, None);
@@ -169,12 +172,12 @@ fn sound_ones_pass(seeds: u64) {
 }
 
 #[test]
-fn small_client_without_a_seeded_bug_breaks_no_rule() {
+fn correct_variants_of_seeded_bug_clients_break_no_rule_with_the_default_seeds() {
     sound_ones_pass(REDIS.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn small_client_without_a_seeded_bug_breaks_no_rule_in_any_nightly_seed() {
+fn correct_variants_of_seeded_bug_clients_break_no_rule_with_the_nightly_seeds() {
     sound_ones_pass(REDIS.all());
 }

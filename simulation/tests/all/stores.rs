@@ -7,13 +7,13 @@ use crate::support::{STORES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{Flaw, Play, Scenario, Worlds};
 
 #[test]
-fn every_seed_keeps_all_rules_if_masters_are_stores() {
+fn simulation_with_store_masters_breaks_no_rule_with_the_default_seeds() {
     every_seed_passes(STORES.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn every_nightly_seed_keeps_all_rules_if_masters_are_stores() {
+fn simulation_with_store_masters_breaks_no_rule_with_the_nightly_seeds() {
     every_seed_passes(STORES.all());
 }
 
@@ -36,7 +36,7 @@ fn every_seed_passes(seeds: u64) {
 }
 
 #[test]
-fn same_seed_gives_the_same_simulation_run_with_stores() {
+fn same_seed_gives_the_same_simulation_run_with_store_masters() {
     let play = Play {
         trace: true,
         ..Play::default()
@@ -59,7 +59,7 @@ const SEEDED_BUGS: [(Flaw, u64); 7] = [
 ];
 
 #[test]
-fn seeded_bugs_in_stores_are_caught_within_their_number_of_seeds() {
+fn each_common_seeded_bug_in_store_code_is_caught_within_its_limit_of_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_STORES);
     for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
         assert_eq!(
@@ -73,7 +73,7 @@ fn seeded_bugs_in_stores_are_caught_within_their_number_of_seeds() {
 
 #[test]
 #[ignore = "nightly"]
-fn rare_seeded_bugs_in_stores_are_caught_within_their_number_of_seeds() {
+fn each_rare_seeded_bug_in_store_code_is_caught_within_its_limit_of_seeds() {
     all_are_caught(|within| !is_short(within));
 }
 

@@ -239,7 +239,8 @@ fn release(claim: &Arc<Claim>) -> Request {
 
 const GRANTED: Result<Answer, Fault> = Ok(Answer::Granted { counter: None });
 
-/// Runs `test` with a node for the server of this file, and with the behaviour of this server.
+/// Starts the simulated server and a node that connects to it. Runs `test` with this node, and with the state that
+/// controls the server.
 fn play<F>(test: impl FnOnce(Arc<dyn Node>, Shared) -> F + 'static)
 where
     F: Future<Output = ()> + 'static,
@@ -261,7 +262,7 @@ where
 }
 
 #[test]
-fn release_is_sent_first_on_the_connection_that_follows_a_reset_within_a_reply() {
+fn interrupted_acquire_is_released_first_on_the_next_connection() {
     play(|node, shared| async move {
         let (first, second) = (claim(1), claim(2));
         change(&shared, |script| script.cut_next = true);
@@ -284,7 +285,7 @@ fn release_is_sent_first_on_the_connection_that_follows_a_reset_within_a_reply()
 }
 
 #[test]
-fn release_that_fails_in_a_partition_is_sent_before_other_requests_afterwards() {
+fn release_that_failed_in_a_partition_is_sent_first_after_the_partition() {
     play(|node, shared| async move {
         let claim = claim(1);
         assert_eq!(ask(&node, acquire(&claim)).await.0, GRANTED);

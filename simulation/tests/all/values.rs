@@ -67,8 +67,9 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Checks two things. With the library, and with the small client without a flaw, the scenario breaks no rule. With the
-/// seeded bug `flaw` it breaks the rule `stock`: the work of a period is done twice.
+/// Checks that the scenario breaks the rule `stock` with the seeded bug `flaw`: the work of a period is done twice.
+/// Also checks that the scenario breaks no rule without a bug, both with the library and with the small client that
+/// replaces it for seeded bugs.
 fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
         let outcome = play(scenario, sound);
@@ -86,10 +87,10 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
 }
 
 /// The lock is force-released while the holder's write is in flight to one master. On this master, the next holder gets
-/// its lock key by an extension and not by a grant. An extension raises no fencing counter. So the next holder's read
-/// must raise the counter on this master. Otherwise the master would accept the late write.
+/// its lock key by an extension, which raises no fencing counter. Therefore the next holder's read must raise the
+/// counter on this master. Otherwise the master would accept the late write.
 #[test]
-fn reading_a_value_blocks_late_writes_of_the_previous_holder() {
+fn value_read_makes_masters_reject_delayed_writes_of_the_previous_holder() {
     let mut scenario = recorded(3, 100, 200);
     scenario.clients[2].steps = vec![Step {
         think: 310 * MS,
@@ -107,10 +108,14 @@ fn reading_a_value_blocks_late_writes_of_the_previous_holder() {
     only_the_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
 }
 
-/// Clients 1 and 2 have the same `once` job. The lock is force-released while client 1 still believes that it holds the
-/// lock. Three of five masters grant the lock to client 2, which does the work and records the period as done. Then one
-/// of these three masters loses its memory. This master and the two that did not grant the lock to client 2 are a
-/// majority, which could accept the record of client 1 for the same period.
+/// Clients 1 and 2 have the same `once` job:
+///
+/// - The lock is force-released while client 1 still believes that it holds the lock.
+/// - Three of five masters grant the lock to client 2, which does the work and records the period as done.
+/// - One of these three masters loses its memory.
+///
+/// Now three of the five masters do not store the record of client 2. This majority could accept a record of client 1
+/// for the same period.
 fn one_master_forgets() -> Scenario {
     let mut scenario = recorded(5, 50, 300);
     scenario.clients[2].steps = vec![Step {
@@ -128,21 +133,21 @@ fn one_master_forgets() -> Scenario {
 }
 
 #[test]
-fn client_does_not_count_its_write_on_a_master_from_which_it_has_not_read() {
+fn value_write_counts_only_on_masters_from_which_the_client_read_the_value() {
     let mut scenario = one_master_forgets();
     scenario.faults.insert(0, cut_off(1, 0b11000, 195, 215));
     only_the_flaw_is_caught(&scenario, Flaw::WriteElsewhere);
 }
 
 #[test]
-fn client_does_not_count_its_write_on_a_master_that_restarted_after_the_read() {
+fn value_write_does_not_count_on_a_master_that_restarted_after_the_read() {
     let scenario = one_master_forgets();
     only_the_flaw_is_caught(&scenario, Flaw::LateRefill);
 }
 
 /// Without faults, a quota of 21 units is handed out two units at a time, until fewer than two are left.
 #[test]
-fn quota_hands_out_its_units_until_fewer_are_left_than_requested() {
+fn quota_refuses_a_request_for_more_units_than_are_left() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 4);
         let of = |kind| Step {
@@ -175,7 +180,7 @@ fn quota_hands_out_its_units_until_fewer_are_left_than_requested() {
 /// Without faults, `at_least_once` does the work of a period once. After client 0 has removed the record, the other
 /// clients find no record until client 0 creates it again.
 #[test]
-fn removed_once_record_stays_missing_until_it_is_created_again() {
+fn once_record_stays_missing_after_its_removal_until_a_client_creates_it() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 3);
         let at = |think, kind| Step {

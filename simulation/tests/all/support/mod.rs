@@ -46,8 +46,8 @@ impl Seeds {
     }
 }
 
-/// Whether the tests of every `cargo test` must catch a seeded bug that needs `within` seeds. If not, the nightly tests
-/// must catch it.
+/// Whether `cargo test` must catch a seeded bug that needs `within` seeds. If not, only the nightly tests must catch
+/// it.
 pub(crate) fn is_short(within: u64) -> bool {
     within < 1_000
 }
