@@ -60,7 +60,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         return match FencedFile::new(file).write(token.parse()?, text)? {
             Ok(()) => Ok(()),
             Err(newest) => Err(format!(
-                "stale token {token}: the holder of token {newest} has written since"
+                "stale token {token}: the holder of token {newest} has already written"
             )
             .into()),
         };

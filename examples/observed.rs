@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guard = redlock.acquire("report").await?;
     if let TryAcquire::Held(refusal) = elsewhere.try_acquire("report").await? {
         println!(
-            "another client holds the lock, for {:?} at most without a renewal",
+            "another client holds the lock, which expires within {:?} if nobody renews it",
             refusal.ttl_left
         );
     }

@@ -44,8 +44,8 @@ async fn lead_and_work(redlock: Redlock, machine: &str, rounds: u32) -> Result<(
     // A real service runs the following statements in a loop, because the leadership may end at any time.
     let leads = election.campaign(machine).await?;
     work(machine, &leads, rounds).await;
-    // After `resign`, the next candidate becomes the leader at once. Without `resign`, it would wait until the TTL has
-    // expired.
+    // `resign` lets the next candidate lead immediately. Without `resign`, the next candidate would wait until the TTL
+    // has expired.
     leads.resign().await;
     Ok(())
 }

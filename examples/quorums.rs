@@ -1,6 +1,6 @@
-//! Spreads locks over several quorums by their names, and adds a quorum while clients take locks.
+//! Spreads locks over several sets of masters by the names of the locks, and adds a set while clients take locks.
 //!
-//! One quorum serves tens of thousands of locks per second, so few programs need this (docs/quorum-size.md).
+//! One set of masters serves tens of thousands of locks per second, so few programs need this (docs/quorum-size.md).
 //!
 //! `cargo run -p quorate --features testing --example quorums`
 
@@ -8,26 +8,28 @@ use std::time::Duration;
 
 use quorate::{LockGuard, Redlock, StatusVerdict};
 
-/// A quorum, and the name by which locks choose it. All clients must use the same name for the same masters.
+/// A set of masters. All clients must use the same name for the same masters, because the name decides which locks the
+/// set grants.
 #[derive(Clone)]
 pub(crate) struct Quorum {
     pub(crate) name: &'static str,
     pub(crate) redlock: Redlock,
 }
 
-/// The step that a client has reached while the list of quorums is changed. Clients may run at the same time if their
-/// steps are equal or follow one another.
+/// The step that a client has reached while a set of masters is added or removed. Clients of two successive steps may
+/// run at the same time.
 #[derive(Clone)]
 pub(crate) enum Quorums {
     /// No change: the client knows one list.
     One(Vec<Quorum>),
-    /// First step: the client takes a lock in its quorum of the old list, and passes on the token of that quorum.
+    /// First step: the client holds a lock in its old set, and passes the token of the old set to the resource.
     TokensOfOld { old: Vec<Quorum>, new: Vec<Quorum> },
-    /// Second step: the client takes a lock in its quorums of both lists, and passes on the token of the new quorum.
+    /// Second step: the client holds a lock in its old set and in its new set, and passes the token of the new set to
+    /// the resource.
     TokensOfNew { old: Vec<Quorum>, new: Vec<Quorum> },
 }
 
-/// A held lock. The lock is lost as soon as one of the guards is lost.
+/// A held lock. The lock is lost as soon as the guard of one set of masters is lost.
 pub(crate) struct Held {
     pub(crate) guards: Vec<LockGuard>,
     /// The fencing token to pass on to the resource.
@@ -36,12 +38,11 @@ pub(crate) struct Held {
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Chooses the quorum of a lock by rendezvous hashing: the quorum whose name, together with the name of the lock, has
-/// the largest hash. An added quorum takes over some of the locks of each other quorum. No lock moves from one of the
-/// other quorums to another.
+/// Chooses the set of masters for a lock by rendezvous hashing: the set with the largest hash of its own name and the
+/// name of the lock. If a set is added, locks move only to the added set.
 pub(crate) fn chosen<'a>(quorums: &'a [Quorum], lock: &str) -> &'a Quorum {
     let largest = quorums.iter().max_by_key(|quorum| hash(quorum.name, lock));
-    largest.expect("there must be at least one quorum")
+    largest.expect("there must be at least one set of masters")
 }
 
 /// The FNV-1a hash of both names, of which all bits are then mixed. The hash must be the same in all clients and all
@@ -60,12 +61,12 @@ fn token(guard: &LockGuard) -> Result<u64, Error> {
     Ok(guard.fencing_token().ok_or("fencing tokens are off")?)
 }
 
-/// The largest fencing counter of the lock on the masters of this quorum, or 0 if no master has one. Returns an error
-/// if no majority of the masters answered.
+/// The largest fencing counter of the lock on the masters of this set, or 0 if no master has one. Returns an error if
+/// no majority of the masters answered.
 async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
     let status = quorum.redlock.status(lock).await?;
     if status.verdict() == StatusVerdict::Unknown {
-        return Err("no majority of the new quorum answered".into());
+        return Err("no majority of the masters in the new set answered".into());
     }
     let states = status
         .nodes
@@ -76,15 +77,14 @@ async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
 }
 
 impl Quorums {
-    /// Takes the lock. While the list is changed, the token that a holder passes on to the resource must be larger than
-    /// all tokens that earlier holders passed on, whichever quorum these came from:
+    /// Takes the lock. The token of each holder must be larger than the tokens of all earlier holders, even if these
+    /// tokens came from another set of masters.
     ///
-    /// - In the first step, clients that know only the old list pass on tokens of the old quorum. So this client does
-    ///   the same, unless a client of the second step has already passed on a larger token of the new quorum. That
-    ///   client also held the lock in the old quorum, before this client got it there. So the fencing counters of the
-    ///   new quorum contain its token when this client reads them.
-    /// - In the second step, no client knows only the old list. This client passes on tokens of the new quorum. It
-    ///   takes the lock in the new quorum repeatedly, until the token is larger than its token of the old quorum.
+    /// - In the first step, clients that know only the old list use tokens of the old set. So this client does the
+    ///   same, with one exception. If the fencing counter of the new set has reached this token, a client of the second
+    ///   step may have used a larger token. Then this client uses a token of the new set.
+    /// - In the second step, this client uses a token of the new set. It takes the lock there again, until the token is
+    ///   larger than the token of the old set.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
         let (old, new, is_first_step) = match self {
             Self::One(all) => (chosen(all, lock), chosen(all, lock), false),
@@ -104,7 +104,8 @@ impl Quorums {
                 guards.push(guard);
                 return Ok(Held { guards, token });
             }
-            // Tokens are times in microseconds, so a token that is drawn later is larger.
+            // A fencing token is a time in microseconds. After this sleep, the next token is larger than
+            // `token_of_old`.
             guard.release().await;
             tokio::time::sleep(Duration::from_micros(token_of_old - token + 1)).await;
         }
@@ -125,36 +126,36 @@ async fn main() -> Result<(), Error> {
             names.iter().filter(chosen).count()
         };
         println!(
-            "quorum {:>5}: {:>4} of 12,000 locks before the change, {:>4} after it",
+            "set {:>5}: {:>4} of 12,000 locks with three sets of masters, {:>4} with four sets",
             quorum.name,
             locks(&three[..]),
             locks(&four[..])
         );
     }
 
-    // A lock that moves to the added quorum, and one client of each step. docs/quorum-size.md says when to change from
-    // one step to the next.
+    // Let four clients acquire a lock that moves to the added set of masters. Each client is at another step of the
+    // change. docs/quorum-size.md describes the steps.
     let moved = names
         .iter()
         .find(|name| chosen(&three, name).name != chosen(&four, name).name);
     let moved = moved.ok_or("no lock moves")?;
     let (old, new) = (three.clone(), four.clone());
     let steps = [
-        ("only the old list", Quorums::One(three)),
+        ("client with only the old list of sets", Quorums::One(three)),
         (
-            "step 1",
+            "client of step 1",
             Quorums::TokensOfOld {
                 old: old.clone(),
                 new: new.clone(),
             },
         ),
-        ("step 2", Quorums::TokensOfNew { old, new }),
-        ("only the new list", Quorums::One(four)),
+        ("client of step 2", Quorums::TokensOfNew { old, new }),
+        ("client with only the new list of sets", Quorums::One(four)),
     ];
     for (step, client) in steps {
         let held = client.acquire(moved).await?;
         println!(
-            "{step}: {moved} is held in {} quorums, token {}",
+            "{step}: holds {moved} in {} sets of masters, token {}",
             held.guards.len(),
             held.token
         );

@@ -15,8 +15,8 @@ async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, 
     let mut done = 0;
     for job in 0.. {
         let lock = redlock.lock(format!("job:{job}")).wait(Wait::Forever);
-        // `stop` ends the wait for a lock at once. The future of the acquire is then dropped, which leaves no keys on
-        // the masters.
+        // When `stop` becomes true, the future of `lock.acquire()` is dropped, which ends the wait. No key stays on the
+        // masters.
         let guard = tokio::select! {
             guard = lock.acquire() => guard?,
             _ = stop.wait_for(|stop| *stop) => break,

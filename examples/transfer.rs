@@ -1,5 +1,5 @@
-//! Transfers money between accounts. Each transfer locks both accounts with one request, in any order, so that no money
-//! gets lost.
+//! Transfers money between accounts. Each transfer locks both accounts in one call. The order of the names does not
+//! matter: two opposite transfers cannot deadlock.
 //!
 //! `cargo run -p quorate --features testing --example transfer`
 

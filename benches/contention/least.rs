@@ -1,7 +1,10 @@
-//! The baseline of the contention benchmark: the minimal cost of handing a quorum lock from one process to another and
-//! back. A process acquires with `SET NX PX`. It releases with one script, which compares the value, deletes the key,
-//! and publishes a notification for the other process. All requests go over plain TCP. The baseline has no queue, no
-//! fencing token, no timeout and no loss detection.
+//! The baseline of the contention benchmark: the minimal cost of moving a quorum lock from one process to another and
+//! back.
+//!
+//! A process acquires with `SET NX PX`. It releases with a script that deletes the key if the key holds its value, and
+//! publishes a notification for the other process. All requests go over plain TCP.
+//!
+//! The baseline has no queue, no fencing token, no timeout and no loss detection.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -52,8 +55,7 @@ struct Process {
     quorum: usize,
     /// Counts the positive replies to the requests of this process.
     yes: Rc<Tally>,
-    /// Counts the notifications of the other process that it has released the lock: one from each master that released
-    /// it.
+    /// Counts release notifications from the other process. Each master that released the lock sends one.
     told: Rc<Tally>,
 }
 
@@ -65,8 +67,8 @@ fn words(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Starts a task that reads from this connection until it ends. For each chunk of bytes, `count` returns the number of
-/// messages in it, which the task adds to `tally`.
+/// Starts a task that reads from `stream` until the connection ends. For each chunk of bytes, the task adds the number
+/// that `count` returns to `tally`.
 fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
     tokio::task::spawn_local(async move {
         let mut buffer = [0; 4096];
@@ -140,7 +142,7 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
     let channel = |of: usize| format!("least:{of}");
     let process = Process::connect(addresses, &channel(this)).await;
     let load = words(&["SCRIPT", "LOAD", RELEASE]);
-    // The reply to SCRIPT LOAD begins with neither `+` nor `:`, so it is not counted as a positive reply.
+    // The reply to SCRIPT LOAD begins with neither `+` nor `:`, so the tally `yes` does not count it.
     for master in &process.masters {
         master
             .try_write(&load)
@@ -151,7 +153,7 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
     let mut line = String::new();
     std::io::stdin()
         .read_line(&mut line)
-        .expect("the start command must arrive");
+        .expect("the worker must read the start command from stdin");
     let token = format!("{:032}", std::process::id());
     let take = words(&["SET", RESOURCE, &token, "NX", "PX", "10000"]);
     let next = channel(1 - this);
@@ -165,8 +167,8 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
         process.ask(&take).await;
         let obtained = Instant::now().as_nanos();
         tokio::time::sleep(HOLD).await;
-        // By now, all masters have sent the notifications of the other process's last release. Reset their count, so
-        // that they are not counted for its next release.
+        // All masters have notified this process of the other process's last release. Start the count of its next
+        // release at zero.
         process.told.count.set(0);
         let releasing = Instant::now().as_nanos();
         process.ask(&give).await;

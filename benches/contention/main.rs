@@ -1,8 +1,8 @@
-//! Measures fair waiting under contention: the cost of an acquisition beyond the hold itself, fairness, the hand-over
-//! time, and the load of the masters. One run measures all arrangements (numbers of processes and tasks), one after the
+//! Measures fair waiting under contention: the cost of an acquisition without the hold, fairness, the hand-over time,
+//! and the load of the masters. One run measures all arrangements (numbers of processes and tasks), one after the
 //! other.
 //!
-//! `cargo bench -p quorate --bench contention` starts five masters and prints one table with its goals. Arguments
+//! `cargo bench -p quorate --bench contention` starts five masters, and prints one table and the goals. Arguments
 //! follow `--`, for example `--rounds=10` for more rounds. For each worker process, the program starts itself again
 //! with `--worker`.
 
@@ -22,7 +22,7 @@ use quorate_testbed::table::Table;
 const RESOURCE: &str = "contended";
 const HOLD: Duration = Duration::from_millis(5);
 
-/// One acquisition as its task saw it. Times are in nanoseconds of the clock that all processes share.
+/// One acquisition, recorded by the task that made it. Times are in nanoseconds of a clock that all processes share.
 #[derive(Clone, Copy)]
 struct Turn {
     task: usize,
@@ -51,17 +51,21 @@ struct Figures {
     rate: f64,
 }
 
-/// An arrangement to be measured: its name, the number of processes, the tasks per process, the mode of waiting, and
-/// the pause of a task between two acquisitions in milliseconds. The mode is `fair`, `unordered`, or `least` for the
-/// hand-written minimum.
+/// An arrangement to be measured, as a tuple:
+///
+/// - its name
+/// - the number of processes
+/// - the number of tasks per process
+/// - the mode of waiting: `fair`, `unordered`, or `least` (SET NX PX without the library)
+/// - the pause of a task between two acquisitions, in milliseconds
 type Arrangement = (&'static str, usize, usize, &'static str, u64);
 
 /// The arrangements that are measured while all masters run.
 const ARRANGEMENTS: [Arrangement; 8] = [
-    ("served in order: 1 process x 16 tasks", 1, 16, "fair", 0),
-    ("served in order: 4 processes x 4 tasks", 4, 4, "fair", 0),
+    ("fair: 1 process x 16 tasks", 1, 16, "fair", 0),
+    ("fair: 4 processes x 4 tasks", 4, 4, "fair", 0),
     (
-        "served in order: 4 x 4 tasks, 10 ms between turns",
+        "fair: 4 processes x 4 tasks, 10 ms pause between acquisitions",
         4,
         4,
         "fair",
@@ -70,25 +74,19 @@ const ARRANGEMENTS: [Arrangement; 8] = [
     ("unordered: 1 process x 16 tasks", 1, 16, "unordered", 0),
     ("unordered: 4 processes x 4 tasks", 4, 4, "unordered", 0),
     (
-        "hand-written minimum: 2 processes x 1 task",
+        "SET NX PX without quorate: 2 processes x 1 task",
         2,
         1,
         "least",
         0,
     ),
-    ("served in order: 2 processes x 1 task", 2, 1, "fair", 0),
-    (
-        "served in order: 1 process x 1000 tasks",
-        1,
-        1000,
-        "fair",
-        0,
-    ),
+    ("fair: 2 processes x 1 task", 2, 1, "fair", 0),
+    ("fair: 1 process x 1000 tasks", 1, 1000, "fair", 0),
 ];
 
 /// The arrangement that is measured while two of the five masters do not answer.
 const STOPPED: Arrangement = (
-    "served in order: 4 x 4 tasks, 2 of 5 stopped",
+    "fair: 4 processes x 4 tasks, 2 of 5 masters stopped",
     4,
     4,
     "fair",
@@ -117,8 +115,7 @@ fn main() {
     masters[3].stop().expect("the master must stop");
     masters[4].stop().expect("the master must stop");
     seen.push((0..rounds).map(|_| measure(&masters, &STOPPED)).collect());
-    // Take the round whose cost is the median of all rounds, because other processes on the machine disturb single
-    // rounds.
+    // Report the round with the median cost, because other processes on the machine can disturb a round.
     let middle = |mut rounds: Vec<Figures>| {
         rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
         rounds.swap_remove(rounds.len() / 2)
@@ -147,7 +144,7 @@ fn goals(figures: &[Figures]) {
     ] {
         goal(
             &format!(
-                "hand-over between two processes, as a ratio to the hand-written minimum, {what}"
+                "{what} of a hand-over between two processes, ratio to SET NX PX without quorate"
             ),
             most,
             value,
@@ -161,12 +158,12 @@ fn goals(figures: &[Figures]) {
     );
     for (mean, p99, figures) in [
         (
-            "mean time of a hand-over between processes, in ms",
+            "mean hand-over time between processes in ms, 10 ms pause between acquisitions",
             "its p99",
             paused,
         ),
         (
-            "hand-over in ms if the releasing client asks again at once",
+            "mean hand-over time between processes in ms, no pause between acquisitions",
             "its p99",
             four,
         ),
@@ -180,12 +177,12 @@ fn print(figures: &[Figures]) {
     let mut table = Table::new([
         "",
         "beyond hold ms",
-        "most / fewest per task",
+        "acquisitions per task, most / fewest",
         "hand-over mean ms",
         "p50 ms",
         "p99 ms",
-        "of it to the attempt",
-        "the attempt",
+        "p50 ms until the attempt",
+        "p50 ms of the attempt",
         "commands sent",
         "incl. in scripts",
         "turns/s",
@@ -208,8 +205,8 @@ fn print(figures: &[Figures]) {
     print!("{table}");
 }
 
-/// Runs the workers of an arrangement until they have made 200 acquisitions in total. If the arrangement has more than
-/// 200 tasks, the total is one acquisition per task.
+/// Runs the workers of an arrangement until they have made 200 acquisitions in total, or one per task if there are more
+/// than 200 tasks.
 fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     let &(name, processes, tasks, mode, pause) = arrangement;
     let turns = (processes * tasks).max(200);
@@ -230,20 +227,22 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     // Wait until every worker has connected. The workers begin to acquire locks only on the start command below.
     let mut readers = Vec::new();
     for child in &mut children {
-        let mut reader = std::io::BufReader::new(child.stdout.take().expect("the pipe must exist"));
+        let stdout = child.stdout.take();
+        let mut reader =
+            std::io::BufReader::new(stdout.expect("the stdout of the worker must be piped"));
         let mut line = String::new();
         std::io::BufRead::read_line(&mut reader, &mut line)
             .expect("the worker must print that it is ready");
         readers.push(reader);
     }
-    // The hand-written minimum sends the command SET itself. The library calls SET only inside scripts here, so a SET
-    // of the library is not counted as a sent command.
+    // Count the commands that clients send. Clients send SET only in the mode `least`; the library calls SET inside
+    // scripts.
     let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child
             .stdin
             .take()
-            .expect("the pipe must exist")
+            .expect("the stdin of the worker must be piped")
             .write_all(b"go\n")
             .expect("the worker must read the start command");
     }
@@ -259,7 +258,8 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
                     .next()
                     .expect("each line of a worker must have five fields")
             };
-            let task = process * tasks + usize::try_from(next()).expect("the task number must fit");
+            let task =
+                process * tasks + usize::try_from(next()).expect("the number must fit into usize");
             seen.push(Turn {
                 task,
                 granted_in: next(),
@@ -368,7 +368,7 @@ fn worker(args: &[String]) {
         let mut line = String::new();
         std::io::stdin()
             .read_line(&mut line)
-            .expect("the start command must arrive");
+            .expect("the worker must read the start command from stdin");
         let left = Arc::new(AtomicIsize::new(turns as isize));
         let mut running = tokio::task::JoinSet::new();
         for task in 0..tasks {
@@ -437,6 +437,6 @@ fn print_turns(taken: Vec<Turn>) {
             "{} {} {} {} {}",
             turn.task, turn.granted_in, turn.obtained, turn.releasing, turn.order
         )
-        .expect("the turn must be printed");
+        .expect("stdout must be writable");
     }
 }

@@ -1,9 +1,9 @@
-//! The test programs and sweeps that judge the mutants, and their order.
+//! The test programs and simulation sweeps that run against the mutants.
 
 use std::collections::BTreeSet;
 
-/// The test programs that judge mutants, the cheapest first. Each entry names a program and the part of its tests that
-/// runs. A program with several entries judges several times, each time with another part.
+/// The test programs that run against the mutants, the cheapest first. Each entry names a program and the tests of that
+/// program to run.
 const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["protocol::"])),
     ("lib", Part::Only(&["rounds::"])),
@@ -88,7 +88,7 @@ pub(crate) enum Part {
     Only(&'static [&'static str]),
 }
 
-/// A `--quick` run uses only the first entries of `TESTS`, which are the cheapest. This is their number.
+/// The number of entries of `TESTS` that a `--quick` run uses. The first entries are the cheapest.
 const QUICK: usize = 37;
 
 /// Which judges (test programs and sweeps of the simulation) are used.
@@ -135,8 +135,8 @@ mod tests {
     use super::*;
     use crate::targets;
 
-    /// Test files that are not used as judges, because they do not test the code that decides about locks. They test
-    /// the documentation, the package, the package settings, and calls that other tests cover as well.
+    /// Test files that are not used as judges, because the code that they test is not mutated, or is tested by other
+    /// files too.
     const NO_JUDGES: [&str; 12] = [
         "blocking",
         "crates",
@@ -153,7 +153,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_test_program_of_the_library_is_a_judge_of_mutants_or_is_excluded() {
+    fn every_test_program_of_the_library_is_used_for_mutants_or_excluded() {
         let files = ["tests/*/main.rs", "tests/all/*.rs"];
         let files = targets::tracked(&targets::root(), &files)
             .expect("git must list the files of the folder tests");

@@ -1,9 +1,15 @@
 //! Judges of mutants: test programs, and sweeps of the simulation.
 //!
-//! A judge runs only against mutants that it reaches, i.e. whose code it executes. One traced run of each judge shows
-//! which mutants it reaches. Against each mutant, the judges run one after another, the one with the most kills per
-//! second first. A judge stops at its first failure. Tests of timers may fail on a busy machine. The failure of a test
-//! therefore counts only if this test fails again when it runs alone, and passes without the mutant.
+//! Each judge first runs once without a mutant. This traced run shows which mutants the judge reaches, i.e. whose code
+//! it executes. The judge then runs only against these mutants.
+//!
+//! The judges of one mutant run one after another, the judge with the most kills per second first. A judge stops at its
+//! first failure.
+//!
+//! Tests of timers may fail on a busy machine. Therefore a failed test counts only under two conditions:
+//!
+//! - The test fails again when it runs alone.
+//! - The test passes without the mutant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -34,11 +40,11 @@ const PLAYED: [(&str, u64, u64); 6] = [
     ("--changes", 200, 1_300),
 ];
 
-/// A `--quick` run uses only the first entries of `PLAYED`, the short sweeps. This is their number.
+/// The number of entries of `PLAYED` that a `--quick` run uses: the short sweeps.
 const QUICKLY_PLAYED: usize = 3;
 
-/// The part of a judge's time limit that is the same for every judge. The limit for one run of a judge is this time
-/// plus four times the judge's usual duration.
+/// After the calibration, the time limit for one run of a judge is this time plus four times the judge's usual
+/// duration.
 const LEAST: Duration = Duration::from_secs(5);
 
 /// One judge: a test program or a sweep of the simulation, with its arguments.
@@ -69,7 +75,7 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ran {
     Passed,
-    /// The test, or the rule of the simulation, with this name failed.
+    /// A test failed, or a rule of the simulation was violated. The text is the name of the test or rule.
     Failed(String),
     Overran,
 }
@@ -144,7 +150,8 @@ impl Judge {
         copy.join(format!("../reached-by-{words}.txt"))
     }
 
-    /// The path of the file with the judge's duration without a mutant, in milliseconds, and its arguments.
+    /// The path of the file with the results of this judge's calibration. Its first line is the judge's usual duration
+    /// in milliseconds. The other lines are the arguments of the judge's program.
     fn notes(&self, copy: &Path) -> PathBuf {
         self.trace(copy).with_extension("calibrated")
     }
@@ -204,9 +211,7 @@ impl Judge {
                     deaf.push(test);
                 }
                 other => {
-                    deaf.push(format!(
-                        "the whole judge, because it did not pass without a mutant: {other:?}"
-                    ));
+                    deaf.push(format!("all tests of the judge {} ({other:?})", self.name));
                     return Ok(deaf);
                 }
             }
@@ -245,9 +250,8 @@ impl Judge {
         Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
 
-    /// Runs the judge once in a process group of its own, and kills the group at the first failure or at the time
-    /// limit. The test servers that the judge started are then killed too, because the testbed ties them to their
-    /// parent process.
+    /// Runs the judge once in a process group of its own. Kills the group at the first failure or at the time limit.
+    /// The judge's test servers end when their parent process ends.
     fn run(
         &self,
         copy: &Path,
@@ -277,7 +281,7 @@ impl Judge {
         }
         let mut child = command.spawn().context(self.name.clone())?;
         let group = Pid::from_raw(child.id() as i32);
-        let stdout = child.stdout.take().context("the output is piped")?;
+        let stdout = child.stdout.take().context("the output must be a pipe")?;
         let (lines, said) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -379,8 +383,8 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // The simulation and the unit tests notice a hanging mutant before their time limit ends. Their count of kills
-        // begins at a higher number, so that they run early.
+        // Assume some kills before the first measurement. Assume more for the simulation and the unit tests, so that
+        // they run early: they notice a hanging mutant before their time limit ends.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mutants_of_a_script_change_its_comparisons_numbers_and_calls() {
+    fn lua_mutations_change_comparisons_numbers_and_calls_of_a_script() {
         let script = "-- if 1 < 2\nif a < KEYS[1] and b then\n  call('DEL', key, 3)\nend\n";
         let found: Vec<String> = mutants("x/a.lua", script)
             .into_iter()

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
-/// How a mutant changes the code. Each form has its own pair of texts, which are woven in before and after the original
-/// code.
+/// How a mutant changes the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The expression is replaced by this expression.

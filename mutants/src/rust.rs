@@ -130,8 +130,8 @@ fn only_tells(branch: &syn::ExprIf) -> bool {
     traces(&branch.then_branch) && otherwise
 }
 
-/// Returns the first and the last word of the path of a called function, e.g. `Duration` and `from_secs`; `None` if the
-/// expression is not such a call.
+/// For a call such as `Duration::from_secs(1)`, returns the first and the last name in the path of the function
+/// (`Duration`, `from_secs`). Returns `None` for all other expressions.
 fn called(expr: &Expr) -> Option<(String, String)> {
     match expr {
         Expr::Call(call) => match &*call.func {
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn mutants_change_decisions_but_not_test_code() {
+    fn rust_mutations_change_conditions_numbers_and_statements_but_not_test_code() {
         let text = "
             const LIMIT: u32 = 3;
             fn decide(a: u32, b: Option<u32>) -> u32 {
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_with_an_if_let_pattern_is_not_negated_as_a_whole() {
+    fn if_let_condition_is_mutated_only_in_its_parts() {
         let text = "fn f(a: Option<bool>, b: bool) { if let Some(x) = a && b && x { go(); } }";
         let mut found = changes(text);
         found.sort();

@@ -55,8 +55,8 @@ mod tests {
     use super::*;
     use crate::{find, targets};
 
-    /// The largest allowed number of mutants in `survivors.txt`. Raise it only for a new random sample, and only for
-    /// mutants that make no difference; for any other mutant, write a test.
+    /// The largest allowed number of entries in `survivors.txt`. Raise it only if a run with `--sample` finds another
+    /// mutant that makes no difference. For any other survivor, write a test.
     const MOST: usize = 46;
 
     #[test]

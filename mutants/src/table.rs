@@ -194,7 +194,7 @@ mod tests {
     use crate::mutant::number;
 
     #[test]
-    fn summary_of_a_sample_counts_its_unreached_mutants_as_surviving() {
+    fn summary_of_sampled_mutants_counts_unreached_mutants_as_survivors() {
         let mut found = lua::mutants("x/a.lua", "return 3\nreturn 4\nreturn 7\nreturn 8\n");
         number(&mut found);
         let table = |fates: &[Fate]| {

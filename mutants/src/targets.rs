@@ -56,8 +56,7 @@ const DECIDING: &[&str] = &[
     "src/scripts/**/*.lua",
 ];
 
-/// Files that match [`DECIDING`], but are used only by tests and simulations. They are not mutated, because a fault in
-/// such a file would be a fault of a check and not of the library.
+/// Files that match [`DECIDING`] but are not mutated, because only tests and simulations use their code.
 const FOR_TESTS: &[&str] = &[
     "src/node/store/record_access.rs",
     "src/node/store/flaw.rs",

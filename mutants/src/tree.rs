@@ -62,9 +62,8 @@ mod mutants {
     static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
     static REACHED: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
 
-    /// Called for the mutant `id` until the environment has been read, and in a traced run at every execution of the
-    /// mutant's code. The first call reads the environment. In a traced run, records that the mutant was reached, and
-    /// returns `TRACE`. Otherwise returns the number of the mutant that is switched on.
+    /// Reads the environment on the first call. Returns the number of the mutant that is switched on. In a traced run,
+    /// records that the code of mutant `id` was executed, and returns `TRACE`.
     #[cold]
     pub(super) fn reached(id: u32, mut on: u32) -> u32 {
         let notes = NOTES.get_or_init(|| std::env::var_os("QUORATE_MUTANTS_REACHED"));
@@ -322,7 +321,7 @@ impl Tree {
         }
         ensure!(
             assembled == 1,
-            "{assembled} functions {} assemble scripts in src, but there must be one: correct the name in \
+            "src contains {assembled} functions named {}, but must contain one: correct the name in \
              mutants/src/targets.rs",
             targets::ASSEMBLES_SCRIPTS
         );
@@ -354,9 +353,9 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // No mutant surrounds the error, so a mutant elsewhere causes it. Often that mutant omits a `return` or a
-        // `break`, so that the code continues. Drops the mutants of this form between the first and the last place of
-        // the error; if there are none, drops all mutants between these places.
+        // No mutant surrounds the error. The usual cause is a mutant that omits a `return` or `break` statement. So
+        // this code drops all mutants that omit a statement between the first and the last place of the error. If there
+        // are none, it drops all mutants between these places.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };

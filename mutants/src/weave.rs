@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_of_a_nested_mutant_is_inserted_inside_that_of_the_outer_mutant() {
+    fn code_of_an_inner_mutant_is_placed_inside_the_outer_mutant() {
         let wrap = |range, before: &str, after: &str| Wrap {
             id: Some(0),
             range,

@@ -1,5 +1,7 @@
-//! Checks that at most one client at a time believes that it holds a lock. A client believes this from "obtained" until
-//! the first of "release sent", "validity ended" and "loss notified".
+//! Checks that at most one client at a time believes that it holds a lock.
+//!
+//! The belief begins when the client obtains the lock. It ends when the client sends the release, when the validity
+//! ends, or when the client is notified of the loss, whichever is first.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,19 +9,18 @@ use std::hash::Hash;
 /// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief<I> {
-    /// The client that believes that it holds the lock. If a client may have several holds, `who` identifies one hold.
+    /// The client that believes that it holds the lock, or one hold of this client.
     pub who: I,
     /// When the client obtained the lock.
     pub from: u64,
-    /// The end of the lock's validity. The belief ends then, unless the client releases the lock or is notified of its
-    /// loss earlier.
+    /// The end of the lock's validity, and so of the belief. A release or a notice of the loss ends the belief earlier.
     pub until: u64,
 }
 
-/// Two beliefs on the same resource that overlap in time, which breaks the promise.
+/// Two beliefs on the same resource that overlap in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap<I> {
-    /// The client or hold whose belief had begun before the overlap. It is the older one of the two.
+    /// The client or hold whose belief began first.
     pub other: I,
     /// When the overlap begins.
     pub from: u64,
@@ -44,8 +45,7 @@ impl<R, I> Default for Exclusion<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
-    /// Records that a belief in holding `resource` begins. Returns its overlaps with the beliefs of other clients or
-    /// holds.
+    /// Records a new belief that a client holds `resource`. Returns the overlaps of this belief with other beliefs.
     pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
         self.judged += 1;
         let open = self.open.entry(resource).or_default();
@@ -55,9 +55,8 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps
     }
 
-    /// Records at the time `now` that the belief of `who` ends at `until` instead of the previously recorded time, e.g.
-    /// after an extension. Returns the overlaps of this belief with the beliefs of other clients or holds from `now`
-    /// on.
+    /// Records at the time `now` that the belief of `who` now ends at `until`, e.g. after an extension. Returns the
+    /// overlaps of this belief with other beliefs, beginning at `now`.
     pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
         let Some(open) = self.open.get_mut(resource) else {
             return Vec::new();
@@ -102,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn checker_reports_an_overlap_of_two_beliefs_on_one_resource() {
+    fn checker_reports_two_clients_that_hold_one_resource_at_the_same_time() {
         let mut exclusion = Exclusion::default();
         assert_eq!(exclusion.begins("a", belief(1, 10, 20)), []);
         assert_eq!(exclusion.begins("b", belief(2, 12, 30)), []);
         assert_eq!(
             exclusion.begins("a", belief(3, 20, 40)),
             [],
-            "two beliefs, one after the other, must not count as an overlap"
+            "a belief that begins when another belief ends must not count as an overlap"
         );
         let both = |other, from, to| Overlap { other, from, to };
         assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);

@@ -20,11 +20,12 @@ impl LossNotice {
         }
     }
 
-    /// Checks how late the holder of a lock was notified that the lock was lost. The validity of the lock ended at
-    /// `until`. `now` is the time of the notification, or the present time if the holder has not been notified. `kept`
-    /// is the time since `until` in which the holder's process could not run; it does not count as delay. Returns the
-    /// delay if it is longer than allowed, otherwise `None`. The delay is the time from `until` to `now` without
-    /// `kept`.
+    /// Checks how late a holder was notified that its lock was lost. Returns the delay if it is longer than allowed,
+    /// otherwise `None`. The delay is the time from `until` to `now`, without `kept`.
+    ///
+    /// - `until`: the end of the lock's validity.
+    /// - `now`: the time of the notification, or the current time if the holder has not been notified yet.
+    /// - `kept`: how long the holder's process could not run between `until` and `now`.
     pub fn judge(&mut self, until: u64, now: u64, kept: u64) -> Option<u64> {
         self.judged += 1;
         let late = now.saturating_sub(until).saturating_sub(kept);
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checker_reports_a_late_loss_notification_unless_the_process_could_not_run() {
+    fn checker_excuses_a_late_loss_notification_while_the_process_cannot_run() {
         let mut notices = LossNotice::new(5);
         assert_eq!(notices.judge(100, 90, 0), None);
         assert_eq!(notices.judge(100, 105, 0), None);

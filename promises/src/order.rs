@@ -1,10 +1,10 @@
-//! Checks "first come, first served". Once a client is certainly queued, no client whose first attempt began later may
-//! get the lock before it. The checker compares true times, not the tickets of the queue.
+//! Checks "first come, first served". Once a client is queued, no client that begins its first attempt later may get
+//! the lock earlier. The checker compares true times, not the tickets of the queue.
 
 use std::collections::BTreeSet;
 
-/// The clients that are certainly queued for one resource, each with the time from which this is certain. The caller
-/// decides when it is certain, e.g. once a majority of the masters has queued the client.
+/// The clients that are queued for one resource, each with the time since which it is queued. The caller decides when a
+/// client counts as queued, e.g. once a majority of the masters has queued this client.
 #[derive(Debug)]
 pub struct Line<I> {
     waiting: BTreeSet<(u64, I)>,
@@ -41,9 +41,11 @@ impl<I: Ord + Clone> Line<I> {
         first.map(|(since, one)| (*since, one))
     }
 
-    /// Returns a client that was overtaken by the client that has just obtained the lock; `None` if no client was
-    /// overtaken. `began` is the time at which the first attempt of the new holder began. Before this call, call
-    /// [`leaves`](Self::leaves) for the new holder.
+    /// Checks whether the client that has just obtained the lock has overtaken a queued client. Returns the overtaken
+    /// client that was queued first; `None` if no client was overtaken.
+    ///
+    /// `began` is the time at which the new holder's first attempt began. Call [`leaves`](Self::leaves) for the new
+    /// holder before this method.
     pub fn passed(&self, began: u64) -> Option<&I> {
         let (since, first) = self.first()?;
         (since < began).then_some(first)
@@ -63,7 +65,7 @@ mod tests {
         assert_eq!(
             line.passed(10),
             None,
-            "a waiter that was queued only when the attempt began must not count as overtaken"
+            "a waiter that was queued at the moment when the attempt began must not count as overtaken"
         );
         assert_eq!(line.passed(15), Some(&1));
         assert_eq!(line.first_of(|one| *one != 1), Some((20, &2)));

@@ -1,6 +1,9 @@
-//! Checks that a fencing token is never given twice on a resource, and that an attempt gets a larger token than every
-//! lock that was obtained on this resource before the attempt began. Attempts that overlap may get their tokens in any
-//! order. Holds that may share a lock (e.g. readers) may have the same token.
+//! Checks two rules for the fencing tokens of a resource:
+//!
+//! - No two holds get the same token, unless they may share the lock (e.g. readers).
+//! - If a lock was obtained before an attempt began, the attempt does not get a smaller token.
+//!
+//! Attempts that overlap in time may get their tokens in any order.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,13 +21,12 @@ pub struct Obtained<I> {
     pub token: u64,
 }
 
-/// A breach of the rule for fencing tokens. The new hold has caused the breach; each variant contains the earlier hold
-/// with which the new hold conflicts.
+/// A breach of the rules for fencing tokens. Each variant contains the earlier hold that conflicts with the new hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach<I> {
     /// The earlier hold has the same token as the new hold.
     Twice(Obtained<I>),
-    /// The other hold had already got a larger token when the attempt of the new hold began.
+    /// The earlier hold has a larger token, although it was obtained before the attempt of the new hold began.
     Smaller(Obtained<I>),
 }
 
@@ -38,7 +40,7 @@ pub struct Tokens<R, I> {
 #[derive(Debug)]
 struct Given<I> {
     all: HashMap<u64, Obtained<I>>,
-    /// The holds whose token was larger than all tokens before, in the order in which they were obtained.
+    /// The holds whose token was larger than the tokens of all holds before them, in the order of [`Obtained::at`].
     records: Vec<Obtained<I>>,
 }
 
@@ -52,15 +54,14 @@ impl<R, I> Default for Tokens<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
-    /// Records that a client obtained a lock with a token, and that no other hold may share this lock. Returns a breach
-    /// of the rule, if there is one. Calls must be in the order of `new.at`.
+    /// Records that a client obtained an exclusive lock. Returns a breach of the rules, if there is one. Call this
+    /// method in the order of `new.at`.
     pub fn obtained(&mut self, resource: R, new: Obtained<I>) -> Option<Breach<I>> {
         self.obtained_beside(resource, new, |_| false)
     }
 
-    /// Records that a client obtained a lock that other holds may share. `beside` returns true for the holds that may
-    /// share it; they may have the same token. Returns a breach of the rule, if there is one. Calls must be in the
-    /// order of `new.at`.
+    /// Records that a client obtained a lock. `beside` returns true for every hold that may share this lock, and so may
+    /// have the same token. Returns a breach of the rules, if there is one. Call this method in the order of `new.at`.
     pub fn obtained_beside(
         &mut self,
         resource: R,
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checker_reports_a_repeated_token_and_a_smaller_token_of_a_later_attempt() {
+    fn checker_reports_repeated_tokens_and_smaller_tokens_of_later_attempts() {
         let mut tokens = Tokens::default();
         let mut give = |resource, (began, at), token| {
             let who = at;
@@ -121,12 +122,12 @@ mod tests {
         assert_eq!(
             give("a", (9, 12), 5),
             None,
-            "an attempt that began before the earlier lock was obtained may get a smaller token"
+            "an attempt that began before another client obtained the lock may get a smaller token than that client"
         );
         assert_eq!(
             give("a", (10, 13), 6),
             None,
-            "an attempt that began when the earlier lock was obtained may get a smaller token"
+            "an attempt that began when another client obtained the lock may get a smaller token than that client"
         );
         let smaller = give("a", (13, 14), 4);
         assert!(matches!(

@@ -20,8 +20,8 @@ use tempfile::TempDir;
 
 use crate::shim;
 
-/// The compiled library that shifts a server's clock. Cheap to clone. The file of the library is removed when no clone
-/// and no server uses it.
+/// The compiled library that shifts a server's clock. Clones share the file of the library, which is removed when no
+/// clone and no server uses it.
 #[derive(Clone, Debug)]
 pub struct ClockShim {
     library: PathBuf,
@@ -98,7 +98,7 @@ impl OffsetFile {
         Ok(offset)
     }
 
-    /// Sets the clocks that read this file to `by` ahead of or behind the true time, whatever the offset was before.
+    /// Replaces the offset: the clocks that read this file are then `by` ahead of or behind the true time.
     ///
     /// # Errors
     ///

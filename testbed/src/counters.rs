@@ -18,8 +18,8 @@ pub struct Counters {
     pub to_client: Flow,
 }
 
-/// The numbers of bytes in one direction. The bytes that were received but neither delivered nor dropped are still in
-/// transit, are held by a fault, or were lost when their connection ended.
+/// The numbers of bytes in one direction. Received bytes that were neither delivered nor dropped are in transit, are
+/// held by a fault, or were lost when their connection ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Flow {

@@ -36,7 +36,7 @@ pub enum Error {
         "the server was not ready after {waited:?} (last check: {last}); its log ends with:\n{log}"
     )]
     NotReady {
-        /// The time for which the caller waited until the server was ready.
+        /// How long the caller has waited for the server to become ready.
         waited: Duration,
         /// The result of the last readiness check of the server.
         last: String,
@@ -53,7 +53,7 @@ pub enum Error {
     Unverified {
         /// The expected state: "dead", "stopped" or "running".
         wanted: &'static str,
-        /// The time for which the caller waited for that state.
+        /// How long the caller has waited for that state.
         waited: Duration,
     },
 

@@ -42,13 +42,13 @@ pub enum Fault {
         /// The maximum additional delay. For each chunk, a random part of it is drawn from the proxy's seed.
         jitter: Duration,
     },
-    /// A partition that delivers late, as TCP does after a partition that is shorter than its timeout. The proxy
-    /// accepts bytes and closes, holds them, and delivers them in order when the fault is healed. The sender is blocked
-    /// while more than 16 MiB are held for its connection and direction.
+    /// A partition that delivers late, as TCP does after a short partition. The proxy holds bytes and closes, and
+    /// delivers them in order when the fault is healed. While 16 MiB are held in one direction of a connection, the
+    /// proxy reads nothing more from the sender.
     Hold(Way),
-    /// A partition that never delivers. The proxy discards bytes and closes, including those that were in transit when
-    /// the fault began. If a connection continues after the fault is healed, its bytes have a gap, which no real TCP
-    /// connection has. A test that does not need the gap should call [`Proxy::reset_all`](crate::Proxy::reset_all).
+    /// A partition that never delivers. The proxy discards bytes and closes, including those in transit when the fault
+    /// began. If a connection continues after the fault is healed, bytes are missing in the middle, which never happens
+    /// on a real TCP connection. To avoid this, call [`Proxy::reset_all`](crate::Proxy::reset_all).
     Drop(Way),
     /// A slow link.
     Rate {
@@ -57,24 +57,25 @@ pub enum Fault {
         /// Bytes per second for each connection; 0 means 1.
         bytes_per_second: u64,
     },
-    /// Each connection is reset when this number of further bytes has reached its client. If the number ends in the
-    /// middle of a reply, the client gets only a part of the reply. With 0, the client gets a reset instead of the next
-    /// byte. If several such faults are injected, only the last one applies.
+    /// Resets each connection after this number of bytes has reached its client since the fault was injected. The last
+    /// reply may be truncated. With 0, the client gets a reset instead of the next byte. If several such faults are
+    /// injected, only the last one applies.
     ResetAfter(u64),
     /// New connections are accepted and then closed immediately. Existing connections continue.
     Refuse,
-    /// The server side of all existing connections is closed, and their clients are not notified: the proxy discards
-    /// bytes that a client sends, and no reply arrives. New connections work. When the fault is healed, clients that
-    /// have sent something in the meantime are reset immediately. Any other client is reset when it next sends
-    /// something.
+    /// The proxy closes the server side of all existing connections, and does not notify their clients. It discards
+    /// bytes that a client sends, and no reply arrives. New connections work.
+    ///
+    /// When the fault is healed, the proxy resets each client that has sent something. It resets any other client when
+    /// that client next sends something.
     HalfOpen,
-    /// The requests of all existing connections are held, including those in transit and closes. New connections work.
-    /// When the fault is healed, the held requests arrive in order, but after those of new connections, as if a stopped
-    /// server had resumed and read old buffers.
+    /// The proxy holds the requests of all existing connections, including requests in transit and closes. New
+    /// connections work. When the fault is healed, the held requests arrive in order, but after requests of new
+    /// connections, as if a stopped server had resumed and read old buffers.
     Strand,
     /// New connections lead to this address, as if a name or a route pointed to the wrong server. Existing connections
-    /// are not affected, neither by the fault nor by its healing; [`Proxy::reset_all`](crate::Proxy::reset_all) makes
-    /// their clients reconnect. If several such faults are injected, only the last one applies.
+    /// continue, both when the fault begins and when it is healed. To make their clients reconnect, call
+    /// [`Proxy::reset_all`](crate::Proxy::reset_all). If several such faults are injected, only the last one applies.
     Detour(SocketAddr),
 }
 
@@ -141,9 +142,8 @@ pub(crate) struct Rules {
     pub(crate) closed: bool,
 }
 
-/// An era of the proxy: for each kind of event that ends or holds all existing connections, the number of such events
-/// so far. Each connection records the era in which it was made. So an event affects only connections of an earlier
-/// era.
+/// The numbers of events so far that ended or held all existing connections, one number for each kind of event. Each
+/// connection records the era in which it was made, so that an event affects only connections that existed before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -152,8 +152,8 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether a connection that was made in the era `born` still exists in this era. This is so if no event since
-    /// `born` has ended all connections.
+    /// Whether a connection that was made in the era `born` may continue, because no event has ended all connections
+    /// since.
     pub(crate) fn spares(self, born: Self) -> bool {
         self.severed == born.severed && self.reset == born.reset
     }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn lowest_rate_and_latest_reset_apply_if_several_such_faults_are_injected() {
+    fn several_faults_apply_the_lowest_rate_and_the_latest_reset() {
         let mut rules = Rules::default();
         for bytes_per_second in [9, 0, 5] {
             rules.insert(Fault::Rate {

@@ -23,8 +23,8 @@ use tokio::task::LocalSet;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Script {
-    /// Forwards bytes between the clients and a real server. A connection on which another script has received a
-    /// command is closed, so that its client reconnects.
+    /// Forwards bytes between the clients and a real server. A client's connection is closed if another script has
+    /// received a command on it, so that the client reconnects.
     Relay {
         /// The real server.
         target: SocketAddr,
@@ -53,13 +53,13 @@ pub enum Tampering {
     None,
     /// Replies are sent byte by byte with small pauses, about 16 kB per second.
     Bytewise,
-    /// Sends these bytes once on every connection, before the reply to the first question. So the client takes each
-    /// real reply for the reply to its next question.
+    /// Sends these bytes once on every connection, before the reply to the first question. The client takes them for
+    /// the reply to the first question, the first real reply for the reply to the second question, and so on.
     Slip(Words),
     /// Sends these bytes in reply to every question, and forwards no question to the real server.
     Say(Words),
-    /// Hangs up after forwarding the question with this number, counted from 1 on each connection. The reply to this
-    /// question is lost, and possibly also replies to the questions just before it. With 0, hangs up after the
+    /// Forwards the question with this number, counted from 1 on each connection, and hangs up. The reply to this
+    /// question is lost. Replies to the questions just before it may be lost as well. With 0, hangs up after the
     /// handshake: at the first question, or if nothing arrives for 2 ms.
     HangUpAt(usize),
 }
@@ -97,7 +97,7 @@ pub enum Then {
 pub enum Words {
     /// Exactly these bytes.
     These(Vec<u8>),
-    /// One to this many random bytes, which differ each time.
+    /// Random bytes, different each time, fewer than this number.
     Garbage(usize),
 }
 
@@ -223,7 +223,7 @@ async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>
     let mut talks = view.clone();
     let admit = async {
         loop {
-            // The accept fails mostly because no file handle is available. Try again later.
+            // If accepting fails, usually no file handle is free. Try again later.
             let Ok((client, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -270,7 +270,7 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// If no command arrives for this time, the handshake counts as ended.
+/// The handshake counts as finished if no command arrives for this time.
 const QUIET: Duration = Duration::from_millis(2);
 
 /// The number of bytes that a flood sends in one write. It pauses after each write, so that it does not occupy a whole
@@ -292,7 +292,7 @@ struct Talk {
     number: u64,
     /// Received bytes that do not form a whole command yet.
     heard: Vec<u8>,
-    /// Whether this server has taken a command from this connection without forwarding it to a real server.
+    /// Whether a script other than [`Script::Relay`] has received a command on this connection.
     is_scripted: bool,
     /// Whether at least one command of the handshake was answered on this connection.
     is_greeted: bool,
@@ -424,7 +424,8 @@ impl Talk {
         }
     }
 
-    /// Forwards complete commands to the real server, or manipulates them.
+    /// Forwards complete commands to the real server, and manipulates the bytes as `harm` says. Returns `Break` to hang
+    /// up.
     async fn pass_on(
         &mut self,
         harm: &Tampering,
@@ -576,8 +577,7 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// A hash (FNV-1a) of a Lua script. The server uses it instead of SHA-1, to make a name for the script that has the
-/// form of a SHA-1 name.
+/// A hash (FNV-1a) of a Lua script. The server formats it like a SHA-1 hash and uses it as the name of the script.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

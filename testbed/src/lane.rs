@@ -36,8 +36,8 @@ pub(crate) enum End {
 /// An event on one side of the connection, in transit to the other side.
 struct Item {
     arrived: Instant,
-    /// The share of the maximum jitter that delays this item, from 0 to 1. It is drawn only once, so that a change of
-    /// the rules does not change it.
+    /// The share of the maximum jitter that delays this item, from 0 to 1. It is drawn when the item arrives, and stays
+    /// the same when the rules change.
     luck: f64,
     deed: Deed,
 }
@@ -147,8 +147,8 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // After its close, the sender can still reset the connection: if it has closed its socket completely, its
-        // kernel answers any data with a reset. Wait for such a reset.
+        // After its close, the sender may still reset the connection: once its socket is fully closed, its kernel
+        // answers data with a reset. Wait for such a reset.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
@@ -170,8 +170,8 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let step = {
-                // Keep the rules locked during the write. So when `inject` has returned, every later write follows the
-                // new fault.
+                // Keep the rules locked during the write, so that no write follows the old rules after `inject` has
+                // returned.
                 let rules = view.borrow_and_update();
                 if rules.era.spares(born) {
                     let shape = rules.shape(self.way, born);
@@ -193,8 +193,8 @@ impl<'a> Lane<'a> {
                     () = writable(to.as_ref()) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver has closed, so its kernel answers each segment with a reset. Send one reset for each
-                // segment, because a rule may hold or drop a reset on its way back.
+                // The receiver has closed, so its kernel would answer each segment with a reset. Send one reset for
+                // each item, because a rule may hold or drop a reset on its way back.
                 Step::Gone => {
                     self.lose();
                     back.push(Deed::Reset, 0.0);
@@ -262,8 +262,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Checks whether the first item of the queue is due. `Err(Some(time))` means to wait until `time`, and `Err(None)`
-    /// to wait until the rules change.
+    /// Checks whether the first item of the queue is due. If not, returns the time until which to wait as the error:
+    /// `Err(None)` means until the rules change.
     fn due(
         &self,
         shape: Shape,

@@ -10,7 +10,7 @@
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
 //! - [`Names`] are host names that resolve to an address, to nothing, or never.
 //! - [`Namespace`] is a link to one server that can go down, for programs that [`isolate`] themselves.
-//! - [`Connection`] and [`Reply`] are for commands to a server without a client library.
+//! - [`Connection`] sends commands to a server without a client library, and returns a [`Reply`] to each.
 //!
 //! ```no_run
 //! use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};

@@ -13,8 +13,7 @@ use crate::error::Error;
 use crate::process::{process_state, signal_group, within};
 use crate::spawn::spawn;
 
-/// One server process, which is killed when this value is dropped. Before that, the process may die and may be started
-/// again.
+/// One server process, which may die and be started again. It is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Life {
     child: Mutex<Option<Child>>,
@@ -91,16 +90,16 @@ impl Life {
         }
     }
 
-    /// Sends a signal that ends the server. Then waits until the process is dead and `refuses` returns true, because
-    /// the port refuses connections. Does nothing if the server is already dead.
+    /// Sends a signal that ends the server. Then waits until the process is dead and `refuses` returns true, which
+    /// means that the port refuses connections. Does nothing if the server was ended before.
     pub(crate) fn end(&self, signal: Signal, refuses: impl Fn() -> bool) -> Result<(), Error> {
         let mut child = self.child();
         let Some(process) = child.as_mut() else {
             return Ok(());
         };
         let waiting = Error::io("wait for the server process");
-        // Until the child is reaped, no other process can get its process id. No other thread can reap the child during
-        // this block, because that needs this mutex.
+        // The process id is still this server's: it is reserved until the child is reaped, and reaping needs this
+        // mutex.
         if process.try_wait().map_err(waiting)?.is_none() {
             signal_group(process, signal)?;
         }

@@ -1,7 +1,7 @@
 //! One temporary MariaDB server: a real process on loopback with its data in a temporary directory.
 //!
-//! Creating a new data directory takes half a second, but copying one takes only a tenth of a second. So a template is
-//! created once per user and server version, and each server gets a copy of it.
+//! To save time, each server gets a copy of a template directory, which is created once per user and server version.
+//! Creating a data directory takes half a second, copying one takes a tenth of a second.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -277,8 +277,8 @@ impl MariaDb {
         self.launch()
     }
 
-    /// Runs statements as administrator, with the client program of the server, over a Unix socket. The answer has one
-    /// line per row, with columns separated by tabs.
+    /// Runs SQL statements as the administrator, with MariaDB's command-line client over the server's Unix socket.
+    /// Returns one line per row, with tabs between the columns.
     ///
     /// # Errors
     ///
@@ -299,8 +299,8 @@ impl MariaDb {
         }
     }
 
-    /// Opens an administrator's session that stays open. Use the session for locks on rows and tables, which end with
-    /// their session.
+    /// Opens an administrator's session that stays open until the [`Console`] is dropped. So a test can use the session
+    /// to keep rows and tables locked.
     ///
     /// # Errors
     ///
@@ -335,8 +335,8 @@ impl MariaDb {
         self.wait_ready()
     }
 
-    /// The server's arguments. They turn off features that are not needed and save memory. So the server starts in less
-    /// than half a second.
+    /// The server's command-line arguments. Some turn off features or reduce buffers, so that the server starts fast
+    /// and uses little memory.
     fn arguments(&self) -> Vec<OsString> {
         let path = |name: &str, at: &Path| {
             let mut arg = OsString::from(format!("--{name}="));
@@ -373,8 +373,7 @@ impl MariaDb {
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        // The server creates its socket when it is ready. Do not start the client program before that, because it could
-        // not connect.
+        // The server creates its socket when it is ready. Before that, the client program could not connect.
         let probe = || {
             if !self.socket().exists() {
                 return Some("no socket yet".to_owned());
@@ -410,9 +409,10 @@ impl MariaDb {
     }
 }
 
-/// Returns the template: the data directory that is copied for each server of this user. A new template is created
-/// under another name, and renamed when it is complete. If another process has created the template in the meantime,
-/// that template is used.
+/// Returns the path of the template: a data directory that is copied for each new server of this user.
+///
+/// If there is no template yet, creates one in a temporary directory and renames it to its final path. If another
+/// process was faster, returns the template of that process.
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -440,8 +440,8 @@ fn template(programs: &Programs) -> Result<PathBuf, Error> {
     }
 }
 
-/// Whether the directory belongs to this user. A directory of another user is not trusted, because everybody may write
-/// to the folder around it.
+/// Whether `place` is a directory of this user. Any other directory is not trusted, because every user can create one
+/// in the folder for temporary files.
 fn is_ours(place: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::symlink_metadata(place)

@@ -51,7 +51,7 @@ impl Samples {
     }
 }
 
-/// The value below which `share` (0 to 1) of the sorted values lie; NaN if there are no values.
+/// The quantile `share` (0 to 1) of sorted values, for example the median for 0.5. NaN if there are no values.
 pub fn quantile(sorted: &[u64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     let at = ((sorted.len() as f64 * share) as usize).min(last);
@@ -116,8 +116,7 @@ pub struct Usage {
     pub took: Duration,
     /// The processor time that this process used for the work.
     pub client: Duration,
-    /// The processor time that all running servers used together during the work; zero if the system does not report
-    /// it.
+    /// The processor time of all running servers together during the work. Zero if the system does not report it.
     pub servers: Duration,
 }
 
@@ -181,7 +180,7 @@ pub fn cpu_in_ticks(pid: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-/// The counters that the servers keep themselves, added up over all running servers.
+/// Counters from the `INFO` replies of all running servers, added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// The number of commands that clients sent.
@@ -193,8 +192,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Reads the current counters. `sends_set` is true if clients send `SET` themselves. If it is false, scripts call
-    /// `SET`, and `SET` is not counted as a sent command.
+    /// Reads the current counters. `sends_set` says whether clients send `SET` directly. If it is false, only scripts
+    /// call `SET`, so these calls are not counted in `sent`.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {

@@ -1,10 +1,10 @@
-//! Host names for single programs. A test can change the address of a name while the program runs. It can also make a
-//! name not exist, or leave its lookups unanswered.
+//! Makes host names resolve to addresses that a test chooses, for one program and its child processes. The test can
+//! change the answer for a name while the program runs: another address, "no such name", or no answer.
 //!
-//! A small C library answers `getaddrinfo` for the listed names. It is compiled when it is needed, and preloaded into
-//! the program. The system answers for all other names. This needs no root, and does not affect other programs.
+//! A small C library is preloaded into the program and answers `getaddrinfo` for these names. The system resolves all
+//! other names. This needs no root and does not affect other programs.
 //!
-//! Linux only, and only for dynamically linked programs; needs a C compiler.
+//! Works only on Linux and only for dynamically linked programs. Needs a C compiler.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -51,7 +51,9 @@ impl Names {
     ///
     /// # Errors
     ///
-    /// `Unsupported` on systems other than Linux, `NotFound` without a compiler, otherwise the message of the compiler.
+    /// - `Unsupported` on systems other than Linux.
+    /// - `NotFound` if there is no C compiler.
+    /// - Otherwise the message of the compiler, or the error of the system.
     pub fn build() -> io::Result<Self> {
         let (library, dir) = shim::compile("names", include_str!("names_shim.c"))?;
         Ok(Self { library, dir })
@@ -69,7 +71,7 @@ impl Names {
             Leads::Nowhere => "nowhere".into(),
             Leads::ToSilence => "silence".into(),
         };
-        // Replace the file by renaming a complete one, so that no reader sees half a line.
+        // Write a complete new file and rename it over the old one, so that no lookup reads a partial answer.
         let mut file = tempfile::NamedTempFile::new_in(self.dir.path())?;
         file.write_all(answer.as_bytes())?;
         file.persist(self.dir.path().join(name))?;

@@ -1,14 +1,15 @@
-//! Network namespaces: each puts one server behind a link of its own, which a test can take down.
+//! Network namespaces. Each namespace puts one server behind a network link of its own, which a test can take down.
 //!
-//! Through a [`Proxy`](crate::Proxy), a connect always gets an answer, because the kernel accepts it. Through a link
-//! that is down, a connect gets no answer at all, as if a cable had been pulled. Such links need root, or a kernel that
-//! allows unprivileged user namespaces.
+//! While a link is down, connection attempts get no answer at all, as if a cable had been pulled. A
+//! [`Proxy`](crate::Proxy) cannot simulate this, because the kernel accepts every connection to the proxy.
 //!
-//! [`isolate`] moves the whole program into an outer namespace that has only a loopback interface, and all these
-//! namespaces are inside it. So no packet can leave the machine, no address can be in use already, and no cleanup is
-//! needed: the kernel removes the namespaces after the last process in them.
+//! [`isolate`] first moves the whole program into an outer namespace that has only a loopback interface. The namespaces
+//! of the servers are created inside the outer namespace. So:
 //!
-//! Linux only.
+//! - No packet can leave the machine, and no address can be in use already.
+//! - No cleanup is needed, because the kernel removes a namespace when its last process ends.
+//!
+//! Needs Linux, and either root or a kernel that allows unprivileged user namespaces.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
-/// The beginning of the name of the interface at the outer end of a link. The number of the link follows.
+/// The prefix of the interface name at the program's end of a link. The link's number follows the prefix.
 const OURS: &str = "qv";
 /// The name of the interface at the server's end of a link.
 const THEIRS: &str = "wire";
@@ -89,8 +90,8 @@ impl Namespace {
         run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &link])?;
         run("ip", &["link", "set", "dev", &link, "up"])?;
         namespace.inside(&["ip", "addr", "add", &format!("{theirs}/30"), "dev", THEIRS])?;
-        // Add a permanent ARP entry with the hardware address. Otherwise, while the link is down, the kernel would send
-        // ARP requests and then report "unreachable" instead of staying silent.
+        // Add a permanent ARP entry for the server's address. Otherwise ARP would fail while the link is down, and the
+        // kernel would report "unreachable". But clients must get no answer at all.
         let hardware = namespace.inside(&["ip", "-brief", "link", "show", "dev", THEIRS])?;
         let hardware = hardware.split_whitespace().nth(2).unwrap_or_default();
         let at = theirs.to_string();
@@ -202,8 +203,8 @@ pub fn isolate() -> Result<(), String> {
     Err(format!("unshare: {error}"))
 }
 
-/// The arguments of `unshare` that create a new network namespace on this machine: directly as root, or as root of a
-/// new user namespace.
+/// The arguments with which `unshare` can create a network namespace on this machine. If the program lacks the rights
+/// of root, they create a user namespace as well.
 fn way_in() -> Result<&'static [&'static str], String> {
     const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
     // A shell script that tries every command that namespaces need.

@@ -24,8 +24,8 @@ pub enum Persistence {
     /// An append-only file that is synced once a second. A power cut loses the writes of up to about two seconds.
     /// SIGKILL loses nothing that was written to the file, because the kernel still has it.
     AofEverySec,
-    /// A snapshot one second after a change, and one at [`Server::terminate`](crate::Server::terminate). SIGKILL loses
-    /// the changes since the last snapshot.
+    /// Snapshots. The server saves one a second after a change, and one at
+    /// [`Server::terminate`](crate::Server::terminate). SIGKILL loses the changes since the last snapshot.
     Rdb,
 }
 
@@ -38,7 +38,7 @@ pub struct Tls {
     pub key: PathBuf,
     /// The certificate authority that signed `cert`, as a PEM file.
     pub ca: PathBuf,
-    /// Whether clients need a certificate from the certificate authority `ca` as well.
+    /// Whether the server accepts only clients with a certificate that `ca` has signed.
     pub client_certs: bool,
 }
 
@@ -120,8 +120,9 @@ impl ServerOptions {
         self
     }
 
-    /// Sets the user as which [`Server::command`](crate::Server::command) logs in, and which
-    /// [`Server::url`](crate::Server::url) contains. Default: the default user, with [`password`](Self::password).
+    /// Sets the user name and the password with which [`Server::command`](crate::Server::command) logs in.
+    /// [`Server::url`](crate::Server::url) also contains them. Default: the default user, with
+    /// [`password`](Self::password).
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.login = Some((user.into(), password.into()));
         self
@@ -149,7 +150,7 @@ impl ServerOptions {
         self
     }
 
-    /// Makes the server read its time through `offset`, also after restarts. Default: the true time.
+    /// Lets a test shift the server's clock through `offset`, also after restarts. Default: the system clock.
     pub fn clock(mut self, shim: &ClockShim, offset: &OffsetFile) -> Self {
         self.keeps.push(shim.home());
         self.keeps.extend(offset.home());

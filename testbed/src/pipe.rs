@@ -1,4 +1,4 @@
-//! One proxied connection: its two sockets, a lane (queue) in each direction, and the ways in which it can end.
+//! One proxied connection: its two sockets, a queue of bytes for each direction, and the ways in which it can end.
 
 use std::future::pending;
 use std::io;
@@ -61,8 +61,8 @@ async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
-    // The server may accept the connection before `connect` returns. If the proxy must reset its connections at that
-    // moment and drops this socket, the server must receive a reset.
+    // If the proxy drops this socket before `connect` returns, the server must receive a reset, because it may already
+    // have accepted the connection.
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
     let stream = socket.connect(target).await?;
     SockRef::from(&stream).set_linger(None)?;
@@ -122,8 +122,8 @@ async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> E
     }
 }
 
-/// Waits until the rules satisfy `so`. Never returns if the proxy has been dropped, because the runtime then drops this
-/// task soon.
+/// Waits until the rules satisfy `so`. If the proxy has been dropped, waits forever. The proxy's runtime then drops
+/// this task.
 async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
     if view.wait_for(so).await.is_err() {
         pending::<()>().await;

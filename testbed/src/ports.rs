@@ -1,10 +1,10 @@
 //! Ports for servers that are killed and restarted.
 //!
-//! A restarted server must find its port free. Binding port 0 would give a port of the ephemeral range, from which the
-//! kernel also takes ports for outgoing connections. So an outgoing connection could take the port of a dead server. A
-//! client that keeps dialling such a port on loopback may even get that port and connect to itself. Then the server
-//! cannot bind its port again. Therefore ports are drawn from below the ephemeral range. The kernel chooses the port
-//! only if there are too few ports below it.
+//! A restarted server needs its old port again. So ports are drawn at random from below the ephemeral range. The kernel
+//! chooses a port of the ephemeral range only if that range begins below 12,000.
+//!
+//! In the ephemeral range, the kernel could give the port of a dead server to an outgoing connection. A client that
+//! keeps dialling this port on loopback could even connect to itself.
 //!
 //! Ports are not locked against other processes. If another process takes a port before the server binds it, the server
 //! is started again on another port.

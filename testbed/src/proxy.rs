@@ -58,8 +58,8 @@ impl Proxy {
         Self::seeded(target, 0)
     }
 
-    /// Starts a proxy as [`start`](Self::start) does, with a seed for the random jitter. The same seed gives the same
-    /// jitter for the same chunk of the same connection. But TCP may divide the same bytes into other chunks.
+    /// Starts a proxy as [`start`](Self::start) does, with a seed for the random jitter. The same seed gives the chunks
+    /// of a connection the same jitter, in order. But TCP may divide the same bytes into other chunks.
     ///
     /// # Errors
     ///
@@ -133,8 +133,10 @@ impl Proxy {
 }
 
 impl Proxy {
-    /// Changes the rules. If the change begins a new era (see [`Era`]), waits until the accepting side of the proxy
-    /// uses it. Otherwise a connection that is made after this call could be treated as a connection of the old era.
+    /// Changes the rules of the proxy.
+    ///
+    /// If the change begins a new [`Era`], waits until the accepting thread uses the new era. Otherwise the proxy could
+    /// treat a connection that is made after this call as an old connection.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
@@ -165,8 +167,7 @@ impl SeenEra {
 
     fn wait_for(&self, wanted: Era) {
         let era = self.era.lock().unwrap_or_else(PoisonError::into_inner);
-        // The accepting side needs only microseconds to use the new era. The time limit is for the case that its thread
-        // has died.
+        // The accepting thread needs only microseconds. The time limit applies only if that thread has died.
         let _ = self
             .changed
             .wait_timeout_while(era, Duration::from_secs(5), |era| !era.reaches(wanted));
@@ -201,10 +202,10 @@ struct Door {
 }
 
 impl Door {
-    /// Accepts connections until the proxy is dropped. The tasks of the connections end with the runtime that they run
-    /// on.
+    /// Accepts connections until the proxy is dropped.
     async fn keep(mut self) {
-        // Use the listening socket twice: once to wait for connections, and once to accept them without waiting.
+        // Clone the listening socket: `waiting` waits for connections, and `listener` accepts connections without
+        // waiting.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -224,8 +225,8 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // First accept the connections that are queued now, under the old era. They were made before the
-                    // event that began the new era, such as `reset_all`, so the event must affect them.
+                    // First accept the connections that clients have already made, and assign them to the old era. So
+                    // the event that began the new era, such as `reset_all`, affects them.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {
@@ -237,7 +238,7 @@ impl Door {
                 }
                 knock = waiting.accept() => match knock {
                     Ok((client, _)) => self.admit(client, era),
-                    // The accept fails mostly because no file handle is available. Try again later.
+                    // Usually no file handle is available. Try again later.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
             }

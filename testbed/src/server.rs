@@ -1,7 +1,7 @@
 //! One temporary server: a real Redis or Valkey process on loopback. All its files are in one temporary directory.
 //!
-//! Every method that changes the process returns only when the change is visible, and not as soon as the signal was
-//! sent. All these methods block, usually for a few milliseconds; async callers can use `spawn_blocking`.
+//! Methods such as [`Server::kill`] return only after their signal has taken effect. They block, usually for a few
+//! milliseconds; async callers can use `spawn_blocking`.
 //!
 //! Clusters, replicas and sentinels are not supported, because the masters of a quorate lock do not know one another.
 
@@ -22,7 +22,7 @@ use crate::ports::PortLease;
 use crate::resp::{Connection, Reply};
 use crate::spawn::{available, mortal, private_dir};
 
-/// The number of other ports that are tried if the first port is taken.
+/// If the first port is taken, [`Server::start`] tries up to this number of other ports.
 const PORTS_TO_TRY: usize = 8;
 /// How long to wait until the effect of a signal is visible.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
@@ -198,7 +198,7 @@ impl Server {
         self.launch()
     }
 
-    /// Waits until the server answers PING. While the server loads its data, it does not answer PING.
+    /// Waits until the server accepts connections on its port and has loaded its data.
     ///
     /// # Errors
     ///
@@ -275,8 +275,10 @@ impl Server {
         self.wait_ready()
     }
 
-    /// Returns `None` if the server is ready, otherwise the problem. The probe uses the Unix socket in the server's own
-    /// directory. On the port, a server of another process could answer if this server failed to bind the port.
+    /// Checks whether the server is ready. Returns `None` if it is ready, otherwise the reason why not.
+    ///
+    /// PING goes over the Unix socket in the server's own directory. If this server could not bind its port, another
+    /// server may answer on that port.
     fn probe(&self) -> io::Result<Option<String>> {
         // Log in first. While it loads its data, a server answers NOAUTH instead of LOADING to an anonymous connection.
         let answer = match self.connect(COMMAND_PATIENCE) {
@@ -291,8 +293,8 @@ impl Server {
         }
     }
 
-    /// Connects to the server's port, with a time limit: if the link to the server is down, the connection is neither
-    /// accepted nor refused.
+    /// Connects to the server's port. The time limit applies if the network link is down, because the attempt then gets
+    /// no answer.
     fn knock(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }

@@ -1,5 +1,5 @@
-//! Small C libraries that replace functions of the system. They are compiled when they are needed, and preloaded into
-//! other programs.
+//! Small C libraries that are preloaded into other programs. They replace functions of the C library, such as
+//! `getaddrinfo`. They are compiled when a test needs them.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-/// Compiles a library in a directory of its own, with the compiler in `CC`, otherwise with `cc`, otherwise with `gcc`.
+/// Compiles a C library in a new temporary directory. The compiler is the first of `$CC`, `cc` and `gcc` that exists.
 ///
-/// The error is `Unsupported` on systems other than Linux, `NotFound` without a compiler, otherwise the message of the
-/// compiler.
+/// The error is:
+///
+/// - `Unsupported` on systems other than Linux
+/// - `NotFound` if there is no C compiler
+/// - otherwise the message of the compiler, or the error of the system
 pub(crate) fn compile(name: &str, source: &str) -> io::Result<(PathBuf, Arc<TempDir>)> {
     if !cfg!(target_os = "linux") {
         let why = format!("the {name} shim works on Linux only");

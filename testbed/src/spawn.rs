@@ -1,12 +1,11 @@
 //! Starts child processes that do not outlive this process.
 //!
-//! If this process ends normally, `Drop` ends the child. For all other cases (SIGKILL, abort, a static that is never
-//! dropped), the child is started through `setpriv --pdeathsig KILL`, if util-linux provides it. Without `setpriv`, the
-//! child continues to run in those cases.
+//! If this process ends normally, `Drop` kills the child. In all other cases (SIGKILL, abort, a static that is never
+//! dropped), the kernel kills the child, because it was started through `setpriv --pdeathsig KILL`. If `setpriv` is not
+//! installed, the child continues to run in these cases.
 //!
-//! With `--pdeathsig`, the kernel kills the child when the *thread* that spawned the child ends, not when the process
-//! ends. So a server that a test thread or a thread of a pool has spawned would die with that thread. Therefore a
-//! single thread, which never ends, spawns all children. The test is `server_outlives_the_thread_that_started_it`.
+//! With `--pdeathsig`, the kernel kills the child as soon as the *thread* that spawned the child ends. So a server
+//! would die with the test thread that started it. To avoid this, one thread, which never ends, spawns all children.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -64,7 +63,8 @@ pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
     }
     words.push(program.into());
-    // Each of these programs replaces itself by the next one (exec), so the child's process id is that of the server.
+    // Each program in `words` replaces itself with the next one (exec), so the child's process id is that of the
+    // server.
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     command
@@ -85,7 +85,7 @@ pub fn available() -> Option<PathBuf> {
     }
 }
 
-/// The path of the program `name`, which is a path or is looked up on `PATH`.
+/// Finds an executable file. `name` is a path, or a name to look up on `PATH`. Returns `None` if there is no such file.
 pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
@@ -103,8 +103,8 @@ fn executable(path: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Creates a directory in `home`, or else in the folder for temporary files. If that path is too long for a Unix socket
-/// (about 100 bytes), creates it in `/tmp`.
+/// Creates a temporary directory in the folder `home`, or in the system's folder for temporary files if `home` is
+/// `None`. If the path of the folder is too long for a Unix socket (about 100 bytes), uses `/tmp` instead.
 pub(crate) fn private_dir(home: Option<&Path>) -> io::Result<TempDir> {
     let usual = home.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let base = if usual.as_os_str().len() > 70 {

@@ -1,7 +1,7 @@
 //! Temporary ZooKeeper: one server or an ensemble, as ordinary processes on loopback.
 //!
-//! Every method that changes a process returns only when the change is visible. All these methods block: a Java program
-//! takes a second or two to start.
+//! Methods such as [`ZooKeeper::kill`] return only after their signal has taken effect. They block. The start of a Java
+//! program takes a second or two.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -101,8 +101,8 @@ impl ZooKeeperOptions {
 
 /// One ZooKeeper server or an ensemble, killed and cleaned up when dropped.
 ///
-/// Members are numbered from 0. As a [`Server`](crate::Server) does, each member runs in its own process group, and
-/// dies with this process if `setpriv` is available. All methods take `&self`.
+/// Members are numbered from 0. Each member runs in its own process group. If `setpriv` is available, members die with
+/// this process, as a [`Server`](crate::Server) does. All methods take `&self`.
 ///
 /// ```no_run
 /// use quorate_testbed::ZooKeeper;
@@ -239,7 +239,7 @@ impl ZooKeeper {
     }
 
     /// Kills a member if it runs, and starts it again on the same ports with its data. Waits until the member serves
-    /// clients, for which an ensemble needs a majority of running members.
+    /// clients. In an ensemble, that requires a majority of running members.
     ///
     /// # Errors
     ///
@@ -291,8 +291,8 @@ impl ZooKeeper {
         value.trim().parse::<f64>().ok().map(|value| value as u64)
     }
 
-    /// Writes the client program `zkCli.sh` of ZooKeeper into this folder, as a script that runs the installed Java
-    /// classes.
+    /// Writes the script `zkCli.sh` into this folder. The script runs ZooKeeper's command-line client from the
+    /// installed Java libraries.
     ///
     /// # Errors
     ///
@@ -410,8 +410,9 @@ impl Member {
         self.life.wait_ready(START_PATIENCE, pause, probe)
     }
 
-    /// Returns `None` if this member answers and serves clients, otherwise the answer. Another process may have taken
-    /// the port; its answers are ignored.
+    /// Checks whether this member serves clients. Returns `None` if it does, otherwise the answer to `srvr`.
+    ///
+    /// Another process may have taken the port. So the answer to `conf` must contain this member's data directory.
     fn serves(&self) -> io::Result<Option<String>> {
         let answer = self.ask("srvr")?;
         let ours = self
@@ -451,8 +452,8 @@ fn java() -> Result<PathBuf, String> {
         .ok_or_else(|| "java is missing: install a JRE, such as default-jre-headless".into())
 }
 
-/// The class path with the libraries of ZooKeeper, from the folder that `QUORATE_ZOOKEEPER` names, otherwise from
-/// Debian's packages.
+/// The Java class path with ZooKeeper's libraries: from the folder `QUORATE_ZOOKEEPER` if that variable is set,
+/// otherwise from Debian's packages. The error names the missing library or folder.
 fn class_path() -> Result<String, String> {
     if let Some(folder) = std::env::var_os("QUORATE_ZOOKEEPER").filter(|name| !name.is_empty()) {
         let folder = PathBuf::from(folder);

@@ -1,10 +1,15 @@
 //! Measures parts of the library without a network: `cargo bench -p quorate-bench`.
 //!
-//! The masters are replaced by a node that grants before `send` returns. So the figures show the library alone: sending
-//! the requests, counting the votes, creating the guard, and scheduling its renewal. A second part measures one node's
-//! actor with its connection, against a peer at the other end of an in-memory pipe.
+//! The first part uses nodes that grant every request before `send` returns. So its figures show the library alone:
+//! sending the requests, counting the votes, creating the guard, and scheduling the renewal.
+//!
+//! The second part measures the actor and the connection of one node. A task answers its requests over an in-memory
+//! pipe.
 
-#![allow(missing_docs, reason = "criterion's macros write functions")]
+#![allow(
+    missing_docs,
+    reason = "the macros of criterion generate undocumented functions"
+)]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -182,8 +187,8 @@ impl ReplySink for Tally {
     }
 }
 
-/// Measures one node with its actor and its connection. The other end is a task that answers every request over an
-/// in-memory pipe. The figures include acquire, release, and the work of the other end.
+/// Measures the actor and the connection of one node. A task answers every request over an in-memory pipe. The figures
+/// include acquire, release, and the work of this task.
 fn actor(c: &mut Criterion) {
     let mut group = c.benchmark_group("one connection over a pipe: acquire and release");
     let runtime = runtime();
@@ -241,7 +246,7 @@ fn guard(c: &mut Criterion) {
     group.bench_function("is_valid", |b| b.iter(|| black_box(guard.is_valid())));
     group.bench_function("valid_until", |b| b.iter(|| black_box(guard.valid_until())));
     group.bench_function("report", |b| b.iter(|| black_box(guard.report())));
-    group.bench_function("lost, looked at once", |b| {
+    group.bench_function("lost, polled once", |b| {
         b.iter(|| black_box(guard.lost().now_or_never()));
     });
     group.bench_function("extend", |b| {
@@ -271,7 +276,7 @@ fn runtime_less<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn wheel(c: &mut Criterion) {
-    let mut group = c.benchmark_group("renewal task: acquire and release one more lock");
+    let mut group = c.benchmark_group("acquire and release a lock while other locks are held");
     let runtime = runtime();
     for held in [0, 1_000, 10_000, 100_000] {
         let redlock = yes(5, true).build().expect("the settings must be valid");

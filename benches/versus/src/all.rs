@@ -18,10 +18,10 @@ pub(crate) struct Args {
     /// Use small numbers and one round, only to check that every part runs; the figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// The time limit in minutes; at the limit the running part is ended and the remaining parts are left out
+    /// The time limit in minutes; at the limit, the running part is stopped and the remaining parts are skipped
     #[arg(long, default_value_t = 35)]
     minutes: u64,
-    /// An implementation in another language that the part `peers` measures: its name, and the command that starts it
+    /// An implementation in another language for the part `peers`: its name, `=`, and the command that starts it
     #[arg(long = "peer", value_name = "NAME=COMMAND")]
     peers: Vec<String>,
 }
@@ -38,14 +38,14 @@ struct Part {
 /// seconds of the full run and with `--quick`.
 const PARTS: [(&str, &str, &str, u64, u64); 8] = [
     (
-        "Side by side on five masters",
+        "Latency and throughput on five masters",
         "versus",
         "versus --quick --rounds 1",
         240,
         15,
     ),
     (
-        "Side by side on one, three, seven and nine masters",
+        "Latency and throughput on one, three, seven and nine masters",
         "versus --quick --masters 1,3,7,9",
         "versus --quick --rounds 1 --masters 1,3,7,9",
         170,
@@ -65,7 +65,7 @@ const PARTS: [(&str, &str, &str, u64, u64); 8] = [
         75,
         10,
     ),
-    ("More tasks at once", "tasks", "tasks --rounds 1", 70, 20),
+    ("Concurrent tasks", "tasks", "tasks --rounds 1", 70, 20),
     (
         "What the kinds of locks cost",
         "kinds",
@@ -112,7 +112,7 @@ fn parts(args: &Args) -> Vec<Part> {
             words.extend(["--peer".to_owned(), peer.clone()]);
         }
         parts.push(Part {
-            title: "Peers in other languages",
+            title: "Lock libraries in other languages",
             args: words,
             seconds: if args.quick { 20 } else { 80 },
         });
@@ -178,8 +178,8 @@ fn heading() -> String {
         "# Measurements\n\n\
          `scripts/bench-peers all --out docs/benchmarks/measurements.md` writes this page. \
          [benchmarks.md](../benchmarks.md) explains what was\nmeasured, and the results. \
-         Absolute times depend on the machine; ratios compare turns of one run.\n\n\
-         {}; {} processors; load before it began {}; {}.\n",
+         Absolute times depend on the machine. Each ratio compares values of the same run.\n\n\
+         {}; {} processors; load average before the measurement {}; {}.\n",
         said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         std::thread::available_parallelism().map_or(0, usize::from),
         load.join(" "),
@@ -201,8 +201,9 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
             .args(&part.args)
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the process of the part must start");
-    let mut out = child.stdout.take().expect("the pipe must exist");
+            .expect("this program must start again as a child process");
+    let stdout = child.stdout.take();
+    let mut out = stdout.expect("the stdout of the child process must be piped");
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = out.read_to_end(&mut bytes);

@@ -17,11 +17,11 @@ pub(crate) const TTL: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Name {
-    /// The baseline: the least work that a Redlock can do with redis-rs
+    /// The baseline: the least work that a Redlock client must do, with redis-rs
     Floor,
     /// The baseline, but a release waits for all masters
     FloorAll,
-    /// The least work that a Redlock can do with hand-written RESP instead of redis-rs
+    /// The least work that a Redlock client must do, with hand-written RESP instead of redis-rs
     Wire,
     /// Hand-written RESP with the scripts of quorate's default settings
     WireDefault,
@@ -62,9 +62,9 @@ impl Name {
         }
     }
 
-    /// The prefix of the resources that the implementation locks. No two implementations share a prefix, so that keys
-    /// of one implementation cannot make masters refuse the next one. Such keys exist, because a release of the
-    /// baseline returns when a majority has answered, while other masters may not have deleted the key yet.
+    /// The prefix of the resources that the implementation locks. Each implementation has a different prefix, because a
+    /// key that one implementation leaves behind could block another one. The baseline leaves keys for a moment: its
+    /// release returns when a majority has answered, before the other masters delete their keys.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -83,15 +83,16 @@ impl Name {
     pub(crate) fn setup(self) -> &'static str {
         match self {
             Self::Floor => {
-                "redis-rs, 1 multiplexed connection per master, pipeline buffer 8,192, no response timeout; \
-                 SET NX PX and EVALSHA compare-and-delete, each returns at the majority, a task awaits the rest"
+                "redis-rs: 1 multiplexed connection per master, pipeline buffer 8,192, no response timeout; \
+                 acquire by SET NX PX, release by EVALSHA (compare and delete); each returns when a majority has \
+                 answered"
             }
-            Self::FloorAll => "as floor (redis-rs), but a release returns at the last answer",
+            Self::FloorAll => "like floor (redis-rs), but a release waits for all masters",
             Self::Wire => {
-                "RESP by hand, 1 connection and 1 task per master, all queued requests in one write; \
-                 the commands of floor (redis-rs)"
+                "commands of floor (redis-rs), RESP client without a library: 1 connection and 1 task per master, \
+                 one write for all queued requests"
             }
-            Self::WireDefault => "as wire floor, with the scripts of quorate default",
+            Self::WireDefault => "like wire floor, but with the scripts of quorate default",
             Self::Rslock => "LockManager::new, no settings",
             Self::Classic => "fencing(false), Order::Unordered, restart_guard(Off)",
             Self::Fenced => "Order::Unordered, restart_guard(Off)",
@@ -105,7 +106,7 @@ impl Name {
     }
 }
 
-/// The addresses that one client connects to: those of the masters, or those of proxies in front of the masters.
+/// The addresses that one client connects to: masters, or proxies in front of masters.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     pub(crate) urls: Vec<String>,
@@ -183,7 +184,7 @@ impl Contender {
         let warm = client
             .acquire(&resource)
             .await
-            .expect("the lock must be granted by a healthy quorum");
+            .expect("healthy masters must grant the lock");
         client.release(&resource, warm).await;
         client
     }
@@ -211,7 +212,7 @@ impl Contender {
             (_, Held::Quorate(guard)) => {
                 guard.release().await;
             }
-            _ => unreachable!("the lock must be held by the implementation that releases it"),
+            _ => unreachable!("a lock must be released by the implementation that acquired it"),
         }
     }
 }

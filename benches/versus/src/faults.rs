@@ -32,9 +32,10 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// A fault of one or two of the five masters. The field is the number of affected masters. `Stopped` and `Dead` begin
-/// with the fifth master, and `Slow` begins with the fourth. With two affected masters, these are the fourth and the
-/// fifth.
+/// A fault of one or two of the five masters. The field is the number of affected masters:
+///
+/// - `Stopped` and `Dead` affect the fifth master, or the fourth and the fifth.
+/// - `Slow` affects the fourth master, or the fourth and the fifth.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),
@@ -108,7 +109,6 @@ struct Client {
     proxied: Arc<Contender>,
 }
 
-/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let masters =
         Masters::start(MASTERS).expect("the masters must start (is redis-server installed?)");
@@ -160,8 +160,8 @@ pub(crate) fn run(args: &Args) {
         }
     });
     println!(
-        "{MASTERS} masters, {} interleaved rounds: {} cycles on healthy masters, and as many from the moment of the \
-         fault; x = ratio of the two, median [smallest-largest]; rslock: 4 cycles per fault and round",
+        "{MASTERS} masters, {} interleaved rounds. Each round: {} cycles on healthy masters, then as many (rslock: 4) \
+         from the start of the fault. x = ratio to healthy masters, median [smallest-largest]",
         args.rounds, args.cycles
     );
     print(&names, &seen);
@@ -226,11 +226,11 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
     println!();
     for (label, (p50, p99), lost) in goals {
         let what = format!(
-            "{label}, one of five masters stopped: acquire p50, ratio to all masters healthy"
+            "{label}, acquire p50 with one of five masters stopped, ratio to five healthy masters"
         );
         goal(&what, p50, Bound::Most(1.2));
         let what = format!(
-            "{label}, one of five masters stopped: acquire p99, ratio to all masters healthy"
+            "{label}, acquire p99 with one of five masters stopped, ratio to five healthy masters"
         );
         goal(&what, p99, Bound::Most(2.0));
         let what = format!("{label}, number of acquires that failed");
@@ -241,8 +241,8 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
 /// A function that changes the state of the masters.
 type Event = fn(&Masters);
 
-/// The events in the order in which they happen, each with its label in the table. Each event starts from the state of
-/// the masters that the previous one left.
+/// The events in the order in which they happen, each with its label in the table. Masters are not reset between two
+/// events.
 const EVENTS: [(&str, Event); 7] = [
     ("nothing happens", |_| {}),
     ("one of five dies", |m| {
@@ -294,7 +294,7 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     for ((label, _), values) in EVENTS.iter().zip(&seen) {
         table.row([(*label).to_owned()].into_iter().chain(cells(values)));
     }
-    let label = "one of three dead returns: from its PING reply on".to_owned();
+    let label = "one of three dead masters restarts: from its first PING reply".to_owned();
     table.row([label].into_iter().chain(cells(&back)));
     let title = "Time without service: the longest pause between two acquisitions of one client";
     print!("\n{title}\n{table}");

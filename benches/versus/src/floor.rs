@@ -1,7 +1,7 @@
-//! The baseline: the least work that a Redlock can do with redis-rs.
+//! The baseline: the least work that a Redlock client must do, with redis-rs.
 //!
 //! The baseline has one multiplexed connection per master. An acquire sends `SET NX PX` to all masters at the same
-//! time, and a release sends a compare-and-delete script. Each returns when a majority has answered.
+//! time, and a release sends a compare-and-delete script. Both return when a majority has answered.
 //!
 //! A separate task awaits the remaining answers of a release. Without this task, the futures of these answers would be
 //! dropped. Then redis-rs would never send the requests that are still queued, and some masters would keep the key.
@@ -26,7 +26,7 @@ pub(crate) const RELEASE: &str =
 const EXTEND: &str = "local n=0 for i=1,#KEYS do if redis.call('GET',KEYS[i])==ARGV[i+1] then \
     redis.call('PEXPIRE',KEYS[i],ARGV[1]) n=n+1 end end return n";
 
-/// A lock value that is unique within this process: 32 digits, as long as the values of the other implementations.
+/// A unique lock value: the process id and a counter, as 32 hexadecimal digits.
 pub(crate) fn fresh_token() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -56,8 +56,8 @@ impl Floor {
     pub(crate) async fn connect(urls: &[String], released: Released) -> Self {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
-            // The buffer is larger than the number of requests that are queued at any time in these measurements. So no
-            // request waits for a free place in the buffer.
+            // The buffer is larger than the number of requests that these measurements queue at the same time, so no
+            // request waits for space in the buffer.
             .set_pipeline_buffer_size(8_192);
         let mut connections = Vec::new();
         let (mut release, mut extend) = (String::new(), String::new());
@@ -125,7 +125,8 @@ impl Floor {
         None
     }
 
-    /// Releases the lock. Returns whether a majority deleted the key.
+    /// Releases the lock. Returns whether a majority executed the release script. The script may have found no key to
+    /// delete.
     pub(crate) async fn release(&self, resource: &str, token: &str) -> bool {
         let mut cmd = Cmd::new();
         cmd.arg("EVALSHA").arg(&self.release).arg(1);
@@ -165,8 +166,8 @@ async fn count<F: Future<Output = Option<Value>>>(
             match answers.poll_next_unpin(cx) {
                 Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
                 Poll::Ready(None) => return Poll::Ready(()),
-                // Compare the count only after every future was polled, because redis-rs queues a request only when its
-                // future is polled.
+                // redis-rs queues a request when its future is polled for the first time. So poll all futures before
+                // the function may return.
                 Poll::Pending if count >= enough => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }

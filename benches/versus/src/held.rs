@@ -19,8 +19,8 @@ use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{burst, runtime};
 
-/// The time after the last acquisition until all masters store all holder's notes (the texts by which `status` shows
-/// the holders of locks).
+/// The time after the last acquisition until the masters store the holder's note of every lock. `status` shows holders
+/// by these notes.
 const NOTED: Duration = Duration::from_secs(2);
 
 /// Arguments of the subcommand `held`.
@@ -57,7 +57,7 @@ impl Args {
     }
 }
 
-/// Arguments of the hidden subcommand, which runs the process that holds locks.
+/// Arguments of the hidden subcommand `holder`, which runs a process that holds locks.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HolderArgs {
     #[arg(long)]
@@ -82,11 +82,10 @@ pub(crate) struct HolderArgs {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
     acquired: usize,
-    /// The resident bytes per lock, including names and guards, right after the last acquisition. In contrast, the
-    /// field `memory_per_lock` is measured after all locks were renewed.
+    /// The resident bytes per lock, right after the last acquisition. Includes the guards and the names of the locks.
     taken_memory: f64,
     pub(crate) memory_per_lock: f64,
-    /// The processor time of the client, in percent of one core.
+    /// The processor time of the client while it renews its locks, in percent of one core.
     pub(crate) cpu_percent: f64,
     /// The smallest remaining lease that was observed among all locks, in milliseconds.
     margin_ms: f64,
@@ -106,7 +105,6 @@ pub(crate) struct Row {
     pub(crate) master_memory_per_lock: f64,
 }
 
-/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let mut rows: Vec<(Name, usize, Vec<Row>)> = Vec::new();
     for &count in &args.counts {
@@ -121,7 +119,8 @@ pub(crate) fn run(args: &Args) {
         }
     }
     println!(
-        "5 masters, TTL 10 s, renewed after a third of it, {} interleaved rounds, steady state over {} s; medians",
+        "5 masters; TTL 10 s, renewals after a third of the TTL; {} interleaved rounds, each measured for {} s after \
+         all locks were acquired; medians of the rounds",
         args.rounds, args.seconds
     );
     let mut table = Table::new([
@@ -165,16 +164,16 @@ pub(crate) fn run(args: &Args) {
     }
     print!("\nLocks held and renewed by one process\n{table}");
     println!(
-        "B/lock: growth of the resident memory per lock, from before the first lock until after at least two \
-         renewals, with names and guards; below 1,000 locks it shows memory pages. Cycle CPU: processor time to \
-         acquire and release one more lock, without renewals"
+        "B/lock: growth of the resident memory per lock, with name and guard, from before the first lock until \
+         after at least two renewals. Below 1,000 locks, B/lock is inexact, because memory grows by whole pages.\n\
+         cycle CPU: processor time to acquire and release one additional lock. The time of renewals is subtracted."
     );
     for &name in args.only.iter().filter(|name| **name != Name::Floor) {
         goals(name, &rows);
     }
     println!(
-        "floor (baseline, --only floor,..): renews with one script call per 200 locks and master, stores only key \
-         and value, notices no loss"
+        "floor (baseline, --only floor,..): renews 200 locks on a master with one script call, stores only keys and \
+         values, and does not detect lost locks"
     );
 }
 
@@ -209,14 +208,15 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
         let costs = own.iter().filter(|row| row.1 >= from).map(|row| of(row));
         let worst = climb(costs);
         if worst.is_finite() {
-            let what =
-                format!("{label}, {what}: largest ratio to the smallest value with fewer locks");
+            let what = format!("{label}, {what}: largest growth over any smaller number of locks");
             goal(&what, worst, Bound::Most(1.2));
         }
     };
-    growth("client CPU a lock", 0, |row, n| row.seen.cpu_percent / n);
-    growth("CPU of one more cycle", 0, |row, _| row.seen.cycle_us);
-    growth("memory a lock", 1_000, |row, _| row.seen.memory_per_lock);
+    growth("client CPU per lock", 0, |row, n| row.seen.cpu_percent / n);
+    growth("client CPU of an acquire and release", 0, |row, _| {
+        row.seen.cycle_us
+    });
+    growth("memory per lock", 1_000, |row, _| row.seen.memory_per_lock);
 }
 
 /// The settings of a process that holds locks.
@@ -225,7 +225,7 @@ pub(crate) struct Hold {
     pub(crate) count: usize,
     pub(crate) seconds: u64,
     pub(crate) node_timeout_ms: Option<u64>,
-    /// Whether the holders write notes to the masters.
+    /// Whether to store holder's notes (the texts by which `status` shows the holders) on the masters.
     pub(crate) notes: bool,
     /// Whether to skip the measurements of the remaining leases and of the cost of one more acquire and release.
     pub(crate) brief: bool,
@@ -258,7 +258,9 @@ impl Hold {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .expect("the holder process must start");
-        let mut out = std::io::BufReader::new(child.stdout.take().expect("the pipe must exist"));
+        let stdout = child.stdout.take();
+        let stdout = stdout.expect("the stdout of the holder process must be piped");
+        let mut out = std::io::BufReader::new(stdout);
         let mut line = String::new();
         let mut next = || {
             line.clear();
@@ -307,8 +309,11 @@ fn master_memory(masters: &Masters) -> f64 {
     infos.sum::<f64>() / masters.len() as f64
 }
 
-/// The main function of a process that holds `count` locks. It prints `steady` when the parent must begin to measure,
-/// `over` when the parent must stop, and then its own measurements as JSON.
+/// The main function of a process that holds `count` locks. Its output controls the measurement of the parent process:
+///
+/// - `steady` starts the measurement.
+/// - `over` ends the measurement.
+/// - One line of JSON reports the measurements of the holding process itself.
 pub(crate) fn holder(args: &HolderArgs) {
     let urls: Vec<String> = args.urls.split(',').map(str::to_owned).collect();
     let seen = runtime(false).block_on(async {
@@ -358,8 +363,8 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let causes = losses(&guards);
     if !causes.is_empty() {
         eprintln!(
-            "{:?}: {} of {} locks lost: {causes:?}; {gone} of them were lost before all locks were acquired, \
-             which took {:.1} s",
+            "{:?}: {} of {} locks were lost ({causes:?}); {gone} locks were already lost when the last lock was \
+             acquired, after {:.1} s",
             args.name,
             causes.values().sum::<usize>(),
             guards.len(),
@@ -431,9 +436,9 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
 }
 
 /// The client's processor time for one cycle (an acquire and its release) in microseconds, measured with 16 tasks.
-/// `renewals` is the processor time of the renewals, as a share of one core. It is subtracted.
+/// Subtracts the processor time of renewals, which `renewals` gives as a share of one core.
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
-    // `burst` also reads counters of masters. The parent process has measured the masters, so pass no masters here.
+    // Pass no masters, because `burst` would measure them. The parent process measures the masters.
     let none = Masters::start(0).expect("starting zero masters must succeed");
     let time = Duration::from_millis(300);
     burst(&client, name, &none, 16, time).await;

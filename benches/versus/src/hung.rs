@@ -17,7 +17,7 @@ const TASKS: usize = 64;
 /// The implementations that are measured: those that soon stop waiting for a master that does not answer.
 const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
 
-/// The time for which one round measures each implementation on healthy masters, and then again with one master
+/// The time of one measurement. A round measures each implementation twice: with healthy masters, and with one master
 /// stopped.
 const TURN: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,6 @@ struct Rates {
     failed: u64,
 }
 
-/// Runs the measurement and prints the results.
 pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
     let mut seen = NAMES.map(|_| Vec::<Rates>::new());
     runtime.block_on(async {
@@ -59,9 +58,9 @@ pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
         ]);
     }
     print!(
-        "\n{TASKS} tasks while one of five masters is stopped, ratio to the time right before\n{table}\n"
+        "\nRate of {TASKS} tasks, one of five masters stopped; x = ratio to five healthy masters\n{table}\n"
     );
-    let what = "quorate default, one of five masters stopped, 64 tasks: rate, ratio to healthy";
+    let what = "quorate default, rate of 64 tasks with one of five masters stopped, ratio to five healthy masters";
     goal(what, over(&seen[2]).median, Bound::Least(0.95));
     println!();
 }

@@ -19,8 +19,8 @@ pub(crate) struct Args {
     /// The number of cycles with each of the three settings of the library (classic, fenced, default)
     #[arg(long, default_value_t = 100_000)]
     cycles: u64,
-    /// The number of tasks; a task locks a resource that only this task uses, and in every fourth cycle one of eight
-    /// resources that all tasks share
+    /// The number of tasks; in three of four cycles a task locks its own resource, and in the fourth cycle one of eight
+    /// shared resources
     #[arg(long, default_value_t = 64)]
     tasks: u64,
 }
@@ -38,7 +38,6 @@ struct Tally {
     over: AtomicBool,
 }
 
-/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let mut table = Table::new([
         "setting",
@@ -48,8 +47,8 @@ pub(crate) fn run(args: &Args) {
         "guards dropped",
         "failed",
         "faults",
-        "keys left at once",
-        "after the background releases",
+        "keys after the last cycle",
+        "keys after all background releases",
         "took s",
     ]);
     let mut left_in_all = 0;
@@ -96,10 +95,10 @@ pub(crate) fn run(args: &Args) {
             took.as_secs().to_string(),
         ]);
     }
-    print!("\nKeys left behind, without fencing counters (they live for a day by design)\n{table}");
+    print!("\nKeys left behind (fencing counters, which live for a day, are not counted)\n{table}");
     println!();
     goal(
-        "keys left after the background releases",
+        "keys left after all background releases",
         left_in_all as f64,
         Bound::Most(0.0),
     );
@@ -126,8 +125,8 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
 async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
     let mut left = keys(masters);
-    // Each master keeps the key of a queue for one heartbeat time after the last waiter has left, so wait until it
-    // expires.
+    // Wait until the keys of queues have expired. A master keeps the key of a queue for one heartbeat time after the
+    // last waiter has left.
     for _ in 0..50 {
         if left == 0 {
             break;

@@ -28,7 +28,7 @@ mod wire;
 
 use clap::{Parser, Subcommand};
 
-/// Measures locks side by side on masters that this program starts.
+/// Compares lock implementations on masters that this program starts.
 #[derive(Debug, Parser)]
 #[command(name = "quorate-bench", version)]
 struct Cli {
@@ -60,7 +60,8 @@ enum Command {
     Leftovers(leftovers::Args),
     /// Measure implementations in other languages, each in a process of its own; see scripts/bench-peers
     Peers(peers::Args),
-    /// Measure masters that are far apart: the time to acquire, compared with the master that completes a majority
+    /// Measure masters that are far apart: the time to acquire, compared with the round-trip time to the nearest
+    /// majority
     Wide(wide::Args),
 }
 

@@ -129,8 +129,9 @@ impl Peer {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the peer must start");
-        let say = child.stdin.take().expect("the pipe must exist");
-        let hear = BufReader::new(child.stdout.take().expect("the pipe must exist"));
+        let say = child.stdin.take().expect("the peer's stdin must be piped");
+        let stdout = child.stdout.take();
+        let hear = BufReader::new(stdout.expect("the peer's stdout must be piped"));
         let mut peer = Self {
             name: name.to_owned(),
             child,
@@ -199,7 +200,6 @@ impl Party {
     }
 }
 
-/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let masters =
         Masters::start(args.masters).expect("the masters must start (is redis-server installed?)");
@@ -235,8 +235,8 @@ pub(crate) fn run(args: &Args) {
 
 fn print(args: &Args, parties: &[Party], seen: &[Vec<Round>]) {
     println!(
-        "{} masters, {} interleaved rounds of {} cycles and of 400 ms; x = ratio to the baseline (floor) of the \
-         same round, median [smallest-largest]",
+        "{} masters, {} interleaved rounds. Each round: {} cycles of one client, then 400 ms for each number of \
+         tasks. x = ratio to the baseline (floor) in the same round, median [smallest-largest]",
         args.masters, args.rounds, args.cycles
     );
     let mut heading = vec![String::new(), "cycle p50 x".to_owned(), "us".to_owned()];
@@ -279,5 +279,5 @@ fn print(args: &Args, parties: &[Party], seen: &[Vec<Round>]) {
         );
         table.row(row);
     }
-    print!("\nSide by side\n{table}");
+    print!("\nLatency and throughput\n{table}");
 }

@@ -22,7 +22,6 @@ pub(crate) struct Args {
     rounds: usize,
 }
 
-/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(5).expect("the masters must start (is redis-server installed?)");
     let names = [Name::Floor, Name::Rslock, Name::Classic, Name::Default];
@@ -46,8 +45,8 @@ pub(crate) fn run(args: &Args) {
         }
     });
     println!(
-        "5 masters, {} interleaved rounds; processor time of the client for one cycle, in us, and its ratio to that \
-         of the fewest tasks in the same round, median [smallest-largest]",
+        "5 masters, {} interleaved rounds. Columns with a name: client CPU of a cycle in us, median. growth: ratio to \
+         the smallest number of tasks in the same round, median [smallest-largest]",
         args.rounds
     );
     let heading = names
@@ -76,12 +75,12 @@ pub(crate) fn run(args: &Args) {
     for ((name, worst), seen) in names.iter().zip(worst).zip(&seen) {
         if matches!(name, Name::Classic | Name::Default) {
             let what = format!(
-                "{}, cost of the most expensive cycle, ratio to that with the fewest tasks",
+                "{}, client CPU of a cycle: largest growth over the smallest number of tasks",
                 name.label()
             );
             goal(&what, worst, Bound::Most(1.15));
             let what = format!(
-                "{}, cost of a cycle, largest ratio to the cheapest with fewer tasks",
+                "{}, client CPU of a cycle: largest growth over any smaller number of tasks",
                 name.label()
             );
             let costs = seen

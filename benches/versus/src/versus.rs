@@ -55,7 +55,7 @@ pub(crate) fn runtime(current_thread: bool) -> Runtime {
         .expect("the async runtime must start")
 }
 
-/// The figures of many concurrent tasks in one round.
+/// The measurements of many concurrent tasks in one round.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Burst {
     pub(crate) cycles: u64,
@@ -197,14 +197,13 @@ async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
     seen
 }
 
-/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     for &masters in &args.masters {
         with(masters, args);
     }
 }
 
-/// Measures all implementations in turn, in rounds.
+/// Measures all implementations in rounds. In each round, every implementation has one turn.
 async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) -> Vec<Rounds> {
     let (cycles, time) = if args.quick {
         (600, Duration::from_millis(250))
@@ -275,7 +274,7 @@ fn with(count: usize, args: &Args) {
         "multi_thread, 2 workers"
     };
     println!(
-        "\n{count} {}, {rounds} interleaved rounds, tokio {flavour}; x = ratio to the baseline (floor) of the same \
+        "\n{count} {}, {rounds} interleaved rounds, tokio {flavour}. x = ratio to the baseline (floor) in the same \
          round, median of the rounds [smallest-largest]",
         if count == 1 { "master" } else { "masters" }
     );
@@ -297,8 +296,8 @@ fn with(count: usize, args: &Args) {
     }
 }
 
-/// The spread of the ratios of a value of implementation `n` to the same value of the baseline. There is one ratio per
-/// round.
+/// For each round, divides the value of implementation `n` by the value of the baseline. Returns the spread of these
+/// ratios.
 fn over_floor(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> Spread {
     let rounds = seen[n].alone.len();
     Spread::of((0..rounds).map(|round| value(&seen[n], round) / value(&seen[0], round)))
@@ -370,8 +369,7 @@ fn print_quantiles(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client, all rounds together\n{table}");
 }
 
-/// Prints the tail latency of one task that makes one cycle after the other, while 64 other tasks of the same client
-/// are busy.
+/// Prints the cycle times of one task while 64 other tasks of the same client are busy.
 fn print_among(names: &[Name], seen: &[Rounds]) {
     let mut table = Table::new(["", "cycle p50 us", "x", "p99 us", "x", "p99.9 us", "x"]);
     let at = |n: usize, share: f64| pooled(&seen[n].among, |r| &r.cycle, share) / 1e3;

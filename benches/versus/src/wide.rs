@@ -26,7 +26,6 @@ pub(crate) struct Args {
     cycles: usize,
 }
 
-/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let masters =
         Masters::start(args.ms.len()).expect("the masters must start (is redis-server installed?)");
@@ -85,8 +84,8 @@ fn print(args: &Args, names: [Name; Name::ALL.len()], seen: &[Vec<Samples>]) {
     sorted.sort_unstable();
     let theory = sorted[sorted.len() / 2] as f64;
     println!(
-        "{} masters with round trips of {:?} ms: the master that completes a majority answers after {theory} ms, \
-         the slowest after {slowest} ms; {} interleaved rounds of {} cycles",
+        "{} masters with round trips of {:?} ms: a majority has answered after {theory} ms, and all masters after \
+         {slowest} ms. {} interleaved rounds of {} cycles",
         args.ms.len(),
         args.ms,
         args.rounds,
@@ -128,9 +127,8 @@ fn print(args: &Args, names: [Name; Name::ALL.len()], seen: &[Vec<Samples>]) {
     print!("\nWide area\n{table}");
     println!();
     for (label, value) in goals {
-        let what = format!(
-            "{label}, time to acquire, ratio to the round trip to the master that completes a majority"
-        );
+        let what =
+            format!("{label}, time to acquire, ratio to the time in which a majority can answer");
         goal(&what, value, Bound::Most(1.1));
     }
 }

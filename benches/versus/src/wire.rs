@@ -4,8 +4,9 @@
 //! One task per connection sends all queued requests in one write. So the figures show the cost that remains when the
 //! client library costs next to nothing. The client can read only the replies to acquire and release.
 //!
-//! The client can also send the scripts of `quorate` instead of the two commands. Then the figures show the least that
-//! the default settings can cost on these servers. Any cost of `quorate` above that is the cost of the library.
+//! Instead of `SET NX PX` and the compare-and-delete script, the client can send the scripts of `quorate`. Then the
+//! figures show the least that the default settings of `quorate` can cost. Any cost above that is the cost of the
+//! library.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -38,8 +39,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Lets a client connect, and reads the scripts that it loads. For this, observes the first of these masters with
-    /// MONITOR.
+    /// Polls `connect`, which connects a client to the masters, and reads the scripts that this client loads. MONITOR
+    /// on the first master shows the scripts.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
         let connection =
             || Connection::tcp(addresses[0], PATIENCE).expect("the connection must be made");
@@ -74,9 +75,7 @@ impl Asked {
             }
         }
         Self {
-            acquire: acquire.expect(
-                "the client must load a script that acquires a lock in the order of the queue",
-            ),
+            acquire: acquire.expect("the client must load a script that acquires a fair lock"),
             release: release.expect("the client must load a script that releases a lock"),
         }
     }
@@ -203,7 +202,8 @@ impl Wire {
         None
     }
 
-    /// Releases the lock. Returns whether a majority deleted the key.
+    /// Releases the lock. Returns whether a majority executed the release script. The script may have found no key to
+    /// delete.
     pub(crate) async fn release(&self, resource: &str, token: &str) -> bool {
         self.ask(&encode(&["EVALSHA", &self.release, "1", resource, token]))
             .await

@@ -38,8 +38,7 @@ impl From<ScopeError> for Failure {
         let status = match &error {
             // Another request holds the lock, so the client can try again.
             ScopeError::NotAcquired(AcquireError::HeldByOther(_)) => StatusCode::CONFLICT,
-            // There was no quorum, the grant came too late, or the lock was lost. The body may have done a part of its
-            // work.
+            // The lock was not acquired or was lost. If it was lost, the work under the lock may be half done.
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
         // Operators need the masters' addresses and the holder's host; users must not see them.
@@ -48,8 +47,9 @@ impl From<ScopeError> for Failure {
     }
 }
 
-/// Writes an invoice. If the lock is lost, the body of the scope is dropped. If this process is paused until the lock
-/// has expired, the fencing token protects the resource that the body writes to.
+/// Writes an invoice under a lock. If the lock is lost, the closure is dropped at its next `await`.
+///
+/// A paused process cannot notice that its lock has expired. Therefore pass the fencing token to the storage.
 async fn invoice(
     State(service): State<Service>,
     Path(customer): Path<u32>,
@@ -122,7 +122,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             told = try_out(bound, &redlock) => told?,
         }
     }
-    // Requests that were dropped have queued their releases in the background. Wait until these releases are sent.
+    // If a request handler was dropped, its lock is released in the background. Wait for these releases.
     let _ = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
     Ok(())
 }
@@ -143,7 +143,10 @@ async fn try_out(bound: std::net::SocketAddr, redlock: &Redlock) -> Result<(), B
     let counted = figures
         .lines()
         .find(|line| line.starts_with("quorate_rounds_total"));
-    println!("GET /metrics: {}", counted.ok_or("no rounds were counted")?);
+    println!(
+        "GET /metrics: {}",
+        counted.ok_or("the metric quorate_rounds_total is missing")?
+    );
     Ok(())
 }
 

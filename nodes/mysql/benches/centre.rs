@@ -1,7 +1,10 @@
-//! Compares this crate's lock over one MariaDB server with two other designs that store locks as rows. The first design
-//! serializes all locks on one of 100 rows, chosen by CRC-32 of the name. The second design is the first version of
-//! this crate, which used `SELECT .. FOR UPDATE` and `INSERT`. Then the benchmark measures the cost of quorums of Redis
-//! and MariaDB servers.
+//! Compares three designs of a lock over one MariaDB server:
+//!
+//! - this crate's lock,
+//! - a design in which a client first locks one of 100 shared rows, chosen by the CRC-32 of the lock's name,
+//! - a design that uses `SELECT .. FOR UPDATE` and `INSERT`, as the first version of this crate did.
+//!
+//! Then it compares sets of Redis servers with sets of Redis and MariaDB servers.
 //!
 //! ```text
 //! cargo bench -p quorate-mysql --bench centre
@@ -20,8 +23,8 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// How many times each median is measured. The smallest of these medians is printed, because other load on the machine
-/// only makes a measurement slower.
+/// The number of times that each median is measured. The smallest one is used, because other load on the machine only
+/// makes a measurement slower.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;
 
@@ -57,7 +60,7 @@ async fn mariadb() -> MariaDb {
              expires DATETIME(6) NOT NULL) ENGINE=InnoDB;\
              CREATE TABLE first LIKE locks",
         )
-        .expect("the tables of the other designs must be created");
+        .expect("the tables of the two compared designs must be created");
     server
 }
 
@@ -202,12 +205,12 @@ async fn cycles(server: &MariaDb) {
     let part = |of: Duration| best[0].as_secs_f64() / of.as_secs_f64();
     println!("  quorate        {:?}", best[0]);
     println!(
-        "  centre locks   {:?}  (quorate: {:.2} of it, goal 0.35)",
+        "  centre locks   {:?}  (quorate takes {:.2} of this time, goal 0.35)",
         best[1],
         part(best[1])
     );
     println!(
-        "  first edition  {:?}  (quorate: {:.2} of it, goal 0.30)",
+        "  first version of quorate-mysql  {:?}  (quorate takes {:.2} of this time, goal 0.30)",
         best[2],
         part(best[2])
     );
@@ -253,7 +256,10 @@ async fn fresh_keys(server: &MariaDb) {
         done / 2,
         deadlocks(server) - before
     );
-    for (name, centre) in [("centre locks ", true), ("first edition", false)] {
+    for (name, centre) in [
+        ("centre locks ", true),
+        ("first version of quorate-mysql", false),
+    ] {
         let before = deadlocks(server);
         let mut seeds = Vec::new();
         for _ in 0..16 {
@@ -263,7 +269,8 @@ async fn fresh_keys(server: &MariaDb) {
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
-                // If deadlocks repeat, one lock and unlock might never end. So the time limit can interrupt it midway.
+                // Deadlocks may repeat, so a cycle may never end. Stop at the time limit, even in the middle of a
+                // cycle.
                 let mut n = 0;
                 let ended = tokio::time::sleep_until(end.into());
                 let cycles = async {
@@ -322,7 +329,7 @@ async fn crowd(server: &MariaDb) {
     sum(tasks.collect()).await;
     let ours = began.elapsed();
     println!(
-        "  quorate        {ours:?}, {} of 5000 counted",
+        "  quorate        {ours:?}, {} of 5000 changes counted",
         changed.load(Ordering::Relaxed)
     );
     changed.store(0, Ordering::Relaxed);
@@ -344,7 +351,8 @@ async fn crowd(server: &MariaDb) {
     sum(tasks.collect()).await;
     let centre = began.elapsed() * 10;
     println!(
-        "  centre locks   {centre:?} (a tenth of the work, times ten), {} of 500 counted; quorate: {:.1} times the rate, goal 10",
+        "  centre locks   {centre:?} (ten times the time of 500 changes), {} of 500 changes counted; \
+         quorate is {:.1} times as fast, goal 10",
         changed.load(Ordering::Relaxed),
         centre.as_secs_f64() / ours.as_secs_f64()
     );
@@ -396,8 +404,11 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     );
 }
 
-/// Measures the time of a lock and unlock by 16 tasks that each use their own key. Compares three Redis servers with
-/// two Redis servers and one MariaDB server, which first runs and is then stopped.
+/// Measures a lock and unlock by 16 tasks, each with its own key, over three sets of servers:
+///
+/// - three Redis servers,
+/// - two Redis servers and a MariaDB server,
+/// - two Redis servers and a MariaDB server that is stopped.
 async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
     println!("\n16 tasks, each with its own lock: lock + unlock, p50");
     let all = redlock(redis, &[]);
@@ -409,7 +420,7 @@ async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
         }
     }
     println!(
-        "  3 Redis {:?}, 2 Redis + 1 MariaDB {:?}: {:.2}, goal 1.25",
+        "  3 Redis {:?}, 2 Redis + 1 MariaDB {:?}: {:.2} times as long, goal 1.25",
         best[0],
         best[1],
         best[1].as_secs_f64() / best[0].as_secs_f64()

@@ -4,8 +4,9 @@
 //! cargo bench -p quorate-mysql --bench waiting
 //! ```
 //!
-//! Each waiter is a process of its own for the server: it has its own session and its own listener. Statements and CPU
-//! time are counted while one client holds the lock. Then all clients acquire and release the lock in turn.
+//! Each waiting client has its own session and its own listener, as if it were a process of its own. The benchmark
+//! counts statements and CPU time while one client holds the lock. Then all clients acquire and release the lock in
+//! turn.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ async fn main() {
         return;
     }
     println!(
-        "waiters | statements/s | including statements inside blocks | server CPU | binlog | hand-over p50 | p99"
+        "waiters | client statements/s | executed statements/s | server CPU | binlog | hand-over p50 | p99"
     );
     for ttl in [10, 30] {
         for waiters in WAITERS {

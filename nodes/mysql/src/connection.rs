@@ -31,7 +31,7 @@ const LARGEST_PACKET: usize = 64 << 20;
 /// A connection to one MySQL or MariaDB server.
 pub(crate) struct Connection {
     conn: Option<Conn>,
-    /// Whether a packet was sent on this connection whose result has not been read to the end.
+    /// Whether a result on this connection was not read to its end. If so, the connection must not be used again.
     asked: bool,
 }
 
@@ -165,7 +165,7 @@ impl Future for Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if let Some(opening) = self.0.take() {
-            // Drop the future on the closer's thread, because dropping it closes the socket.
+            // Dropping the future closes the socket, so drop it on the thread of `close`.
             close(Box::new(opening));
         }
     }
@@ -180,7 +180,7 @@ fn close(what: Box<dyn Send>) {
         let thread = std::thread::Builder::new().name("quorate-mysql-closer".into());
         thread.spawn(closing).is_ok().then_some(sender)
     });
-    // If no thread could be started, the value is dropped here, on the caller's thread.
+    // Without that thread, `what` is dropped here, on the caller's thread.
     if let Some(closer) = closer {
         let _ = closer.send(what);
     }

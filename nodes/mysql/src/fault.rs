@@ -13,8 +13,9 @@ const FEWER_SESSIONS: &str = "or open fewer sessions (?lanes= in the URL)";
 /// The advice for a server that requires TLS.
 const USE_TLS: &str = "use mysqls://";
 
-/// Classifies an error while the connection is being established. `advice` is added if the server refuses the login:
-/// MariaDB answers with the same error if the password is wrong, and if TLS or a client certificate is missing.
+/// Classifies an error that occurs while the connection is being established. If the server refuses the login, `advice`
+/// is added to the fault. MariaDB reports the same error for a wrong password, for missing TLS and for a missing client
+/// certificate.
 pub(crate) fn of_login(error: &Error, advice: Option<&str>) -> Fault {
     match (error, fault(error, false), advice) {
         (Error::Server(ServerError { code: 1045, .. }), Fault::Denied(why), Some(advice)) => {
@@ -53,7 +54,9 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
             | DriverError::CleartextPluginDisabled),
         ) => Fault::Unsupported(plain(&why.to_string()).into()),
         Error::Driver(why) => lost(plain(&why.to_string())),
-        Error::Other(_) | Error::Url(_) => lost("the client library failed".into()),
+        Error::Other(_) | Error::Url(_) => {
+            lost("the MySQL client library reported an unknown error".into())
+        }
     }
 }
 
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_a_refused_login_names_the_url_option_that_may_be_missing() {
+    fn error_of_a_refused_mysql_login_suggests_a_missing_url_option() {
         let (message, state) = ("Access denied".to_owned(), "28000".to_owned());
         let code = 1045;
         let refused = Error::Server(ServerError {

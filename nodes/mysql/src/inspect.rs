@@ -17,9 +17,12 @@ use crate::url::Address;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The number of round trips that are measured. The duration of the fastest one is reported.
 const TRIPS: usize = 5;
-/// The optional rights: locks work even if the user lacks them. Each row has four values: the right, its table, a
-/// statement that needs the right but changes nothing, and the purpose of the right. All other rights are checked by
-/// each session when it connects.
+/// The optional rights. Locks work without them. Each row contains:
+///
+/// - the right,
+/// - its table,
+/// - a statement that needs the right but changes nothing,
+/// - the purpose of the right.
 const RIGHTS: [(&str, &str, &str, Purpose); 3] = [
     (
         "DELETE",

@@ -19,12 +19,13 @@
 //! # }
 //! ```
 //!
-//! Each resource is a row. Each step of a lock is one `UPDATE` in one round trip; it applies only if the row still has
-//! the version that the client read. No row stays locked while a client computes. The server runs no procedures and no
-//! events, except one procedure on MySQL, which waits for wake-ups.
+//! Each record of a lock is a row. One `UPDATE` in one round trip changes it, but only if the row still has the version
+//! that the client read. So no row stays locked between two round trips.
 //!
-//! The servers must be independent of each other. A replica that is promoted has lost the most recent grants, as a
-//! Redis replica has.
+//! The server runs no events. Only MySQL needs a stored procedure, which waits for wake-ups.
+//!
+//! The servers must be independent of each other. Do not use a replica that may be promoted: it can lack the most
+//! recent grants.
 
 mod connection;
 mod fault;

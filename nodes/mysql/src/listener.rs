@@ -1,14 +1,15 @@
 //! Receives wake-ups for waiting clients.
 //!
-//! Usually a process has one waiter, which is queued directly behind one other client. Then the listener blocks on the
-//! [wait lock][WaitLock] of that client with `GET_LOCK`. The session of that client releases the wait lock when it
-//! releases the lock or leaves the queue. If that session ends, the server frees the wait lock. So waiting costs the
-//! server nothing, and only the next waiter is woken.
+//! If one waiter of this process is queued directly behind one other client, the listener blocks in `GET_LOCK` on the
+//! [wait lock][WaitLock] of that client. That client's session releases the wait lock when the client releases the lock
+//! or leaves the queue. If that session ends, the server frees the wait lock. A blocked listener costs the server
+//! nothing, and only the next waiter is woken.
 //!
-//! In all other cases the listener sends a statement that makes the server poll the table of wake-ups, for a fraction
-//! of a second per statement. MariaDB accepts a block of statements directly; MySQL needs a stored procedure. Each
-//! statement removes only the wake-ups that this listener has received before. So if the connection breaks and a result
-//! is lost, its wake-ups are still in the table.
+//! In all other cases the listener sends a statement in which the server polls the table of wake-ups for 50 ms. MariaDB
+//! accepts a block of statements directly; MySQL needs a stored procedure.
+//!
+//! A statement returns new wake-ups, and removes only those that this listener has already received. So a broken
+//! connection loses no wake-up.
 //!
 //! [WaitLock]: quorate::node::store::WaitLock
 
@@ -26,35 +27,33 @@ use crate::session::{bytes, number, word};
 use crate::sql::{CLOCK, SETTINGS, hex, listening, settings, wait_lock};
 use crate::url::Address;
 
-/// The longest time for which one `GET_LOCK` statement blocks: 15 s. The limit is for a network that fails silently:
-/// the listener notices the failure when the result does not arrive. If the connection is closed, the server ends the
-/// statement itself.
+/// The longest time for which one `GET_LOCK` statement blocks: 15 s. If the network fails silently, the listener
+/// notices it only when the result of the statement does not arrive.
 const BLOCKED: Duration = Duration::from_secs(15);
-/// If the server sends no result for this time after a statement must have ended, the listener treats the server as
-/// stopped.
+/// The longest delay of a result after the expected end of a statement. Later the listener reports a timeout.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The age at which wake-ups that no client has read are removed: 60 s, in microseconds.
 const OLD: u64 = 60_000_000;
 /// The time between two removals of old wake-ups.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(30);
-/// The pause between two polls is the time for which the waiter has waited, divided by this number: after a wait of 1
-/// s, the pause is 20 ms.
+/// The pause between two polls is the waiting time divided by this number: 20 ms after a wait of 1 s.
 const PART: u32 = 50;
 /// The shortest pause between two polls, used at the beginning of a wait.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
-/// The longest pause between two polls if a waiter may be woken at any time.
+/// The longest pause between two polls for [`Pace::Waiting`].
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two polls while the client ahead keeps no wait lock. The session of that client usually
-/// takes a wait lock with its next renewal, and then the listener stops polling.
+/// The longest pause between two polls for [`Pace::Behind`] while the client ahead holds no wait lock. The session of
+/// that client usually takes a wait lock with its next renewal. Then the listener stops polling.
 const LONGEST_PAUSE_BEHIND: Duration = Duration::from_millis(100);
 /// The pause between two polls if the process only observes elections.
 const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
-/// How long one polling statement polls. It is short for two reasons. If this process needs other wake-ups, the
-/// listener can react only after the end of the statement. And the server notices only when it sends a result that the
-/// client has closed the connection.
+/// The duration of one polling statement. It is short for two reasons:
+///
+/// - Only after the end of the statement can the listener react to another [`Pace`].
+/// - The server notices a closed connection only when it sends the result.
 const POLLED: Duration = Duration::from_millis(50);
 
-/// A connection to one server that receives the wake-ups of one process.
+/// A connection to one server, over which a process receives wake-ups for its waiters and observers.
 pub struct MySqlListener {
     address: Arc<Address>,
     connection: Connection,
@@ -67,10 +66,9 @@ pub struct MySqlListener {
     swept: Option<Instant>,
     /// Reports which wake-ups this process needs.
     pacer: Pacer,
-    /// The wake-ups that this process needed at the last statement, and since when it has needed them.
+    /// The [`Pace`] at the last statement, and the time from which the waiting time is counted.
     awaited: (Pace, Instant),
-    /// The waiter and the wait lock of the client ahead, if no session held this wait lock when the listener last
-    /// checked; otherwise `None`.
+    /// The [`Pace::Behind`] whose wait lock no session held at the last check; `None` if there is none.
     unkept: Option<Pace>,
 }
 
@@ -139,7 +137,7 @@ impl MySqlListener {
         asking.await.unwrap_or(Err(Fault::Timeout(limit)))
     }
 
-    /// Removes the wake-ups that were received before. Then waits until this process needs wake-ups.
+    /// Removes the received wake-ups from the table. Then waits until this process needs wake-ups.
     async fn idle(&mut self) -> Result<(), Fault> {
         if self.last_removed < self.last_received {
             let packet = self.removal();
@@ -151,8 +149,8 @@ impl MySqlListener {
         Ok(())
     }
 
-    /// Lets the server poll the table of wake-ups for a moment, and returns the wake-ups. If no session held the wait
-    /// lock of the client ahead at the last check, first checks whether a session holds it by now.
+    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. If `self.unkept` is set, first
+    /// checks whether a session now holds that wait lock.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
         let (looks, pause) = looks(pace, self.awaited.1.elapsed());
@@ -185,9 +183,11 @@ impl MySqlListener {
         self.words(&mut said)
     }
 
-    /// Waits until the wait lock of the client ahead is free, and returns the wake-ups that have arrived. `None` if
-    /// this process needs other wake-ups meanwhile, or if the statement ended without the wait lock and without
-    /// wake-ups.
+    /// Waits until the wait lock of the client ahead is free. Returns the wake-ups that have arrived, perhaps none.
+    /// Returns `None` in two cases:
+    ///
+    /// - This process now needs other wake-ups ([`is_for_another`]).
+    /// - The time limit has passed, the wait lock is still held, and no wake-up has arrived.
     async fn wait_behind(
         &mut self,
         pace: &Pace,
@@ -227,12 +227,11 @@ impl MySqlListener {
         let words = self.words(&mut said);
         if is_free {
             self.unkept = Some(pace.clone());
-            // The lock may become free soon. So restart the waiting time, from which the pause between two polls is
-            // computed.
+            // The lock may become free soon, so poll with the shortest pause again.
             self.awaited.1 = Instant::now();
         }
-        // If the wait lock is free although no wake-up has arrived, the client ahead has left the queue or lost its
-        // session. The empty list then makes the waiter ask for the lock.
+        // If the wait lock is free without a wake-up, the client ahead has left the queue or lost its session. An empty
+        // list then makes the waiter ask for the lock.
         Ok((is_free || !words.is_empty()).then_some(words))
     }
 }
@@ -255,8 +254,8 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
     Some(literal)
 }
 
-/// Whether the process needs wake-ups for other waiters than `before`. False if only the client ahead of the same
-/// waiter has changed, because the end of the current wait wakes this waiter in any case.
+/// Whether a blocked `GET_LOCK` must be abandoned, because it does not deliver the wake-ups that the process needs now.
+/// False if only the client ahead of the same waiter has changed: the blocked statement still wakes this waiter.
 fn is_for_another(now: &Pace, before: &Pace) -> bool {
     match (now, before) {
         (Pace::Idle, _) => false,
@@ -265,10 +264,9 @@ fn is_for_another(now: &Pace, before: &Pace) -> bool {
     }
 }
 
-/// The number of polls per statement, and the pause between two polls in seconds, as SQL text. `waited` is how long the
-/// process has been waiting.
-///
-/// One poll costs the server about 50 us: 1,000 polls a second for each waiter would cost more than all locks together.
+/// Returns the number of polls per statement, and the pause between two polls as SQL text in seconds. `waited` is the
+/// time for which the process has been waiting. The pause grows with `waited`, because each poll costs the server about
+/// 50 us.
 fn looks(pace: &Pace, waited: Duration) -> (u32, String) {
     let grown = (waited / PART).max(SHORTEST_PAUSE);
     let pause = match pace {
@@ -320,7 +318,7 @@ mod tests {
     use crate::url::Address;
 
     #[test]
-    fn wake_up_table_is_polled_less_often_the_longer_a_waiter_has_waited() {
+    fn wake_up_table_is_polled_less_often_during_a_long_wait() {
         let behind = Pace::Behind {
             waiter: "a:1".into(),
             wait_lock: "b:1".into(),
@@ -335,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn blocked_listener_gives_up_its_wait_lock_only_if_another_waiter_needs_wake_ups() {
+    fn blocked_listener_releases_its_wait_lock_only_for_another_waiter() {
         let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
             waiter: waiter.into(),
             wait_lock: wait_lock.into(),
@@ -349,12 +347,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn mysql_procedure_returns_the_same_wake_ups_as_the_mariadb_block() {
+    async fn stored_procedure_for_mysql_returns_the_inserted_wake_ups() {
         let server = match MariaDb::available() {
             Ok(()) => MariaDb::start(MariaDbOptions::new()).expect("a server"),
             Err(error) => {
                 return not_run(
-                    "mysql_procedure_returns_the_same_wake_ups_as_the_mariadb_block",
+                    "stored_procedure_for_mysql_returns_the_inserted_wake_ups",
                     &error.to_string(),
                 );
             }

@@ -1,13 +1,16 @@
 //! Identifies the current run of a server, and measures how long it has lasted.
 //!
-//! `Uptime` is the difference of two readings of the wall clock, so it jumps with the clock: a server that started an
-//! hour behind reports an hour of uptime as soon as its clock is corrected. MariaDB's `UUID()` reads a monotonic clock
-//! that was set from the wall clock once, when the server started. The wall clock minus `Uptime`, both read in one
-//! statement, is the wall-clock time at the start. The time in `UUID()` minus that value is the age of the run,
-//! whatever has happened to the wall clock since.
+//! `Uptime` is the difference of two readings of the wall clock. If a server starts with its clock an hour behind, it
+//! reports an hour of uptime as soon as the clock is corrected. So `Uptime` alone is not the age of the run.
 //!
-//! MySQL's `UUID()` follows the wall clock, and MySQL offers an ordinary user no other measure. There, the age of a run
-//! counts from when this process first saw it.
+//! On MariaDB, two steps give the age:
+//!
+//! - The wall clock minus `Uptime`, both read in one statement, is the wall-clock time at the start of the server.
+//! - `UUID()` contains a monotonic clock, which MariaDB sets from the wall clock once at the start. This clock minus
+//!   the time at the start is the age of the run. Later changes of the wall clock do not affect it.
+//!
+//! On MySQL, `UUID()` follows the wall clock, and an ordinary user can read no other clock. There, the age of a run
+//! counts from the time at which this process first saw the run.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -33,8 +36,7 @@ pub(crate) struct RunReport {
     /// The server's monotonic clock now, and its value when the server started, both in microseconds. `None` if the
     /// server offers no such clock.
     clocks: Option<(u64, u64)>,
-    /// The identity of the running server: all of its databases report the same identity, and every other server a
-    /// different one.
+    /// The identity of the running server. All databases of one server report the same identity.
     server: String,
 }
 
@@ -50,8 +52,8 @@ impl RunReport {
         )
     }
 
-    /// Parses a report. `wall` is the wall clock and the uptime, both in seconds; `None` if the server reports none. If
-    /// the wall clock was set back to before the start, the uptime has wrapped below zero.
+    /// Parses a report. `wall` is the wall clock and the uptime, both in seconds; `None` if the server does not report
+    /// them. The uptime wraps below zero if the wall clock was set back to a time before the start.
     fn of(uuid: &str, place: &str, wall: Option<(u64, u64)>) -> Option<Self> {
         // A UUID begins with the time, its lowest part first. The rest was drawn when the server started.
         let (time, drawn) = uuid.split_at_checked(18)?;
@@ -76,9 +78,11 @@ impl RunReport {
         self.clocks.map(|(clock, _)| clock)
     }
 
-    /// How long the server has certainly kept its grants; zero if unknown. The time counts from the start of the
-    /// server, or from the creation of its table of records ([`Run::since`]) if that is later. The result may be up to
-    /// one second too large, because both readings of the uptime are truncated.
+    /// How long the server has certainly kept its grants; zero if unknown. The time counts from the later of two
+    /// events: the start of the server, and the creation of its table of records ([`Run::since`]).
+    ///
+    /// The result may be up to one second too large, because the server reports its wall clock and its uptime in whole
+    /// seconds.
     pub(crate) fn lasts(&self, run: &Run) -> Duration {
         let (clock, began) = self.clocks.unwrap_or_default();
         let lasts = clock.saturating_sub(began.max(run.since));
@@ -92,8 +96,8 @@ impl RunReport {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) id: String,
-    /// When the table of records was created, by the server's monotonic clock in microseconds. The table does not
-    /// contain earlier grants.
+    /// When the table of records was created: a reading of the server's monotonic clock, in microseconds. All earlier
+    /// grants are lost.
     since: u64,
 }
 
@@ -132,14 +136,14 @@ impl FirstSight {
     }
 }
 
-/// The names of servers. Every database stores the name of its server in the table `quorate_schema`. Two databases of
-/// one server may store different names, if they were prepared by administrators without access to each other's
-/// database.
+/// The names that this process uses for MySQL and MariaDB servers. Every database stores a name of its server in the
+/// table `quorate_schema`. Two databases of one server may store different names; this process then uses one name for
+/// both.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// The name of each running server, by the server's identity.
     running: HashMap<String, String>,
-    /// Maps each further name of a server to its first name. The mapping survives a restart of the server.
+    /// Maps each stored name to the name that this process uses. It keeps its entries when a server restarts.
     same: HashMap<String, String>,
 }
 
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn uptime_of_the_server_process_counts_from_its_recorded_start_if_that_is_later() {
+    fn server_uptime_counts_from_its_recorded_start_if_the_process_is_older() {
         let clock = report(Some((0, 0))).clock().expect("a clock");
         let report = report(Some((clock / 1_000_000, 3600)));
         let since = |since| report.lasts(&Run::read(&Run::text("a", Some(since))));
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn server_process_counts_as_up_since_this_client_saw_it_first() {
+    fn first_sight_measures_how_long_this_client_has_seen_a_server_run() {
         let seen = FirstSight::default();
         assert_eq!(seen.ago("one"), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
@@ -225,12 +229,12 @@ mod tests {
         assert_eq!(seen.ago("two"), Duration::ZERO);
         assert!(
             seen.ago("one") < Duration::from_millis(2),
-            "after another run was seen, the time since the first sight of run `one` must start at zero again"
+            "after run `two` was seen, run `one` must count as a newly seen run"
         );
     }
 
     #[test]
-    fn databases_of_one_server_share_one_server_name_that_survives_a_restart() {
+    fn databases_of_one_server_keep_one_server_name_after_a_restart() {
         let run = |server: &str| RunReport {
             clocks: None,
             server: server.into(),
@@ -243,7 +247,7 @@ mod tests {
         assert_eq!(
             name("b", "second run"),
             "a",
-            "the server must keep the name `a`, even if the new run is first seen at `b`"
+            "the server must keep the name `a`, even if master `b` is the first to report the new run"
         );
         assert_eq!(name("a", "second run"), "a");
     }

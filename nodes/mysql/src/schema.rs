@@ -20,11 +20,11 @@ use crate::url::{Address, BadUrl};
 pub(crate) const VERSION: u64 = 1;
 /// The time limit of [`prepare`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After the table of records was dropped, every idle session has noticed this within this time (3 s), because idle
-/// sessions query their server every two seconds.
+/// A dropped table of records is noticed by every idle session within this time (3 s), because idle sessions query
+/// their server every two seconds.
 pub(crate) const NOTICED: Duration = Duration::from_secs(3);
 
-/// The reason why a server could not be prepared.
+/// Why [`prepare`] failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPrepared {
@@ -89,8 +89,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Creates the database and the schema if they are missing. The function may be called again, and several
-/// administrators may call it at the same time.
+/// Creates the database and the schema if they are missing, and repairs faults of existing tables. It is safe to call
+/// this function again, or from several processes at the same time.
 ///
 /// The user of `url` needs the right to create tables, and on MySQL also the right to create a procedure.
 ///
@@ -233,9 +233,10 @@ fn first_number(said: &[Outcome]) -> Option<u64> {
     said.first()?.rows.first().and_then(|row| number(row, 0))
 }
 
-/// Returns the server name that another database of the same server stores. `None` if there is no such database, or if
-/// this user has no right to read it. Both databases must store the same name, because together they are one master.
-/// The query uses a connection of its own, because an error makes a connection unusable.
+/// Returns the server name that another database of the same server stores. The two databases are one master, so they
+/// must store the same name. `None` if there is no such database, or if this user cannot read it.
+///
+/// Opens a connection of its own, because an error makes a connection unusable.
 async fn elsewhere(address: &Address) -> Option<String> {
     let mut connection = Connection::open(address, true).await.ok()?;
     let others = "SELECT table_schema FROM information_schema.tables \
@@ -249,9 +250,13 @@ async fn elsewhere(address: &Address) -> Option<String> {
     is_ours.then_some(server)
 }
 
-/// Creates missing tables. If the table of the server run or the table of wake-ups is wrong, it is dropped and created
-/// again, because its content need not be kept. Other tables are converted if they have the wrong engine. Any other
-/// fault of these tables is only reported, because they contain locks and values.
+/// Repairs the tables of the schema:
+///
+/// - Creates missing tables.
+/// - Drops and creates again the tables of the server run and of wake-ups if they are wrong. Their content need not be
+///   kept.
+/// - Converts the other two tables if they have the wrong engine. If such a table has a wrong column, returns an error,
+///   because the table must not lose its rows.
 async fn make_tables(
     connection: &mut Connection,
     misfits: &[Misfit],
@@ -261,7 +266,8 @@ async fn make_tables(
     for table in [&SCHEMA, &RECORD] {
         if let Some(misfit) = of(table).filter(|misfit| matches!(misfit.what, What::Column(_))) {
             let why = misfit.text();
-            let cure = "change the table back with ALTER TABLE, or drop the table when no lock is held and no value is needed";
+            let cure = "correct the table with ALTER TABLE; or drop the table when no lock is held and no quota or \
+                        once record is needed";
             return Err(Fault::Unprepared(format!("{why}: {cure}").into()));
         }
     }
@@ -284,10 +290,11 @@ async fn make_tables(
     Ok(())
 }
 
-/// Creates the table of records. If an earlier table was dropped, all earlier grants are forgotten, so the restart
-/// guard must see a restart of the server. The restart is recorded twice. Before the table is created, it is recorded with
-/// a start in the future, so that every session considers the server too young to vote. After the table has been created,
-/// it is recorded with the real start.
+/// Creates the table of records. If an earlier table was dropped, its grants are lost. So a new run of the server is
+/// written, as after a restart, and the restart guard applies.
+///
+/// The run is written twice. Before the table is created, its start lies in the future, so that no session considers
+/// the server old enough to vote. After the table has been created, its start is the current time.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;
@@ -323,9 +330,10 @@ async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Res
         .map(drop)
 }
 
-/// The statement that writes the row which marks the schema as complete. `server` is the name of the server as an SQL
-/// expression; it is used if the table stores no name yet. The derived table is needed: without it, MariaDB takes a
-/// function in this expression for NULL if the table is empty.
+/// Returns the statement that writes the row which marks the schema as complete. `server` is an SQL expression for the
+/// server's name. It is used only if the table stores no name yet.
+///
+/// The derived table is needed: on an empty table, MariaDB would otherwise evaluate a function in `server` to NULL.
 pub(crate) fn mark_complete(server: &str) -> String {
     format!(
         "INSERT IGNORE INTO quorate_schema (version,server) \
@@ -373,14 +381,13 @@ fn random_word() -> String {
     format!("{:032x}", rng.random::<u128>())
 }
 
-/// Statements that change nothing, but fail if locks cannot be written, for one of two reasons: the user lacks a right,
-/// or the binary log is statement-based. They are run while connecting, because both problems stay until an
-/// administrator solves them.
+/// Statements that change nothing, but fail if the user lacks a right or if the binary log is statement-based. Each
+/// session runs them when it connects.
 const TRIED: &str = "UPDATE quorate_record SET version=version,state=state,changed=changed WHERE FALSE;\
     INSERT INTO quorate_record (name,version,changed) SELECT name,version,changed FROM quorate_record WHERE FALSE;\
     INSERT INTO quorate_woken (process,word,at) SELECT '','',0 FROM DUAL WHERE FALSE";
 
-/// Prepares a session, and reads the name and the current run of the server.
+/// Sets the session up, and reads the name and the current run of the server.
 pub(crate) async fn greet(
     connection: &mut Connection,
     timeout: Duration,
@@ -410,8 +417,8 @@ pub(crate) async fn greet(
     })
 }
 
-/// Prepares a session, and checks that this crate supports the schema. Returns the server's name; `None` if it is not
-/// text.
+/// Sets the session up, and checks the version and the tables of the schema. Returns the server's name; `None` if it is
+/// not text.
 async fn fit(connection: &mut Connection, timeout: Duration) -> Result<Option<String>, Fault> {
     let packet = format!(
         "{};SELECT version,COALESCE(/*!80000 @@server_uuid,*/server) FROM quorate_schema \
@@ -436,7 +443,7 @@ fn row(said: &mut [Outcome], at: usize) -> Option<mysql_async::Row> {
     (!rows.is_empty()).then(|| rows.swap_remove(0))
 }
 
-/// The server's name, which is the same for all of its databases that this process uses.
+/// Returns the name that this process uses for the server. It is the same for all databases of the server.
 fn one_name(name: String, report: &RunReport) -> String {
     static NAMES: OnceLock<Mutex<Names>> = OnceLock::new();
     let names = NAMES.get_or_init(Mutex::default);

@@ -13,14 +13,15 @@ use crate::url::{Address, BadUrl};
 /// The SQL expression that generates a server's name: 32 hexadecimal digits, different on each server.
 const DRAWN: &str = "REPLACE(UUID(),'-','')";
 
-/// The SQL statements that create the database and the schema, as [`prepare`](crate::prepare) does, without connecting
-/// to the server. The user, the password, and the server in `url` do not occur in them.
+/// The SQL statements that create the database and the schema, for an administrator. This function does not connect to
+/// the server. The statements do not contain the user, the password and the server of `url`.
 ///
-/// The statements may run again, and change nothing if the schema is complete. They repair no table; `prepare` does.
-/// They are written for a client program that knows `DELIMITER`, such as `mysql`; on MariaDB the block between the
-/// `DELIMITER` lines is not needed. Run the statements on each server separately, not by replication, because each
-/// server must generate its own identity. The `GRANT` statements for a user that acquires locks follow as comments;
-/// `USER` is a placeholder.
+/// - Execute the statements on each server, not by replication: each server must generate its own identity.
+/// - Use a client program that supports `DELIMITER`, such as `mysql`. MariaDB does not need the block between the
+///   `DELIMITER` lines.
+/// - It is safe to execute the statements again: they change nothing if the schema is complete. Unlike
+///   [`prepare`](crate::prepare), they do not repair tables.
+/// - Comments at the end contain the `GRANT` statements for a user that acquires locks. `USER` is a placeholder.
 ///
 /// # Errors
 ///
@@ -30,7 +31,7 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
     let database = &address.database;
     let mut out = format!(
         "-- The tables of quorate (schema version {VERSION}) for MySQL and MariaDB.\n\
-         -- Run this on each server itself, not by replication: each server draws an identity of its own.\n\
+         -- Run this on each server itself, not by replication: each server needs its own random identity.\n\
          CREATE DATABASE IF NOT EXISTS `{database}`;\n\
          USE `{database}`;\n"
     );
@@ -41,7 +42,7 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
         out,
         "-- If the table of records is new, clients ignore the votes of this server for max_ttl.\n\
          {};\n\
-         -- If the table was dropped, wait until the open sessions of clients have noticed it.\n\
+         -- If the table of records was dropped, wait until the open sessions of clients have noticed the loss.\n\
          SELECT SLEEP({}) FROM quorate_schema WHERE {} LIMIT 1;\n\
          {};\n",
         new_run(),
@@ -52,7 +53,7 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
     let [drop_old, create] = procedure();
     let _ = write!(
         out,
-        "-- Only MySQL needs the procedure; MariaDB ignores this block. It may be left out there.\n\
+        "-- Only MySQL needs this procedure. On MariaDB, you may omit the block between the DELIMITER lines.\n\
          DELIMITER //\n\
          /*!50700 {drop_old} */ //\n\
          /*!50700 {create} */ //\n\
@@ -78,9 +79,9 @@ fn is_missing() -> String {
     )
 }
 
-/// The statement that writes a new run of the server if the table of records does not exist. The run begins now: all
-/// earlier grants were lost with the old table, and the server can grant nothing until the new table exists. MySQL has
-/// no clock for this (see [`crate::run`]), so only MariaDB adds the time.
+/// The statement that writes a new run of the server if the table of records does not exist, because the grants in the
+/// old table are lost. The new run begins now. On MariaDB, the run includes the time of its start; MySQL has no clock
+/// for it (see [`crate::run`]).
 fn new_run() -> String {
     format!(
         "REPLACE INTO quorate_run (one,run) SELECT 1,CONCAT(REPLACE(u,'-','')/*M!,'@',\

@@ -15,12 +15,12 @@ use rand::rngs::StdRng;
 use crate::connection::{Connection, Outcome};
 use crate::sql::{self, CLOCK, Packet};
 
-/// A session with one server, over which records are read and changed.
+/// A session with one server, in which the client reads and changes the records of locks.
 pub struct MySqlSession {
     connection: Connection,
     draw: StdRng,
-    /// The end of the last page of records that was read: the position of the next record, and the name of the last
-    /// record. `None` if no page was read.
+    /// Where the last page of records ended: the position after its last record, and the name of that record. `None` if
+    /// no page was read.
     paged: Option<(u64, Vec<u8>)>,
     /// The names of the wait locks (`GET_LOCK`) that this session holds on the server.
     wait_locks: HashSet<Arc<str>>,
@@ -36,9 +36,10 @@ enum Proof {
     /// The statement with this index returns one row, and the commit was applied if the first column of the row is
     /// true. The list has the new versions of the records.
     ByRow(usize, Vec<u64>),
-    /// A commit of several records, which was applied under two conditions: the first column of the row that the
-    /// statement `row` returns is true, and the statement `update` has changed the expected number of rows. Both
-    /// statements are named by their index.
+    /// A commit of several records. It was applied if both of these conditions are true:
+    ///
+    /// - The first column of the row that the statement with the index `row` returns is true.
+    /// - If `update` is `Some((index, count))`, the statement with this index has changed `count` rows.
     Jointly {
         update: Option<(usize, u64)>,
         row: usize,
@@ -58,9 +59,8 @@ impl MySqlSession {
         }
     }
 
-    /// Draws the first version of a new record at random. The drawn numbers are so far apart that a version never
-    /// occurs again, even if the record was removed in between. A clock could be set back and repeat a version; a
-    /// random number cannot.
+    /// Draws the first version of a new record at random from 1 to 2^62. A version of a removed record is therefore
+    /// practically never repeated. A version from the clock could repeat after the clock was set back.
     fn first_version(&mut self) -> u64 {
         self.draw.random_range(1..1 << 62)
     }
@@ -123,8 +123,8 @@ impl MySqlSession {
             let only_if = if joined {
                 format!("@done{number}>0")
             } else {
-                // If the packet inserts wake-ups before it takes wait locks, `ROW_COUNT()` is then the number of
-                // inserted wake-ups. This number is also 0 if the record was not changed.
+                // `ROW_COUNT()` counts the rows of the previous statement: of the commit, or of the insertion of its
+                // wake-ups. Neither changes a row if the commit was not applied.
                 "ROW_COUNT()>0".to_owned()
             };
             self.write_hints(&commits[*number], &only_if, packet);
@@ -262,8 +262,7 @@ impl Session for MySqlSession {
         let said = self.connection.ask(&sql::load(names)).await?;
         let (clock, found) = records(said)?;
         let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
-        // A name may be requested more than once. Its record is moved into the result at the last position of the name,
-        // and copied at the other positions.
+        // If `names` contains a name more than once, clone its record for all positions except the last one.
         let last = |number: usize| !names[number + 1..].contains(&names[number]);
         let what = names.iter().enumerate().map(|(number, name)| {
             let record = if last(number) {

@@ -64,9 +64,10 @@ fn kind(version: &str, found: &mut Inspection) {
     found.version = Some(plain(number));
 }
 
-/// Records whether the server is a replica. A replica whose setting `Replicate_Ignore_DB` names this database is not
-/// reported, because it does not replicate the locks. The query uses a connection of its own: if the user lacks the
-/// right for the query, the error makes the connection unusable.
+/// Records whether the server is a replica. A server that does not replicate this database (`Replicate_Ignore_DB`) does
+/// not count as a replica.
+///
+/// Opens a connection of its own: if the user lacks the right for the query, the error makes the connection unusable.
 pub(crate) async fn source(address: &Address, found: &mut Inspection) {
     let (question, right) = if found.server.as_deref() == Some("mariadb") {
         ("SHOW ALL SLAVES STATUS", "SLAVE MONITOR")

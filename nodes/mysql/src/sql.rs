@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use quorate::node::store::{Change, Commit, WaitLock, Wake};
 
-/// The SQL expression for the server's clock at the beginning of the statement, in microseconds since 1970. That moment
-/// lies between request and result, even if the statement then waits for a row lock. `SYSDATE` would be the time of
-/// evaluation, but it follows the time zone and a server option, and a statement-based binary log refuses it.
+/// The SQL expression for the server's clock, in microseconds since 1970. It is the time at which the statement began,
+/// even if the statement then waits for a row lock. That time lies between the client's request and the server's
+/// result.
+///
+/// Do not use `SYSDATE`, which depends on the time zone and on a server option.
 pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
 
 /// The longest name of a record, in bytes: the size of the column `name`.
@@ -19,9 +21,9 @@ pub(crate) const LONGEST_WORD: usize = 2200;
 /// The number of statements in [`settings`].
 pub(crate) const SETTINGS: usize = 3;
 
-/// The statements that set a session up. `limit` is the time limit of each later statement; zero means no limit. The
-/// statements set every variable that later statements depend on and that an administrator can change globally or in
-/// `init_connect`. So later statements mean the same on every server.
+/// The statements that set a session up. `limit` is the time limit of each later statement; zero means no limit. They
+/// override the settings that an administrator may have changed globally or in `init_connect`, so that later statements
+/// have the same effect on every server.
 pub(crate) fn settings(limit: Duration) -> String {
     let limit = limit.as_secs_f64();
     format!(
@@ -92,8 +94,8 @@ pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     out
 }
 
-/// The query that reads a page of `count` records; its result has the form of [`load`]. The page begins after the
-/// record with the name `behind`, or without `behind` after the first `from` records.
+/// The query that reads a page of `count` records. The page begins after the record with the name `behind`. If `behind`
+/// is `None`, the page begins after the first `from` records. The result has the form of [`load`].
 pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
@@ -201,8 +203,8 @@ fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     }
 }
 
-/// Changes all of these records if `@fit` equals their number. The row locks keep the versions stable. Each version is
-/// nevertheless compared again. So even in a table without row locks, a version that was not read is never overwritten.
+/// Appends to `out` the statement that changes all of these records if `@fit` equals their number. The statement
+/// compares each version again, which matters only if the table does not support row locks.
 pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
     let _ = write!(
         out,

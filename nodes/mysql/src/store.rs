@@ -32,11 +32,12 @@ impl MySql {
     /// Opens the server with this URL: `mysql://user:password@host:3306/database?timeout=250ms&lanes=4`. The connection
     /// is made on first use.
     ///
-    /// With `mysqls://` the connection is encrypted and the server's certificate is verified, by the certificate
-    /// authorities of the system or by those in the file given as `?ca=`. With `?cert=` and `?key=` (files in PEM form)
-    /// the client shows a certificate of its own. This needs the feature `tls-rustls`.
-    ///
-    /// With `?socket=/run/mysqld/mysqld.sock` the client connects to a Unix socket; the host is then `localhost`.
+    /// - TLS (feature `tls-rustls`): with `mysqls://` the connection is encrypted, and the client verifies the server's
+    ///   certificate. It trusts the certificate authorities of the system, or those in the file `?ca=`.
+    /// - Client certificate: `?cert=` and `?key=` name the files of the certificate and its private key, in PEM form.
+    ///   They work only with `mysqls://`.
+    /// - Unix socket: with `?socket=/run/mysqld/mysqld.sock` the client connects to this socket. The host must be
+    ///   `localhost`.
     ///
     /// # Errors
     ///

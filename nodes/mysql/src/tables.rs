@@ -1,8 +1,10 @@
 //! The tables of the schema, and the check that a server's tables match them.
 //!
-//! A table with other properties would still work, but would silently break a promise. Without transactions, a commit
-//! of several records can be applied in part. If the run of the server is stored on disk, a restart looks as if the
-//! server had never stopped. If names are compared as text, upper and lower case are not distinguished.
+//! A table with a wrong definition would seem to work, but with these faults:
+//!
+//! - Without transactions, a commit of several records could be applied in part.
+//! - If the run of the server were stored on disk, clients would not notice a restart of the server.
+//! - If names were compared as text, two names that differ only in case would be equal.
 
 use mysql_async::Row;
 
@@ -66,8 +68,8 @@ pub(crate) const RECORD: Table = Table {
     more: ["", " ROW_FORMAT=DYNAMIC"],
     rights: ALL,
 };
-/// The table of wake-ups. It is kept in memory, because a wake-up must not wait for the disk, and no waiter is
-/// connected after a restart.
+/// The table of wake-ups. It is kept in memory, so that a wake-up does not wait for the disk. It is empty after a
+/// restart. No wake-up is missed, because every waiter must connect again.
 pub(crate) const WOKEN: Table = Table {
     name: "quorate_woken",
     engine: "MEMORY",

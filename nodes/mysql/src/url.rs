@@ -7,7 +7,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
-/// The default timeout of one request. It is this long because a commit waits for the disk.
+/// The default timeout of one request. A commit waits for the server's disk.
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// The default number of sessions that one process opens to one server. The process distributes its requests over them.
 const LANES: usize = 4;
@@ -41,7 +41,8 @@ pub(crate) struct Address {
     /// The file with the certificate authorities that are trusted for the server's certificate; `None` to trust those
     /// of the system.
     pub(crate) ca: Option<PathBuf>,
-    /// The files with the certificate of this client, and with its private key. Both are given, or none.
+    /// The files with this client's certificate (`cert`) and private key (`key`). `None` if the client has no
+    /// certificate: either both are `None`, or neither is.
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
     /// The path of the server's Unix socket; the host and the port are then not used. `None` to connect over TCP.
@@ -227,8 +228,8 @@ impl fmt::Debug for Address {
     }
 }
 
-/// Refuses a host that is a path, and a list of hosts. `url` is the text of the URL, because the parser of URLs would
-/// report such hosts as something else.
+/// Returns an error if the host is a path, or if the URL lists several hosts. `url` is the unparsed text, because the
+/// URL parser reports a misleading error for such hosts.
 fn check_hosts(url: &str) -> Result<(), BadUrl> {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let hosts = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -264,7 +265,9 @@ fn database(path: &str) -> Result<String, BadUrl> {
             "the database is missing: write mysql://user:password@host/database",
         )),
         1..=64 if !name.contains(['/', '\\', '.', '`']) && !name.ends_with(' ') => Ok(name),
-        1..=64 => Err(bad("the database must be one name, without / \\ . `")),
+        1..=64 => Err(bad(
+            "the name of the database must not contain / \\ . ` or end with a space",
+        )),
         _ => Err(bad("the name of the database is longer than 64 characters")),
     }
 }
@@ -316,8 +319,8 @@ mod tests {
             ("mysql://h/d", "user is missing"),
             ("mysql://u:secret@h", "database is missing"),
             ("mysql://u:secret@h/", "database is missing"),
-            ("mysql://u:secret@h/a/b", "one name"),
-            ("mysql://u:secret@h/a%60b", "one name"),
+            ("mysql://u:secret@h/a/b", "must not contain"),
+            ("mysql://u:secret@h/a%60b", "must not contain"),
             ("mysql://u:secret@h/a%00b", "control"),
             ("mysql://u:secret%ff@h/d", "UTF-8"),
             ("mysql://u:secret@h:0/d", "port"),
@@ -368,7 +371,7 @@ mod tests {
 
     #[cfg(feature = "tls-rustls")]
     #[test]
-    fn option_ca_must_name_a_readable_file() {
+    fn file_of_the_url_option_ca_must_be_readable() {
         let read = Address::read("mysqls://u@h/d?ca=/etc/ca.pem").unwrap();
         assert!(read.tls);
         assert_eq!(read.ca, Some("/etc/ca.pem".into()));

@@ -1,4 +1,5 @@
-//! Compares the lock over one ZooKeeper with the lock recipes of other clients, in turn on the same server.
+//! Compares the lock over one ZooKeeper server or ensemble with the lock recipes of other ZooKeeper clients. All of
+//! them use the same servers, one after another.
 //!
 //! `scripts/bench-zookeeper` installs the other clients into a temporary folder and passes to this benchmark one
 //! argument for each client: `NAME=COMMAND`. Such a client is run as `COMMAND HOST:PORT MODE COUNT` and prints one
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 use quorate::{Redlock, RestartGuard, Wait};
 use quorate_testbed::ZooKeeper;
 
-/// The number of cycles (lock and unlock) that one client makes per round of the comparison. Before each measurement,
-/// the same number of cycles runs unmeasured, to warm up.
+/// The number of cycles (lock and unlock) that one client measures per round. Before them, the client runs the same
+/// number of cycles to warm up.
 const CYCLES: usize = 400;
 /// The number of clients that acquire the same lock in turn.
 const CLIENTS: usize = 10;
@@ -132,7 +133,7 @@ fn ask(command: &str, host: &str, mode: &str) -> Outcome<Vec<u64>> {
     let mut words = command.split_whitespace();
     let program = words
         .next()
-        .ok_or("the command line of a peer must not be empty")?;
+        .ok_or("the command of the compared program must not be empty")?;
     let count = if mode == "cycle" { CYCLES } else { TURNS };
     let said = Command::new(program)
         .args(words)

@@ -1,5 +1,5 @@
-//! The access rights (ACL) of new znodes: each znode gets the ACL of the znode above it. So all users that the ACL of
-//! the path admits can use all records, whichever of them created a record.
+//! The access rights (ACL) of new znodes. A new znode gets the ACL of the znode above it, so that every user with
+//! access to the path can use all records.
 
 use quorate::node::Fault;
 use zookeeper_client::{Acl, AuthId, Client};
@@ -17,16 +17,17 @@ pub(crate) async fn read(
     let (acl, _) = read.map_err(|error| fault::of_request(&error, path, address))?;
     copy(&acl, address.user.as_ref()).ok_or_else(|| {
         let why = format!(
-            "{path} admits several users, and this user cannot read its ACL, which new znodes get: give the user the \
-             permission ADMIN on {path}"
+            "new znodes get the ACL of {path}, but the user in the URL cannot read the entries of other users: give \
+             this user the permission ADMIN on {path}"
         );
         Fault::Denied(why.into())
     })
 }
 
-/// The ACL of a new znode below a znode with this ACL. A server hides the passwords in an ACL from a user without the
-/// permission ADMIN. An entry with a hidden password can be copied only if it is the entry of this user. `None` if
-/// another entry has a hidden password.
+/// Copies the ACL of a znode for a new znode below it. `None` if the ACL contains the hidden password of another user.
+///
+/// A server hides the passwords in an ACL from a user without the permission ADMIN. An entry with a hidden password can
+/// be copied only if it is the entry of this user.
 fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
     let copies = acl.iter().map(|one| {
         let hidden = one
@@ -44,8 +45,8 @@ fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
     copies.collect()
 }
 
-/// Whether an ACL that [`read`] returned names every user explicitly. False if it contains an entry `auth`, which means
-/// the user that writes the ACL: on a znode of another user it would name the wrong user.
+/// Whether an ACL that [`read`] returned can be written to existing znodes. False if it contains an entry `auth`,
+/// because the meaning of `auth` depends on the user that writes the ACL.
 pub(crate) fn is_complete(acl: &[Acl]) -> bool {
     acl.iter().all(|one| one.scheme() != "auth")
 }
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn acl_with_hidden_passwords_is_copied_only_if_all_of_them_belong_to_this_user() {
+    fn acl_with_another_users_hidden_password_is_not_copied() {
         let user = |name: &str| User {
             name: name.to_owned(),
             password: "s3cret".to_owned(),

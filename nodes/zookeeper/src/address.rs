@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The default timeout of one request. It is this long because a commit waits for the disks of a majority.
+/// The default timeout of one request. A commit waits for the disks of a majority of the ensemble.
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// The default session timeout. If the server receives nothing from a process for this time, it removes the process's
 /// ephemeral znodes.
@@ -38,7 +38,7 @@ impl Address {
         let rest = match url.trim().split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("zk") => rest,
             Some((scheme, _)) if is_tls(scheme) => {
-                return Err(bad("TLS to ZooKeeper cannot be used yet, only zk://"));
+                return Err(bad("TLS to ZooKeeper is not supported"));
             }
             Some((scheme, _)) => return Err(bad(format!("the scheme is {scheme:?}, not zk"))),
             None => return Err(bad("the URL does not begin with zk://")),
@@ -136,7 +136,7 @@ fn is_tls(scheme: &str) -> bool {
 fn parse_host(text: &str) -> Result<String, BadUrl> {
     let empty = || bad("a host in the list is empty");
     // If the URL was split at the wrong place, this text may be part of a password. So the error does not repeat it.
-    let strange = || bad("an entry in the list of hosts is not a host");
+    let strange = || bad("an entry in the list of hosts is not a valid host name or address");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']').ok_or_else(strange)?;
@@ -273,8 +273,8 @@ mod tests {
                 "commas instead of `+`; write zk://host:2181+host/path",
             ),
             ("zk://ann:secret@h1,h2", "commas instead of `+`"),
-            ("zk://h1 h2", "is not a host"),
-            ("zk://[::1", "is not a host"),
+            ("zk://h1 h2", "is not a valid host"),
+            ("zk://[::1", "is not a valid host"),
             ("zk://h:0", "the port of a host"),
             ("zk://h:99999", "the port of a host"),
             ("zk://h:", "the port of a host"),

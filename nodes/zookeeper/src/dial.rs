@@ -23,10 +23,11 @@ pub(crate) struct Dialled {
     pub(crate) host: String,
 }
 
-/// Opens a session with the first member that answers. The members are asked one after another. The next member is
-/// asked even if the previous member has not answered yet, so a stopped member delays the session only by [`NEXT`] (125
-/// ms). The client knows only the member that answered: when that member fails, the client ends, and a new client opens
-/// a new session.
+/// Opens a session with the first member that answers. If a member has not answered after [`NEXT`] (125 ms), the next
+/// member is asked as well. So each stopped member delays the session by at most that time.
+///
+/// The client knows only the member that answered. If that member fails, the client ends, and a new client opens a new
+/// session.
 pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
     let mut hosts = address.hosts.clone();
     let mut rng: StdRng = rand::make_rng();
@@ -74,8 +75,6 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
             client,
             host: host.to_owned(),
         }),
-        // If the server accepts the connection and closes it immediately, the client may not have written its first
-        // request yet. It then reports a socket error.
         Err(error) => Err(match fault::of_request(&error, &address.path, address) {
             Fault::Disconnected(why) => Refusal::Silent(why_silent(host, &why).await),
             fault => Refusal::Final(fault),
@@ -116,12 +115,12 @@ fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     Ok(dialled)
 }
 
-/// Detects the end of a session while this process waits for a result. Otherwise a client that has lost its connection
-/// would try to reconnect, and would keep queued requests until the session ends.
+/// Detects the end of a session while this process waits for a result. Without it, a client that has lost its
+/// connection would keep queued requests until the session ends.
 pub(crate) struct Watch(StateWatcher);
 
 impl Watch {
-    /// Begins to watch a session. Fails if the session has lost its connection, so that no request is sent.
+    /// Begins to watch a session. Call this before a request is sent. Returns an error if the session is not connected.
     pub(crate) fn on(client: &Client) -> Result<Self, Fault> {
         let mut states = client.state_watcher();
         match states.state() {

@@ -5,8 +5,8 @@ use zookeeper_client::Error;
 
 use crate::address::Address;
 
-/// The fault of a master that corresponds to this error of a request. `path` is the znode whose ACL decides about the
-/// request: the znode itself, or the znode above one that is to be created or deleted.
+/// Classifies the error of a request as a fault of a master. `path` is the znode whose ACL permits or forbids the
+/// request. If the request creates or deletes a znode, `path` is the parent of that znode.
 pub(crate) fn of_request(error: &Error, path: &str, address: &Address) -> Fault {
     match error {
         Error::NoAuth => Fault::Denied(
@@ -20,7 +20,7 @@ pub(crate) fn of_request(error: &Error, path: &str, address: &Address) -> Fault 
         Error::QuotaExceeded | Error::MarshallingError | Error::BadArguments(_) => {
             Fault::Server(error.to_string().into())
         }
-        // All other errors are errors of the connection or the session, or look like such errors.
+        // Treat every other error as a lost connection.
         _ => Fault::Disconnected(error.to_string().into()),
     }
 }
@@ -46,8 +46,8 @@ pub(crate) fn short_session(granted: std::time::Duration, address: &Address) -> 
     let timeout = humantime::format_duration(address.timeout);
     Fault::Unsupported(
         format!(
-            "the server keeps a session for at most {granted}, which is too short for the timeout of {timeout}: raise \
-                 maxSessionTimeout of the server, or set a shorter ?timeout= in the URL"
+            "the server limits sessions to {granted}, which is too short for the request timeout {timeout}: raise \
+                 maxSessionTimeout of the server, or lower ?timeout= in the URL"
         )
         .into(),
     )

@@ -19,8 +19,8 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
     let read = synced.and(identity);
     let (identity, _) = read.map_err(|error| fault::of_request(&error, &path, address))?;
     let identity = name(identity).ok_or_else(|| fault::unprepared(address))?;
-    // Two paths of one ensemble may store different names, if a script created them, or if the first user had no right
-    // to create the shared znode. Together they are one master, so the shared name counts.
+    // Two paths of one ensemble may store different names. Both paths belong to the same master, so the name in the
+    // shared znode takes precedence.
     let shared = match shared {
         Ok((shared, _)) => name(shared),
         Err(Error::NoNode | Error::NoAuth) => None,
@@ -36,9 +36,11 @@ fn name(data: Vec<u8>) -> Option<String> {
     is_name.then_some(name)
 }
 
-/// Tests the rights that a lock needs. One transaction creates, writes and removes a znode, so no znode is left.
-/// Returns the date that the ensemble gave to the transaction, in microseconds since 1970. ZooKeeper reports its clock
-/// in no other way. `acl` is the ACL of the znode that all records are below.
+/// Tests the rights that a lock needs: one transaction creates, writes and removes a znode. `acl` is the ACL of the
+/// znode above all records.
+///
+/// Returns the date of the transaction, in microseconds since 1970: the only way to read the ensemble's clock. `None`
+/// if the ensemble returned no date.
 pub(crate) async fn date(
     client: &Client,
     address: &Address,

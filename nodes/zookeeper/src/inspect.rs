@@ -80,7 +80,7 @@ async fn say(found: &mut Inspection, dialled: &Dialled, within: Duration) {
     if found.version.is_none() {
         let member = &dialled.host;
         found.unseen.push(format!(
-            "the version of {member}: set 4lw.commands.whitelist=srvr in its zoo.cfg, so that it reports the version"
+            "the version of {member}: set 4lw.commands.whitelist=srvr in the zoo.cfg of this server"
         ));
     }
 }

@@ -1,9 +1,12 @@
 //! ZooKeeper as a master of quorate's quorum lock: one server, or an ensemble.
 //!
-//! A lock is one permanent znode that is changed by compare-and-set on its version. No lease depends on a session.
-//! Instead, a waiter treats a lease as expired once it has seen the same version for the length of the lease, by its
-//! own clock. So leases are exact to milliseconds, whatever bounds a server sets for sessions. A server that was
-//! stopped for longer than its sessions last does not release any lock.
+//! A lock is a permanent znode. Clients change it by compare-and-set on its version.
+//!
+//! No lease depends on a ZooKeeper session. A waiter treats a lease as expired if the version has not changed for the
+//! length of the lease, by the waiter's own clock. Therefore:
+//!
+//! - A lease may be shorter than the shortest session that the server allows.
+//! - No lock is released because sessions have expired, e.g. while the server was stopped.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,9 +40,11 @@
 //! - Two connections and sessions for each `Redlock`: one for records, one for wake-ups. By default a server accepts 60
 //!   connections from one host (`maxClientCnxns`).
 //! - Sessions of at least 2.5 times `timeout` (`maxSessionTimeout`).
-//! - Low write latency: a lock and its release are one write each, which an ensemble acknowledges once a majority has
-//!   it on disk. An ensemble without a leader answers nothing, so the TTL must be longer than an election takes, or
-//!   masters of other kinds must form the quorum.
+//! - Low write latency. Acquiring and releasing a lock take one write each. An ensemble acknowledges a write once a
+//!   majority has it on disk.
+//!
+//! An ensemble without a leader does not answer. So the TTL must be longer than a leader election, unless the other
+//! masters suffice for a quorum.
 //!
 //! # What is stored where
 //!
@@ -48,7 +53,7 @@
 //! | `PATH/records/<name in hexadecimal digits>/<random number>` | one record; removed when nothing in it is needed any more, and created again under another number |
 //! | `PATH/wake/<process>` | ephemeral: the latest wake-ups for the process |
 //! | `PATH/identity` | a random name of the ensemble, which shows that two URLs belong to one ensemble |
-//! | `/quorate-server` | the same name, for all paths of the ensemble, if it may be created. If it exists, it is the name of the ensemble, whatever `PATH/identity` contains |
+//! | `/quorate-server` | the name of the ensemble, shared by all its paths. If this znode exists, its name replaces the name in `PATH/identity`. It is absent if no user was allowed to create it |
 
 mod acl;
 mod address;

@@ -1,9 +1,10 @@
 //! Receives wake-ups for one process.
 //!
-//! Each process has one ephemeral znode, and watches only this znode. A client that wakes the process writes the
-//! messages of the wake-up (its words) into the znode, which fires the watch. If the znode is written twice before the
-//! process reads it, the words of the first wake-up are lost. The version of the znode shows this, and the listener
-//! then reports a wake-up without words.
+//! Each process has one ephemeral znode, and watches only this znode. To wake the process, a client writes the messages
+//! of the wake-up (its words) into the znode. The write fires the watch.
+//!
+//! If the znode is written twice before the process reads it, the words of the first wake-up are lost. The listener
+//! detects this by the version of the znode, and then reports a wake-up without words.
 
 use std::sync::Arc;
 
@@ -24,12 +25,12 @@ use crate::words;
 /// has left is removed.
 const TRIES: usize = 4;
 
-/// Receives the wake-ups of one process.
+/// Receives wake-ups for the waiters and observers of one process.
 pub struct ZooKeeperListener {
     client: Client,
     address: Arc<Address>,
     path: String,
-    /// The version of the znode whose wake-ups were reported last.
+    /// The version of the znode when it was last read.
     seen_version: i32,
     /// The operation in progress. It is stored in the listener, so that nothing is lost if the caller drops a future.
     next: Next,
@@ -82,7 +83,7 @@ impl ZooKeeperListener {
             }
         }
         Err(Fault::Server(
-            "another process receives wake-ups under the name of this process".into(),
+            "another process repeatedly creates the znode for the wake-ups of this process".into(),
         ))
     }
 
@@ -91,8 +92,8 @@ impl ZooKeeperListener {
         async move { client.get_and_watch_data(&path).await }.boxed()
     }
 
-    /// The wake-ups (their words) that other clients have written since the last read. `None` if there are none; empty
-    /// if some words were lost.
+    /// Returns the words of the wake-up that was written since the last read. Returns `None` if the znode has not
+    /// changed, and an empty list if it was written more than once: then some words are lost.
     fn new_words(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
         let since = version.wrapping_sub(self.seen_version);
         self.seen_version = version;

@@ -15,40 +15,41 @@ use crate::layout::{Layout, SERVER, above, fresh};
 /// 500 ms this is 10 s.
 const PATIENCE: u32 = 20;
 
-/// The largest number of requests for the children of a znode that are outstanding at a time.
+/// The largest number of znodes whose children are listed at the same time.
 const AT_ONCE: usize = 64;
 
 /// The result of [`prepare`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prepared {
-    /// The path under which all znodes are stored.
+    /// The path below which quorate stores all its data.
     pub path: String,
-    /// The random name of the ensemble.
+    /// The name of the ensemble, a random text. Two URLs with the same name lead to the same ensemble.
     pub identity: String,
     /// Whether at least one znode had to be created. False if all existed.
     pub made: bool,
-    /// The number of existing znodes below the path that had another ACL than the path, and now have the ACL of the
-    /// path.
+    /// The number of existing znodes below the path whose ACL was replaced by the ACL of the path.
     pub changed: usize,
-    /// The number of znodes below the path whose ACL this user has no right to change.
+    /// The number of znodes below the path whose ACL the user of the URL has no right to change.
     pub refused: usize,
 }
 
-/// The reason why a ZooKeeper could not be prepared.
+/// Why [`prepare`] failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
     /// The URL is not valid.
     #[error(transparent)]
     Url(#[from] BadUrl),
-    /// The ZooKeeper in the first field (by name) reported the fault in the second field.
+    /// The preparation of a ZooKeeper failed. The fields are its name and the fault.
     #[error("{0}: {1}")]
     Failed(String, Fault),
 }
 
-/// Creates the znodes that a lock needs, if they are missing. The user of `url` needs the right to create znodes. The
-/// function may be called again, also to pass a changed ACL of the path on to the znodes below it.
+/// Creates the znodes that a lock needs, if they are missing. The user of `url` needs the right to create znodes.
+///
+/// It is safe to call this function again. After a change of the path's ACL, call it to give the new ACL to all znodes
+/// below the path.
 ///
 /// # Errors
 ///
@@ -113,8 +114,8 @@ async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     let mut path = String::new();
     for part in address.path.split('/').skip(1) {
         path = format!("{path}/{part}");
-        // Create a parent only if it is missing: this user may lack the right to create it, but a parent that exists
-        // needs no right.
+        // Check first whether the znode exists. A user without the right to create it can then still use an existing
+        // one.
         let found = client.check_stat(&path).await;
         if found.map_err(|error| fault(&path, error))?.is_none() {
             let created = client.create(&path, b"", &persistent).await;
@@ -131,8 +132,8 @@ struct Passed {
     refused: usize,
 }
 
-/// Gives the ACL of the path to all znodes below the path that have another ACL. Counts the znodes that do not admit
-/// this user. Other clients may remove znodes meanwhile.
+/// Gives the ACL of the path to all znodes below the path. Counts the znodes that were changed, and the znodes that
+/// this user has no right to read or change. Other clients may remove znodes at the same time.
 async fn pass_on(client: &Client, address: &Address, acl: &[Acl]) -> Result<Passed, Fault> {
     let mut passed = Passed::default();
     let mut open = vec![address.path.clone()];
@@ -194,7 +195,7 @@ async fn identity(client: &Client) -> Result<String, Error> {
             let (there, _) = client.get_data(SERVER).await?;
             Ok(String::from_utf8(there).unwrap_or(drawn))
         }
-        // Without the right to create the shared znode, the name applies to this path alone.
+        // Even if this user must not create the shared znode, this path can use the name.
         Ok(_) | Err(Error::NoAuth) => Ok(drawn),
         Err(error) => Err(error),
     }

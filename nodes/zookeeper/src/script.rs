@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use crate::address::{Address, BadUrl, with_port};
 use crate::layout::{Layout, SERVER, fresh};
 
-/// A shell script that creates the znodes of [`prepare`](crate::prepare) with `zkCli.sh`, without connecting to the
-/// server. It contains a newly drawn name of the ensemble, so each ensemble needs a script of its own. Instead of the
-/// password of `url` it contains the word `PASSWORD`.
+/// A shell script that creates the same znodes as [`prepare`](crate::prepare), with `zkCli.sh`. This function does not
+/// connect to the server.
 ///
-/// Znodes that exist are kept: `zkCli.sh` reports them as errors and continues. The script does not give a changed ACL
-/// to existing znodes; `prepare` does.
+/// - The script contains a new random name for the ensemble. Generate a separate script for each ensemble.
+/// - The script contains the word `PASSWORD` instead of the password of `url`.
+/// - Existing znodes are kept: `zkCli.sh` reports an error for each of them and continues.
+/// - The script does not give a changed ACL to existing znodes. Use [`prepare`](crate::prepare) for that.
 ///
 /// # Errors
 ///
@@ -20,7 +21,7 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
     let layout = Layout::new(&address);
     let hosts: Vec<String> = address.hosts.iter().map(|host| with_port(host)).collect();
     let mut out = format!(
-        "# The znodes of quorate below {}. Print this again for each other ensemble: it names the ensemble.\n\
+        "# The znodes of quorate below {}. Print a new script for each ensemble: it contains a random name.\n\
          # An existing znode is kept, and reported with the error \"Node already exists\".\n\
          zkCli.sh -server {} <<'END'\n",
         layout.root(),

@@ -28,11 +28,11 @@ use crate::words;
 /// The largest data of one request, in bytes. ZooKeeper closes a connection that sends more than 1 MiB in one request.
 const LARGEST: usize = 1_000_000;
 
-/// The number of records whose life is remembered; see [`Life`]. Above this number, all lives except those in use are
-/// forgotten and must be looked up again.
+/// The number of records whose [`Life`] is remembered. Above it, the lives of all records that are not in the current
+/// request are forgotten.
 const MOST: usize = 16_384;
 
-/// How many times in a row a record is looked up if other clients remove it and create it again meanwhile.
+/// The number of attempts to read a record. An attempt fails if another client removes the record meanwhile.
 const TRIES: usize = 5;
 
 /// After this time, the ACL of new records is read again before a record is created: 30 s.
@@ -55,8 +55,8 @@ pub struct ZooKeeperSession {
     date: AtomicU64,
 }
 
-/// The record that is returned if a foreign znode is found in place of a record. No znode has its version, so every
-/// change of this record fails.
+/// The record that a read returns if the parent znode of the record contains no znode that this crate created. No znode
+/// can have the version of this record, so every change of it fails.
 fn strange() -> Record {
     Record::new(u64::MAX, vec![u8::MAX])
 }
@@ -65,23 +65,24 @@ fn strange() -> Record {
 enum Outcome {
     Done(Vec<u64>),
     Stale,
-    /// Nothing was applied, because the process to be woken by the wake-up with this number has ended: its znode does
-    /// not exist.
+    /// Nothing was applied, because a process that the transaction wakes has ended, so its znode does not exist. The
+    /// number is the index of the wake-up.
     ReaderGone(usize),
 }
 
 /// A transaction that was sent and is not answered yet.
 struct Sent {
-    /// The names of the records, their versions before the transaction, and the operations on each of them.
+    /// For each record: its name, its version before the transaction, and the operations on it.
     names: Vec<Arc<[u8]>>,
     before: Vec<u64>,
     steps: Vec<Vec<Step>>,
-    /// The number of wake-ups, which follow the operations on records.
+    /// The number of wake-ups. In the transaction, they come after the operations on records.
     messages: usize,
 }
 
 impl Sent {
-    /// The operation with this number, and the name of its record. `None` if it is a wake-up.
+    /// Returns the operation with this index in the transaction, and the name of its record. `None` if the operation is
+    /// a wake-up.
     fn step(&self, index: usize) -> Option<(&[u8], Step)> {
         let names = self.names.iter().zip(&self.steps);
         let mut all =
@@ -118,7 +119,7 @@ impl ZooKeeperSession {
         }
     }
 
-    /// The fault for an error of a request that the ACL of `path` decides about.
+    /// Classifies the error of a request. `path` is the znode whose ACL permits or forbids the request.
     fn fault(&self, error: &Error, path: &str) -> Fault {
         fault::of_request(error, path, &self.address)
     }
@@ -137,8 +138,8 @@ impl ZooKeeperSession {
         Err(Fault::Server(why.into()))
     }
 
-    /// Looks up the unknown lives of the records in `open`, which are still to be read. A record without a life does
-    /// not exist, so it is removed from `open`.
+    /// Finds the current [`Life`] of each record in `open`, unless it is remembered. A record without one does not
+    /// exist, so it is removed from `open`.
     async fn find(
         &mut self,
         names: &[Arc<[u8]>],
@@ -222,7 +223,7 @@ impl ZooKeeperSession {
         let records = self.layout.records();
         let listed = self.client.list_children(&records).await;
         let mut names = listed.map_err(|error| self.fault(&error, &records))?;
-        // The list may contain a znode that is not a record, because an inspection writes such a znode.
+        // Another program may have created znodes here. Leave out znodes that are not records.
         names.retain(|name| unhex(name).is_some());
         names.sort_unstable();
         Ok(names)
@@ -344,7 +345,7 @@ impl ZooKeeperSession {
         }
     }
 
-    /// The path of the znode whose ACL decides about this operation of a transaction.
+    /// The path of the znode whose ACL permits or forbids the operation with this index.
     fn decided_by(&self, sent: &Sent, index: usize) -> String {
         let record = |name: &[u8]| self.layout.record(name);
         match sent.step(index) {
@@ -402,8 +403,8 @@ impl ZooKeeperSession {
         }
     }
 
-    /// Waits for the outcome of a commit. If a process that should be woken is gone, sends the commit again without
-    /// that wake-up.
+    /// Waits for the outcome of a commit. If the commit failed because a process to be woken has ended, sends the
+    /// commit again without this wake-up.
     async fn settle(
         &self,
         commit: &Commit,
@@ -484,8 +485,8 @@ impl Session for ZooKeeperSession {
     }
 }
 
-/// A result without the server's clock. ZooKeeper does not report its time. It dates changes by the clock of the
-/// current leader, which may change at any moment, so no lease can be measured by that clock.
+/// A result without the server's clock. ZooKeeper dates changes by the clock of the current leader. The leader may
+/// change, so no lease can be measured by these dates.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }
@@ -503,11 +504,12 @@ fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
         .iter()
         .map(|change| steps(change, life))
         .collect();
-    planned
-        .ok_or_else(|| Fault::Server("no znode can have the expected version of the record".into()))
+    planned.ok_or_else(|| {
+        Fault::Server("the commit expects a record version that no znode can have".into())
+    })
 }
 
-/// The wake-ups of a commit, with all words for one process combined.
+/// The wake-ups of a commit: one message for each process, with all words for this process.
 fn messages_of(commit: &Commit) -> Vec<Message> {
     let mut messages: Vec<(Arc<str>, Vec<&[u8]>)> = Vec::new();
     for wake in &commit.wakes {
@@ -550,8 +552,8 @@ fn made(steps: &[Step]) -> Option<u64> {
     })
 }
 
-/// Combines the outcomes of a batch of commits. A fault of one commit is the fault of the batch. Some faults mean that
-/// nothing was applied: such a fault is returned only if no commit of the batch was applied.
+/// Combines the results of a batch of commits. If one commit has a fault, returns a fault for the whole batch. A fault
+/// that means "nothing was applied" is replaced if another commit of the batch was applied.
 fn together(all: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
     let some_done = all.iter().any(|one| matches!(one, Ok(Committed::Done(_))));
     let all: Result<Vec<_>, Fault> = all.into_iter().collect();
@@ -566,7 +568,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batch_with_one_applied_commit_does_not_report_that_nothing_was_applied() {
+    fn batch_error_says_that_nothing_was_applied_only_if_no_commit_succeeded() {
         let missing = || Err(Fault::Unprepared("x".into()));
         let done = || Ok(Committed::Done(vec![1]));
         assert!(

@@ -2,26 +2,28 @@
 
 use quorate::node::store::Change;
 
-/// The life of a record: a random number that distinguishes the record's current znode from its earlier ones. It is
-/// drawn when the record is created, because the version of a new znode starts at 0 again. So no version of a removed
-/// record ever equals a version of the record that is created again.
+/// A random number that distinguishes the current znode of a record from the removed znodes of the same record. It is
+/// drawn when a record is created.
+///
+/// It is a part of the record's version. Without it, versions would repeat, because the version of each new znode
+/// starts at 0.
 pub(crate) type Life = u32;
 
 /// One operation on the znodes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Create the empty parent znode of the record. Fails if the parent znode exists.
+    /// Create the empty parent znode of the record. Fails if it exists.
     Room,
-    /// Create the znode of this life with the new state.
+    /// Create the record's znode with this [`Life`], and write the new state.
     Create(Life),
-    /// Write the new state if the znode of this life has this version.
+    /// Write the new state to the record's znode. Fails if the znode does not have this version.
     Set(Life, i32),
     /// Write the new state whatever the version of the znode is. Used only after a [`Step::Set`] in the same
     /// transaction.
     SetAgain(Life),
-    /// Change nothing, but fail if the znode of this life does not have this version.
+    /// Change nothing. Fails if the record's znode does not have this version.
     Check(Life, i32),
-    /// Remove the znode of this life if it has this version.
+    /// Remove the record's znode. Fails if the znode does not have this version.
     Remove(Life, i32),
     /// Remove the parent znode. It has no children: the same transaction created it or removed its only child.
     Clear,
@@ -33,7 +35,7 @@ pub(crate) fn version(life: Life, of_znode: i32) -> u64 {
     u64::from(life) << 32 | u64::from(of_znode.cast_unsigned())
 }
 
-/// The life to which this version of a record belongs; `None` if no existing record can have this version.
+/// Returns the [`Life`] that is a part of this record version; `None` if no existing record can have this version.
 pub(crate) fn life(version: u64) -> Option<Life> {
     match of_znode(version) {
         Known::At(life, _) => Some(life),
@@ -41,13 +43,13 @@ pub(crate) fn life(version: u64) -> Option<Life> {
     }
 }
 
-/// The znode that must exist if a record has a given version.
+/// The meaning of a record version for the znodes of the record.
 enum Known {
     /// The record does not exist.
     None,
-    /// The record exists, and the znode of this life has this version.
+    /// The record exists, and its znode has this [`Life`] and this version.
     At(Life, i32),
-    /// No znode can have this version, or no request can ask for it.
+    /// No existing record can have this version.
     Never,
 }
 
@@ -64,8 +66,8 @@ fn of_znode(version: u64) -> Known {
 /// The version that ZooKeeper interprets in a request as "any version".
 const ANY: i32 = -1;
 
-/// The steps of a change, all in one transaction. `None` if the steps cannot be made to depend on the record's version.
-/// If the change creates the record, the record gets `life`.
+/// Returns the steps of a change, which must run in one transaction. `life` is the [`Life`] of the record if the change
+/// creates it. `None` if no existing record can have the version that the change expects.
 pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
     let writes = change.state.is_some();
     Some(match of_znode(change.version) {
@@ -73,8 +75,8 @@ pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
         Known::None if writes => vec![Step::Room, Step::Create(life)],
         Known::None => vec![Step::Room, Step::Clear],
         Known::At(life, version) if !writes => vec![Step::Check(life, version)],
-        // After one write, the znode's version would be `ANY`. So a second write in the same transaction skips that
-        // version.
+        // After one write, the znode's version would be -1 (`ANY`), which no later request could name. A second write
+        // in the same transaction skips it.
         Known::At(life, version) if version == ANY - 1 => {
             vec![Step::Set(life, version), Step::SetAgain(life)]
         }
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn record_version_consists_of_the_life_of_the_record_and_the_version_of_its_znode() {
+    fn record_version_combines_the_random_life_number_and_the_znode_version() {
         for znode in [0, 1, i32::MAX, i32::MIN, -2] {
             let known = of_znode(version(LIFE, znode));
             assert!(matches!(known, Known::At(LIFE, at) if at == znode));
@@ -113,7 +115,7 @@ mod tests {
         assert_ne!(
             version(1, 0),
             0,
-            "no record must have version 0, which means that there is no record"
+            "an existing record must not have version 0, because version 0 means that the record does not exist"
         );
         assert_eq!(
             version(LIFE, i32::MIN),

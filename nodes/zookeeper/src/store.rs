@@ -71,8 +71,7 @@ impl Store for ZooKeeper {
         };
         let (identity, (acl, date)) = futures::try_join!(greet(client, address), rights)?;
         let session = ZooKeeperSession::new(dialled, address.clone(), acl, date);
-        // A restart of the ensemble loses nothing, so it does not begin a new run of the server. Only another ensemble
-        // has another run.
+        // The run is the ensemble's name, because a restart of the ensemble loses no grant.
         let run = ServerRun::new(format!("zk-{identity}"));
         Ok((session, Greeting::new(run).server(identity)))
     }

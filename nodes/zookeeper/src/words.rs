@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encoded_wake_ups_are_decoded_unchanged_and_malformed_data_is_refused() {
+    fn decoder_of_wake_ups_restores_valid_data_and_refuses_malformed_data() {
         for words in [&[][..], &[&b""[..]], &[b"a", b"", b"bcd"]] {
             assert_eq!(read(&write(words.iter().copied())).unwrap(), words);
         }

@@ -1,4 +1,4 @@
-//! Runs the contract suite, which tests all kinds of masters, on a real ZooKeeper.
+//! Runs the contract suite on a real ZooKeeper. The suite tests every kind of master.
 
 #![allow(
     dead_code,
@@ -12,7 +12,7 @@ use apart::*;
 use quorate_testbed::{ZooKeeper as Process, not_run};
 use quorate_zookeeper::{ZooKeeper, prepare};
 
-/// Starts a server. Without ZooKeeper the test is reported as not run.
+/// Starts a ZooKeeper server. If ZooKeeper is not installed, reports the test as not run and returns `None`.
 fn server(test: &str) -> Option<Process> {
     if let Err(why) = Process::available() {
         not_run(test, &why);

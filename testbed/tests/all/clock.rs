@@ -7,8 +7,8 @@ use quorate_testbed::{ClockShim, OffsetFile, Reply, Server, ServerOptions, Skew}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Starts a server whose clock can be set. Drops the handle of the clock library immediately. So the tests show that
-/// the server itself keeps the files that it needs.
+/// Starts a server whose clock can be shifted. Drops the [`ClockShim`], so the tests also show that the server keeps
+/// the library's files.
 fn server() -> (Server, OffsetFile) {
     let shim = ClockShim::build()
         .expect("the clock library must be built (it needs Linux and a C compiler)");

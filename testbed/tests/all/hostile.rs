@@ -1,5 +1,5 @@
-//! Tests of the promises of `Hostile`, with a plain socket or, where replies must be correct, in front of a real
-//! server.
+//! Tests of the promises of `Hostile`. Most tests use a plain socket. Tests that need correct replies use a real server
+//! behind `Hostile`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -89,7 +89,7 @@ fn new_script_applies_to_existing_connections() {
     connection.send(&["HELLO", "3"]).unwrap();
     assert!(is_silent(&mut connection));
     hostile.play(Script::Say("+now\r\n".into()));
-    // This command arrived while the earlier script was active, so it gets no answer.
+    // `HELLO` arrived while the server followed `Script::Hush`, so it still gets no answer.
     assert!(is_silent(&mut connection));
     connection.send(&["PING"]).unwrap();
     let mut heard = connection.receive();
@@ -103,7 +103,7 @@ fn new_script_applies_to_existing_connections() {
 }
 
 #[test]
-fn server_with_the_dismiss_script_sends_its_error_to_a_new_client() {
+fn server_with_the_dismiss_script_sends_an_error_to_each_new_client() {
     let hostile = start(Script::Dismiss(
         "-ERR max number of clients reached\r\n".into(),
     ));
@@ -170,15 +170,15 @@ fn relay(server: &Server, harm: Tampering) -> Script {
 }
 
 #[test]
-fn relay_passes_replies_unchanged_byte_by_byte_or_one_reply_late() {
+fn relay_can_pass_replies_unchanged_or_byte_by_byte_or_one_reply_late() {
     let server = server();
     for harm in [Tampering::None, Tampering::Bytewise] {
         let hostile = start(relay(&server, harm.clone()));
         let mut connection = dial(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
-        // A connection may change from a relay to another script, but not back. A relay closes a connection on which
-        // another script has received a command.
+        // A connection may change from `Script::Relay` to another script, but not back. The relay closes a connection
+        // on which another script has received a command.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
         hostile.play(relay(&server, harm));

@@ -80,7 +80,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Four times `len` bytes in which no part resembles another, so that lost or swapped bytes are noticed.
+/// Returns `len` different words of four bytes each, so that a test notices lost or swapped bytes.
 fn noise(len: u32) -> Vec<u8> {
     (0..len)
         .flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes())
@@ -306,7 +306,7 @@ fn rate_fault_limits_the_bytes_per_second() {
 }
 
 #[test]
-fn reset_all_resets_both_sides_of_existing_connections_and_spares_new_ones() {
+fn reset_all_resets_existing_connections_but_no_new_connections() {
     let (listener, proxy) = raw_scene();
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
@@ -368,7 +368,7 @@ fn refuse_fault_closes_new_connections_and_spares_existing_ones() {
 }
 
 #[test]
-fn half_open_fault_closes_connections_at_the_server_and_leaves_their_clients_without_answers() {
+fn half_open_fault_closes_only_the_server_side_of_existing_connections() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let (mut quiet, _quiet_server) = raw(&proxy, &listener);
@@ -392,13 +392,13 @@ fn half_open_fault_closes_connections_at_the_server_and_leaves_their_clients_wit
 }
 
 #[test]
-fn strand_fault_holds_bytes_of_existing_connections_until_healed_even_if_the_client_has_closed() {
+fn strand_fault_holds_bytes_of_existing_connections_until_it_is_healed() {
     let (server, proxy) = scene();
     let (mut old, mut older) = (dial(&proxy), dial(&proxy));
     let strand = Fault::Strand.inject(&proxy);
     old.send(&["SET", "a", "late"]).unwrap();
     older.send(&["SET", "b", "late"]).unwrap();
-    // The fault also holds the bytes of a connection that its client has closed in the meantime.
+    // Close one client's connection. The fault must still hold the bytes that this client has sent.
     drop(older);
     let mut fresh = dial(&proxy);
     assert!(fresh.command(&["SET", "a", "early"]).unwrap().is_ok());
@@ -411,7 +411,7 @@ fn strand_fault_holds_bytes_of_existing_connections_until_healed_even_if_the_cli
     eventually("the arrival of the bytes of the closed connection", || {
         read("b") == Reply::from("late")
     });
-    // A second fault also holds connections that were made after the first fault.
+    // A second fault also affects `fresh`, which connected after the first fault began.
     let _strand = Fault::Strand.inject(&proxy);
     fresh.send(&["SET", "c", "late"]).unwrap();
     dial(&proxy);
@@ -419,7 +419,7 @@ fn strand_fault_holds_bytes_of_existing_connections_until_healed_even_if_the_cli
 }
 
 #[test]
-fn proxy_resets_clients_while_its_server_is_down_and_connects_them_after_its_return() {
+fn proxy_resets_clients_only_while_its_server_is_down() {
     let (server, proxy) = scene();
     server.kill().unwrap();
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
@@ -438,7 +438,7 @@ fn client_of_the_proxy_loses_its_connection_when_the_server_is_killed() {
 }
 
 #[test]
-fn fault_whose_guard_is_kept_lasts_until_the_proxy_is_healed() {
+fn kept_fault_lasts_until_the_proxy_is_healed() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     proxy.inject(Fault::Hold(Way::ToServer)).keep();

@@ -182,7 +182,7 @@ fn server_outlives_the_thread_that_started_it() {
 /// The main function of the process that `server_ends_when_the_process_that_owns_it_is_killed` starts and kills. It is
 /// not a test by itself.
 #[test]
-fn process_that_owns_a_server_until_it_is_killed() {
+fn helper_process_owns_a_server_until_it_is_killed() {
     if std::env::var_os("QUORATE_TEST_OWNER").is_none() {
         return;
     }
@@ -208,7 +208,7 @@ fn server_ends_when_the_process_that_owns_it_is_killed() {
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "server::process_that_owns_a_server_until_it_is_killed",
+            "server::helper_process_owns_a_server_until_it_is_killed",
             "--nocapture",
         ])
         .env("QUORATE_TEST_OWNER", "1")
@@ -302,7 +302,7 @@ fn start_of_a_server_that_never_answers_times_out() {
 }
 
 #[test]
-fn redis_or_valkey_server_is_installed() {
+fn available_finds_an_installed_redis_or_valkey_server() {
     let program = available().expect("install redis-server or valkey-server to run these tests");
     assert!(program.is_absolute());
 }

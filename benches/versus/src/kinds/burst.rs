@@ -176,8 +176,9 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // Compute the rate that the quota's lock allows. Each task waits for this lock, and then works while it holds
-        // the lock. `beyond` is the time of that work, in seconds.
+        // A take holds the lock of the quota, so concurrent takes run one after the other. `beyond` is the time that a
+        // take needs in addition to a cycle of a plain lock, in seconds. `allowed` is the highest rate that these times
+        // permit.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);
@@ -209,32 +210,36 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     }
     let median = |rounds: &[f64]| Spread::of(rounds.iter().copied()).median;
     let readers = format!(
-        "rate of 64 readers over rate of 64 writers, hold 1 ms (measured {:.1} and {:.1})",
+        "rate of 64 readers, ratio to 64 writers; each holds for 1 ms (measured: {:.1} and {:.1} ms)",
         median(&seen.read_ms),
         median(&seen.write_ms)
     );
     let busy = format!(
-        "5 permits, 50 tasks, hold 5 ms (measured {:.1}): rate over the ideal rate",
+        "rate of 50 tasks with 5 permits, ratio to the ideal rate; each holds for 5 ms (measured: {:.1} ms)",
         median(&seen.busy_ms)
     );
     vec![
         Figure::new(readers, Bound::Least(20.0), seen.readers),
         Figure::new(
-            "5 permits, 5 tasks: cycle time over that of 5 plain locks",
+            "cycle time of 5 tasks with 5 permits, ratio to 5 tasks with 5 plain locks",
             Bound::Most(1.25),
             seen.permits,
         ),
         Figure::new(busy, Bound::Least(0.85), seen.busy),
         Figure::new(
-            "5 permits, 50 tasks: turns of the busiest task over the idlest",
+            "50 tasks with 5 permits: most acquisitions of a task, ratio to the fewest of a task",
             Bound::Most(1.3),
             seen.shares,
         ),
         Figure::new(
-            "64 takers of one quota: rate over the maximum rate of hand-overs",
+            "rate of 64 tasks that take from one quota, ratio to the rate that the quota's lock allows",
             Bound::Least(0.8),
             seen.takers,
         ),
-        Figure::stated("64 takers of one quota", "/s", seen.takes),
+        Figure::stated(
+            "rate of 64 tasks that take from one quota",
+            "/s",
+            seen.takes,
+        ),
     ]
 }

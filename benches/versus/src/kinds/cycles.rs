@@ -16,7 +16,7 @@ use crate::goal::Bound;
 const CYCLES: usize = 60;
 
 /// The number of additional holds in one turn, by an owner that already holds the lock in this client. An additional
-/// hold sends no command and takes far less than a microsecond, so a single one could not be measured.
+/// hold sends no command and takes far less than a microsecond, so the turn measures many of them together.
 const LOCAL: usize = 2_000;
 
 /// The operations that are measured, one after the other.
@@ -56,12 +56,12 @@ struct Turns {
     sent: f64,
 }
 
-/// A client, and the lock that an owner holds through another client during the whole measurement.
+/// The objects to be measured, all in one client, and a lock that an owner holds through a second client.
 struct Bench {
     redlock: Redlock,
     quota: Quota,
-    /// The handle by which the client `redlock` acquires locks as the owner. `local` is a handle of the same owner in
-    /// the other client, which holds the lock during the whole measurement.
+    /// The owner's handle in the measured client. `local` is the same owner's handle in the second client, which holds
+    /// the lock during the whole measurement.
     owner: Owner,
     local: Owner,
     held: OwnedGuard,
@@ -93,9 +93,8 @@ impl Bench {
         }
     }
 
-    /// Runs one turn of an operation. If `counted` is true, it waits before each release until all masters have
-    /// answered the acquire. Otherwise a request that is queued for the slowest master might never be sent, and too few
-    /// commands would be counted.
+    /// Runs one turn of an operation. If `counted` is true, each release waits until all masters have answered the
+    /// acquire. Without this wait, a request that is queued for a slow master might never be sent and counted.
     async fn turn(&self, work: Work, counted: bool) -> Samples {
         let settled = async || {
             if counted {
@@ -165,7 +164,7 @@ impl Bench {
         let started = Instant::now();
         for _ in 0..LOCAL {
             let hold = self.local.acquire("kinds:order").await;
-            drop(black_box(hold).expect("the owner must get a further hold"));
+            drop(black_box(hold).expect("the owner must acquire its lock again"));
         }
         started.elapsed().as_secs_f64() * 1e6 / LOCAL as f64
     }
@@ -219,7 +218,7 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
 fn figures(seen: &[Turns], local: Vec<f64>, local_sent: u64) -> Vec<Figure> {
     let of = |work| {
         let n = ALL.iter().position(|other| *other == work);
-        &seen[n.expect("the operation must be one of those that are measured")]
+        &seen[n.expect("`ALL` must contain the operation")]
     };
     let plain = of(Work::Plain);
     let over = |work, base| -> Vec<f64> {
@@ -232,53 +231,53 @@ fn figures(seen: &[Turns], local: Vec<f64>, local_sent: u64) -> Vec<Figure> {
     let trips = take.map(|(take, plain)| (take - plain) / (plain / 2.0));
     let sent = |work| [of(work).sent / plain.sent];
     let mut figures = vec![Figure::stated(
-        "the plain lock: a cycle",
+        "plain lock: time to acquire and release",
         "us",
         plain.cycle.iter().map(|nanos| nanos / 1e3),
     )];
     for (count, most) in [(2, 0.6), (4, 0.35)] {
         let (together, in_turn) = (Work::Together(count), Work::InTurn(count));
         let what = format!(
-            "time of one lock on {count} resources, over {count} locks one after the other"
+            "one lock on {count} resources: cycle time, ratio to {count} plain locks in sequence"
         );
         figures.push(Figure::new(
             what,
             Bound::Most(most),
             over(together, in_turn),
         ));
-        let what = format!("messages of one lock on {count} resources, over those of a plain lock");
+        let what = format!("one lock on {count} resources: messages, ratio to one plain lock");
         figures.push(Figure::new(what, Bound::Most(1.0), sent(together)));
     }
     let reader = over(Work::Reader, Work::Plain);
     figures.extend([
         Figure::new(
-            "cycle time of a reader, over a plain lock's",
+            "reader: cycle time, ratio to a plain lock",
             Bound::Most(1.25),
             reader,
         ),
         Figure::new(
-            "time of a further hold of a local owner",
+            "owner acquires its lock again in the same client: time",
             Bound::Most(1.0),
             local,
         )
         .in_unit("us"),
         Figure::new(
-            "messages of a further hold of a local owner",
+            "owner acquires its lock again in the same client: messages",
             Bound::Most(0.0),
             [local_sent as f64],
         ),
         Figure::new(
-            "time of an owner's hold in another process, over a plain acquire",
+            "owner acquires its lock again in another client: time, ratio to a plain lock",
             Bound::Most(1.1),
             further,
         ),
         Figure::new(
-            "quota: round trips of a take in addition to its lock's",
+            "take from a quota: round trips in addition to those of a plain lock",
             Bound::Most(2.0),
             trips,
         ),
         Figure::stated(
-            "quota: messages of a take, over a plain lock's",
+            "take from a quota: messages, ratio to a plain lock",
             "",
             sent(Work::Take),
         ),

@@ -41,26 +41,42 @@ pub(super) fn measure(masters: &Masters, count: usize) -> Vec<Figure> {
     let client: fn(&Row) -> f64 = |row| row.seen.cpu_percent;
     vec![
         row(
-            "memory per lock and its note, in the holder",
+            "client memory per lock, with holder's notes",
             "B",
             with(holder),
         ),
-        row("the same without notes", "B", without(holder)),
         row(
-            "memory per lock and its note, on each master",
+            "client memory per lock, without holder's notes",
+            "B",
+            without(holder),
+        ),
+        row(
+            "memory per lock on each master, with holder's notes",
             "B",
             with(master),
         ),
-        row("the same without notes", "B", without(master)),
         row(
-            "CPU of the five masters while locks have notes",
+            "memory per lock on each master, without holder's notes",
+            "B",
+            without(master),
+        ),
+        row(
+            "CPU of the five masters, with holder's notes",
             "% of a core",
             with(cpu),
         ),
-        row("the same without notes", "% of a core", without(cpu)),
-        row("masters' CPU with notes, over that without", "", over(cpu)),
         row(
-            "CPU of the holder while locks have notes",
+            "CPU of the five masters, without holder's notes",
+            "% of a core",
+            without(cpu),
+        ),
+        row(
+            "CPU of the five masters with holder's notes, ratio to without",
+            "",
+            over(cpu),
+        ),
+        row(
+            "CPU of the client, with holder's notes",
             "% of a core",
             with(client),
         ),

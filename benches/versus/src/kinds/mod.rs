@@ -1,7 +1,7 @@
 //! Measures the cost of each kind of lock compared with the plain lock, and prints one table with the goals.
 //!
-//! Within a round, the compared operations are measured one after the other. A figure is the median of the ratios of
-//! all rounds. Ratios are less affected by other load on the machine than absolute times.
+//! Each round measures the operations of a comparison one after the other, and computes their ratio. A figure is the
+//! median of the ratios of all rounds. Other load on the machine affects ratios less than absolute times.
 
 mod burst;
 mod cycles;
@@ -19,7 +19,7 @@ use crate::versus::runtime;
 /// Arguments of the subcommand `kinds`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Rounds of the measurement with one client; measurements with concurrent tasks run a fifth as many rounds
+    /// The number of rounds with one client; there are a fifth as many rounds with concurrent tasks
     #[arg(long, default_value_t = 25)]
     rounds: usize,
     /// The parts of the table that are measured [default: all]
@@ -43,7 +43,6 @@ enum Part {
     Held,
 }
 
-/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let bursts = (args.rounds / 5).max(1);
@@ -66,10 +65,10 @@ pub(crate) fn run(args: &Args) {
         figures.extend(many::measure(&masters, args.held));
     }
     println!(
-        "5 masters, {} interleaved rounds of single cycles, {bursts} of bursts; median of the rounds \
-         [smallest-largest]; {:.0} s in all",
+        "5 masters; interleaved rounds: {} with one client, {bursts} with concurrent tasks; median of the rounds \
+         [smallest-largest]; {:.0} s in total",
         args.rounds,
         started.elapsed().as_secs_f64()
     );
-    print!("\nWhat the kinds cost\n{}", figure::table(&figures));
+    print!("\nCost of each kind of lock\n{}", figure::table(&figures));
 }

@@ -132,9 +132,14 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     }
     let bound = Bound::Most(50.0);
     vec![
-        Figure::new("from a leader's election to its observer, p99", bound, with).in_unit("ms"),
+        Figure::new(
+            "from the election of a leader until an observer is notified, p99",
+            bound,
+            with,
+        )
+        .in_unit("ms"),
         Figure::stated(
-            "the same for an observer that polls every 333 ms: p99",
+            "from the election of a leader until an observer that polls every 333 ms sees the leader, p99",
             "ms",
             without,
         ),

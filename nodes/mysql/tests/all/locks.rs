@@ -10,7 +10,7 @@ use quorate::node::store::StoreNode;
 use quorate_mysql::MySql;
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// MariaDB and Redis servers for one test. `None` if MariaDB is missing.
+/// MariaDB and Redis servers for one test.
 struct Fleet {
     redis: Vec<Server>,
     mysql: Vec<MariaDb>,
@@ -104,7 +104,7 @@ async fn ten_clients_of_two_redis_and_one_mariadb_exclude_each_other_and_tokens_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_clients_of_three_servers_get_the_lock_while_one_server_is_dead() {
+async fn two_clients_exclude_each_other_while_one_of_three_servers_is_dead() {
     let Some(fleet) = Fleet::start(0, 3).await else {
         return;
     };
@@ -144,7 +144,7 @@ async fn six_waiting_clients_send_less_than_300_statements_in_three_seconds() {
     let Some(fleet) = Fleet::start(0, 1).await else {
         return;
     };
-    // The renewal after a third of the ttl keeps a wait lock for the first waiter.
+    // The holder's first renewal takes the wait lock on which the first waiter blocks.
     let guard = fleet.redlock().acquire("waited").await.expect("free");
     let waits = waiters(&fleet, 6).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -155,8 +155,8 @@ async fn six_waiting_clients_send_less_than_300_statements_in_three_seconds() {
     for wait in waits {
         wait.await.expect("no panic");
     }
-    // About 45 are expected: 3.6 heartbeats of the waiters a second, each of which reads and changes the record, and
-    // the queries of idle sessions. One waiter that polls every 20 ms sends more than 450.
+    // About 45 statements are expected, for heartbeats of the waiters and for idle sessions. One waiter that polls
+    // every 20 ms would send more than 450.
     assert!(
         sent < 300,
         "the waiting clients must send less than 300 statements in 3 s, not {sent}"

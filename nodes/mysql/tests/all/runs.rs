@@ -40,7 +40,7 @@ async fn uptime(store: &MySql) -> Duration {
 }
 
 #[tokio::test]
-async fn uptime_of_a_server_is_kept_when_its_clock_is_corrected() {
+async fn server_uptime_does_not_change_when_the_wall_clock_is_set() {
     let began = Instant::now();
     let Some((_server, store, offset)) = started_an_hour_behind(2).await else {
         return;
@@ -70,7 +70,7 @@ async fn uptime_of_a_server_is_kept_when_its_clock_is_corrected() {
 }
 
 #[tokio::test]
-async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
+async fn restarted_server_does_not_vote_even_if_its_clock_is_set_forward() {
     // With `innodb_flush_log_at_trx_commit = 0`, the crash loses the commit of the lock.
     let Some((server, _, offset)) = started_an_hour_behind(0).await else {
         return;
@@ -153,7 +153,7 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
         builder.build().expect("a Redlock")
     };
     let (holder, other) = (redlock(), redlock());
-    // Both clients open a session that may vote, and keep the session.
+    // Each client acquires a lock once. Its session then stays open and considers the server old enough to vote.
     for client in [&holder, &other] {
         let lock = client.acquire("b").await;
         lock.expect("the server must grant the lock once it is old enough to vote")

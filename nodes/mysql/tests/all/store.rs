@@ -107,7 +107,7 @@ async fn records_are_loaded_in_the_requested_order() {
 }
 
 #[tokio::test]
-async fn clock_in_an_answer_lies_between_the_request_and_the_answer() {
+async fn server_clock_in_a_reply_lies_between_request_and_reply() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let wall = || {
@@ -139,7 +139,7 @@ async fn clock_in_an_answer_lies_between_the_request_and_the_answer() {
 }
 
 #[tokio::test]
-async fn version_is_never_reused_even_after_the_row_was_removed() {
+async fn record_version_is_never_reused_even_after_a_deletion() {
     let (server, store) = store!();
     let mut session = session(&store).await;
     let mut seen = std::collections::BTreeSet::new();
@@ -382,7 +382,7 @@ async fn commits_of_a_batch_are_applied_independently() {
 }
 
 #[tokio::test]
-async fn acknowledged_commit_is_applied_under_any_global_setting() {
+async fn acknowledged_commit_is_applied_despite_unusual_global_settings() {
     let (server, store) = store!();
     let odd = "SET GLOBAL completion_type=1;SET GLOBAL sql_select_limit=1;SET GLOBAL sql_safe_updates=1;\
          SET GLOBAL tx_read_only=1;SET GLOBAL max_join_size=1;SET GLOBAL sql_mode='ORACLE';\
@@ -436,7 +436,7 @@ async fn pages_of_records_are_sorted_by_name_and_continue_after_the_previous_pag
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_concurrent_commits_to_one_version_of_a_record_exactly_one_is_applied() {
+async fn exactly_one_concurrent_commit_to_a_record_version_is_applied() {
     let (_server, store) = store!();
     let mut won = 0;
     let mut turns = Vec::new();
@@ -468,7 +468,7 @@ async fn of_concurrent_commits_to_one_version_of_a_record_exactly_one_is_applied
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commit_of_several_records_without_row_locks_overwrites_no_other_version() {
+async fn commit_of_two_records_in_a_table_without_row_locks_loses_no_update() {
     let (server, store) = store!();
     let mut first = session(&store).await;
     let all = ["count", "other"];
@@ -554,7 +554,7 @@ async fn commits_of_the_same_records_in_opposite_orders_do_not_deadlock() {
 }
 
 #[tokio::test]
-async fn listener_receives_each_wake_up_of_its_process_once() {
+async fn listener_of_a_process_receives_each_of_its_wake_ups_once() {
     let (server, store) = store!();
     let mut session = session(&store).await;
     let process: Arc<str> = "0123456789abcdef".into();
@@ -600,7 +600,7 @@ async fn old_wake_ups_of_other_processes_are_removed_by_the_next_listener() {
 }
 
 #[tokio::test]
-async fn restarted_server_reports_another_run_and_the_same_server_name() {
+async fn restart_of_a_server_changes_its_run_id_but_not_its_name() {
     let (server, store) = store!(MariaDbOptions::new());
     let (mut session, first) = store.connect().await.unwrap();
     let version = put(&mut session, "a", 0, "s").await;

@@ -101,7 +101,7 @@ async fn prepare_refuses_a_newer_schema_and_leaves_it_unchanged() {
 }
 
 #[tokio::test]
-async fn user_with_the_reported_grants_can_lock_and_needs_each_of_these_grants() {
+async fn user_with_the_reported_grants_can_lock_until_a_required_grant_is_revoked() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -137,7 +137,7 @@ async fn user_with_the_reported_grants_can_lock_and_needs_each_of_these_grants()
 }
 
 #[tokio::test]
-async fn user_without_an_optional_right_can_lock_and_the_inspection_names_the_right() {
+async fn inspection_names_an_optional_right_that_the_user_lacks() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -216,7 +216,7 @@ async fn user_without_free_connections_is_refused_permanently_with_the_limit_to_
     };
     let report = prepare(&server.url("locks")).await.unwrap();
     let url = user(&server, &report.grants);
-    // The server counts only the connections that a user opens while the limit is set.
+    // Set the limit before the user connects: earlier connections do not count.
     server
         .sql("ALTER USER app WITH MAX_USER_CONNECTIONS 1")
         .unwrap();
@@ -344,7 +344,7 @@ async fn statement_based_binary_log_is_named_in_the_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commit_to_a_row_locked_by_another_session_is_a_busy_fault_and_changes_nothing() {
+async fn commit_to_a_locked_row_fails_as_busy_without_any_change() {
     let Some((server, store)) = server(options()).await else {
         return;
     };
@@ -376,7 +376,7 @@ async fn commit_to_a_row_locked_by_another_session_is_a_busy_fault_and_changes_n
 }
 
 #[tokio::test]
-async fn replica_or_a_missing_right_to_detect_replication_is_reported() {
+async fn inspection_detects_a_replica_or_names_the_right_that_it_needs() {
     let Some(server) = bare(options().arg("--server-id=2")) else {
         return;
     };

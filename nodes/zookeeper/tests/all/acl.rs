@@ -57,7 +57,7 @@ test!(users_that_share_a_path_share_its_locks_and_wake_each_other, server => {
     let first = put(&mut early, "early", 0, b"1").await;
     let both = entries(&server, &[ANN, BOB]).await;
     set_acl(&server, ANN, "/shared", &both).await;
-    // The znodes that exist below the path keep their old ACL until `prepare` is called again.
+    // Existing znodes below `/shared` keep their old ACL until `prepare` is called again.
     let refused = ZooKeeper::open(&bob).unwrap().connect().await.map(|_| ()).unwrap_err();
     assert!(matches!(&refused, Fault::Denied(why) if why.contains("/shared/")), "{refused}");
     let passed = prepare(&ann).await.unwrap();
@@ -111,7 +111,7 @@ test!(load_with_an_unreadable_record_still_returns_the_other_records, server => 
         admin.set_acl(&format!("{path}/{below}"), &own, None).await.unwrap();
     }
     admin.set_acl(path, &own, None).await.unwrap();
-    // One session has read the record before, and the other has not.
+    // Test the session that wrote the records, and a new session.
     let names = [name("a"), name("b"), name("c")];
     let mut other = server.store().connect().await.unwrap().0;
     for session in [&mut session, &mut other] {
@@ -157,7 +157,7 @@ test!(password_of_a_path_can_be_changed_while_locks_are_used, server => {
     prepare(&before).await.unwrap();
     let mut running = session_of(&before).await;
     let version = put(&mut running, "a", 0, b"1").await;
-    // The path admits both passwords while the clients are switched to the new one.
+    // Let the path accept the old and the new password.
     let both = entries(&server, &[old, new]).await;
     set_acl(&server, old, "/guarded", &both).await;
     prepare(&before).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the faults that are reported if a ZooKeeper cannot be used, permanently or for a moment.
+//! Tests of permanent and temporary failures of ZooKeeper, and of the faults that clients report for them.
 
 use std::time::{Duration, Instant};
 
@@ -141,7 +141,7 @@ test!(
             for _ in 0..20 {
                 match one(&mut session, change("a", version, &[round])).await {
                     Committed::Done(versions) => version = versions[0],
-                    // A request of a lost session is sent when the client reconnects, or it is never sent.
+                    // `Stale` is allowed only if a delayed request of the lost session has written the record.
                     Committed::Stale => {
                         assert_eq!(load(&mut session, "a").await.0, version + 1, "only an earlier request of this client may have written the record");
                         version += 1;
@@ -164,7 +164,7 @@ test!(
             tokio::task::block_in_place(|| zookeeper.restart(leader)).unwrap();
         }
         let (mut session, after) = store.connect().await.unwrap();
-        // All acknowledged changes were applied, and in each round at most one unacknowledged change.
+        // Acknowledged changes must be applied. Each of the three rounds may have applied one unacknowledged change.
         let (last, _) = load(&mut session, "a").await;
         let last = times_written(last);
         assert!((done..=done + 3).contains(&last), "the {done} acknowledged changes and at most three others must be applied, not {last} changes");

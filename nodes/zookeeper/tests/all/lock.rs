@@ -14,7 +14,7 @@ use quorate_zookeeper::node;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-/// A builder for a separate client of one ZooKeeper, as another process would have.
+/// Returns a builder for a client whose only master is this ZooKeeper.
 fn settings(server: &Prepared) -> RedlockBuilder {
     settings_of(&server.url())
 }
@@ -41,8 +41,8 @@ fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
         .unwrap()
 }
 
-/// Whether another client holds the lock. Asks again if the answer failed because the client does not know yet that a
-/// master was just killed.
+/// Whether another client holds the lock. Repeats a failed attempt, because attempts may fail just after a master was
+/// killed.
 async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     let began = Instant::now();
     loop {
@@ -142,7 +142,7 @@ test!(lock_of_a_dead_holder_is_granted_again_after_its_lease_and_not_before, ser
     let taken = Instant::now();
     let guard = dead.acquire("a").await.unwrap();
     let token = guard.fencing_token().unwrap();
-    // As after the death of the process, nothing renews or releases the lock.
+    // Simulate the death of the holder's process: nothing renews or releases the lock.
     let _dead = proxy.inject(Cut::Hold(Way::Both));
     std::mem::forget(guard);
     let guard = mine.acquire("a").await.unwrap();

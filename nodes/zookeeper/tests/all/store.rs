@@ -1,4 +1,4 @@
-//! Tests of the promises of a store, on a real ZooKeeper.
+//! Tests of the ZooKeeper implementation of `Store`, `Session` and `Listener`, on a real ZooKeeper.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ test!(committed_record_is_loaded_with_a_new_version_each_time, server => {
         assert!(!seen.contains(&versions[0]));
         seen.push(versions[0]);
     }
-    // A record with an empty state differs from a record without a state.
+    // A record with an empty state exists: its version is not zero.
     let last = *seen.last().unwrap();
     assert!(matches!(one(&mut session, change("a", last, b"")).await, Committed::Done(_)));
     assert_eq!(load(&mut session, "a").await, (last + 1, Vec::new()));
@@ -35,7 +35,8 @@ test!(commit_that_expects_another_version_changes_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // A version of another life of the record does not match. A version that no request can express is not sent at all.
+    // The upper 32 bits of a version identify one creation of the record. A different creation does not match.
+    // ZooKeeper reads the lower 32 bits `u32::MAX` (-1) as "any version", so the client does not send such a version.
     assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
     let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
@@ -97,7 +98,7 @@ test!(record_whose_version_is_only_checked_decides_the_commit_and_is_unchanged, 
     assert_eq!(load(&mut session, "a").await, (first, b"1".to_vec()));
     assert_eq!(load(&mut session, "b").await, (versions[2], b"1".to_vec()));
     assert_eq!(load(&mut session, "none").await, (0, vec![]));
-    // A commit that only checks the version of one record must work even if it contains no other change.
+    // A commit may check the version of a record and write nothing.
     assert_eq!(one(&mut session, look("a", first)).await, Committed::Done(vec![first]));
     assert_eq!(one(&mut session, look("a", first + 1)).await, Committed::Stale);
     assert_eq!(one(&mut session, look("none", 0)).await, Committed::Done(vec![0]));
@@ -121,7 +122,7 @@ test!(record_created_again_after_its_removal_never_has_an_earlier_version, serve
         first.remove(&[(name("a"), version)]).await.unwrap();
         assert_eq!(load(&mut second, "a").await, (0, vec![]));
         assert!(first.page(0, 10).await.unwrap().what.is_empty());
-        // A version from before the removal matches nothing any more, not even the record that was created again.
+        // A version from before the removal never matches again, even after the record was created again.
         assert_eq!(one(&mut second, change("a", version, b"late")).await, Committed::Stale);
         let anew = put(&mut second, "a", 0, b"anew").await;
         for late in seen.iter().copied() {
@@ -229,7 +230,8 @@ test!(late_commit_of_a_dropped_future_is_refused_because_the_version_has_changed
     assert!(cut.is_err());
     drop(first);
     server.zookeeper.cont(0).unwrap();
-    // The next client overwrites the record at its current version. After that the late change has no effect.
+    // The second client overwrites the record at its current version. From then on, the delayed commit of the first
+    // client has no effect.
     let (version, _) = load(&mut second, "a").await;
     let done = one(&mut second, change("a", version, b"next")).await;
     let mut now = version;
@@ -374,7 +376,6 @@ test!(session_reports_the_date_of_the_last_change_even_before_its_own_first_chan
     };
     let first = session.date();
     assert!(near(first), "{first:?}");
-    // Test every form of a change: create, write, write together with another record, write with a wake-up.
     let mut last = first;
     let mut version = 0;
     for round in 0..3 {
@@ -391,7 +392,7 @@ test!(session_reports_the_date_of_the_last_change_even_before_its_own_first_chan
     let both = Commit { changes: vec![change("a", version, b"2"), change("b", 0, b"2")], wakes: vec![], ..Commit::default() };
     session.commit(&[both]).await.unwrap();
     assert!(session.date() > last);
-    // Reading the date leaves no record behind.
+    // The session has read the date without leaving a record behind.
     let names: Vec<_> = session.page(0, 100).await.unwrap().what.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, [b"a".to_vec(), b"b".to_vec()]);
 });

@@ -7,7 +7,7 @@ use quorate::node::store::{Change, Commit, Committed, Listener, Session, Store, 
 use quorate_testbed::{ZooKeeper as Process, ZooKeeperOptions};
 use quorate_zookeeper::{ZooKeeper, ZooKeeperListener, ZooKeeperSession, prepare};
 
-/// How long a test waits for an event that must happen before it fails.
+/// How long a test waits for an expected event. After this time, the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The time for which a test checks that an event does not happen.
 const CALM: Duration = Duration::from_millis(150);
@@ -60,7 +60,7 @@ impl Prepared {
     }
 }
 
-/// Defines a test that starts a ZooKeeper. Without options it has one server; options follow the test's name.
+/// Defines a test that starts a ZooKeeper. Server options may follow the test's name; the default is one server.
 macro_rules! test {
     ($name:ident, $server:ident => $body:block) => {
         test!($name, ZooKeeperOptions::new(), $server => $body);
@@ -154,7 +154,7 @@ pub(crate) fn times_written(version: u64) -> u64 {
     (version & u64::from(u32::MAX)) + 1
 }
 
-/// Writes a record that must have this version (0: must not exist), and returns the record's new version.
+/// Writes a record whose current version is `version` (0 if the record does not exist). Returns the new version.
 pub(crate) async fn put(
     session: &mut ZooKeeperSession,
     of: &str,
@@ -172,7 +172,7 @@ pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
     told.expect("a wake-up must arrive in time").unwrap()
 }
 
-/// Checks that no wake-up arrives for a moment. When this function returns, the listener has set its watch.
+/// Checks that no wake-up arrives within [`CALM`]. Afterwards, the listener has set its watch.
 pub(crate) async fn idle(listener: &mut ZooKeeperListener) {
     let told = tokio::time::timeout(CALM, listener.next()).await;
     assert!(told.is_err(), "no wake-up must arrive: {told:?}");
