@@ -52,8 +52,8 @@ pub struct RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
-    /// The masters that the caller gave as a [`Node`] instead of a URL. The number in each pair counts the masters that
-    /// were named by URL before this master.
+    /// The masters that the caller gave as a [`Node`] instead of a URL. Each is paired with the number of masters that
+    /// the caller named by URL before it.
     others: Vec<(usize, Arc<dyn Node>)>,
 }
 
@@ -114,13 +114,15 @@ impl RedlockBuilder {
         self
     }
 
-    /// The masters that will replace those named by [`masters`](Self::masters). Name the whole new set, including
-    /// masters that stay.
+    /// The masters that will replace the current [`masters`](Self::masters). Name all masters of the new set, including
+    /// those that stay.
     ///
-    /// While both sets are named, every lock is taken on a majority of each set. Such a lock also excludes clients that
-    /// know only one of the sets. Use this setting only while masters are being replaced (`docs/operations.md`,
-    /// "Changing the masters"); the command `quorate masters` executes the steps. All masters must be Redis or Valkey
-    /// servers, because other kinds cannot store a generation marker.
+    /// If next masters are set, every lock needs a majority of the current masters and a majority of the next masters.
+    /// Such a lock also excludes clients that know only one of the two sets.
+    ///
+    /// Set next masters only during a replacement (`docs/operations.md`, "Changing the masters"). The command `quorate
+    /// masters` executes the steps of the replacement. All masters must be Redis or Valkey servers, because masters of
+    /// other kinds cannot store the generation marker, the key that shows the progress of a replacement.
     pub fn next_masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         let urls = urls.into_iter().map(Into::into);
         self.next_masters.extend(urls.map(MasterSource::ByUrl));
@@ -137,13 +139,14 @@ impl RedlockBuilder {
         self
     }
 
-    /// Adds one master of another kind: a database, a coordination service, or your own implementation. Kinds may be
-    /// mixed. The masters keep the order in which they were added.
+    /// Adds one master of another kind: a database, a coordination service, or your own implementation. Masters of
+    /// several kinds can be mixed. They keep the order in which they were added.
     ///
-    /// The implementation may declare a node timeout of its own ([`Node::abilities`]). If the master may lose data in a
-    /// restart, the implementation itself must apply the restart guard: until `max_ttl` after the restart, it must
-    /// answer requests for votes and for the state of locks with `Fault::Quarantined`. A `StoreNode` does so for every
-    /// store.
+    /// A [`Node`] can declare its own node timeout ([`Node::abilities`]).
+    ///
+    /// A [`Node`] whose master may lose data in a restart must apply the restart guard: until `max_ttl` after the
+    /// restart, it answers requests for votes and for the state of locks with `Fault::Quarantined`. A `StoreNode`
+    /// already applies the restart guard.
     #[cfg(any(test, feature = "node"))]
     #[cfg_attr(docsrs, doc(cfg(feature = "node")))]
     pub fn node(mut self, node: impl Node) -> Self {
@@ -158,9 +161,11 @@ impl RedlockBuilder {
         self
     }
 
-    /// The longest `ttl` that any client of these masters uses. All clients must set the same value, because the
-    /// restart guard ignores the votes of a restarted master for this time. Default: 30 s. Maximum: one day, because
-    /// the masters keep a fencing counter for one day.
+    /// The longest `ttl` that any client of these masters uses. Default: 30 s.
+    ///
+    /// All clients must set the same value, because the restart guard ignores the votes of a restarted master for this
+    /// time. Maximum: one day. The masters keep a fencing counter for at least one day, and a lock must not outlive its
+    /// fencing counter.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.settings.max_ttl = Some(max_ttl);
         self
@@ -173,9 +178,13 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long each step of connecting to one master may take: opening the connection, and each of the two messages of
-    /// the handshake. For MySQL and ZooKeeper: how long all steps together may take. Default: 500 ms. Connections are
-    /// made in the background. Only the first request to a master waits for the connection.
+    /// The time limit for connecting to one master. Default: 500 ms.
+    ///
+    /// - Redis and Valkey: the limit for each of three steps, which are opening the connection and the two messages of
+    ///   the handshake.
+    /// - MySQL and ZooKeeper: the limit for all steps together.
+    ///
+    /// Connections are made in the background. Only the first request to a master waits for the connection.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.settings.connect_timeout = Some(connect_timeout);
         self
@@ -196,9 +205,12 @@ impl RedlockBuilder {
 
     /// The pauses between two attempts of one acquire. Default: 10 ms, growing to 250 ms.
     ///
-    /// These pauses apply to unordered waiters, and to all waiters while no majority of the masters answers. They also
-    /// apply to the first waiter of a queue if the holder got the lock without waiting in the queue, or is a client of
-    /// another Redlock library, because the release of such a holder may send no wake-up.
+    /// The pauses apply in these cases:
+    ///
+    /// - The order of the waiters is [`Order::Unordered`].
+    /// - No majority of the masters answers.
+    /// - The waiter is the first in the queue, and the holder's release may send no wake-up. This is so if the holder
+    ///   did not wait in the queue, or is a client of another Redlock library.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
@@ -251,8 +263,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long the votes of a restarted master are ignored, because it may have forgotten locks. Default: for
-    /// `max_ttl` after its start ([`RestartGuard::On`]).
+    /// Whether the votes of a restarted master are ignored for a time, because the master may have forgotten locks.
+    /// Default: [`RestartGuard::On`], which ignores the votes until `max_ttl` after the master's start.
     pub fn restart_guard(mut self, restart_guard: RestartGuard) -> Self {
         self.settings.restart_guard = Some(restart_guard);
         self
@@ -262,8 +274,7 @@ impl RedlockBuilder {
     /// together with the holder's host, pid, process name and the time of the acquire. With `None` the lock has no note
     /// at all, and [`status`](Redlock::status) does not show which host and process waits for it.
     ///
-    /// The note is written about 100 ms after the acquire. A lock that is released earlier sends no message for its
-    /// note.
+    /// The client writes the note about 100 ms after the acquire. If the lock is released earlier, no note is written.
     pub fn note(mut self, note: impl Into<NoteText>) -> Self {
         self.note = note.into();
         self
@@ -301,7 +312,7 @@ impl RedlockBuilder {
         self
     }
 
-    /// Connects to the masters named by `redis://` URLs with `dial` instead of over TCP.
+    /// Connects to masters with `redis://` URLs through the function `dial` instead of TCP.
     #[cfg(any(test, feature = "testing"))]
     pub fn dial(mut self, dial: crate::node::Dial) -> Self {
         self.dial = Some(dial);

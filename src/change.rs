@@ -78,9 +78,11 @@ impl Redlock {
 }
 
 impl MastersChange<'_> {
-    /// With `true`, a step is executed even if unknown clients that run scripts are connected to the masters. Use
-    /// `true` only if these clients do not use the locks. Never use it if clients of other Redlock libraries use the
-    /// same locks. Default: `false`.
+    /// With `true`, a step is executed even if unknown clients are connected to the masters. A client is unknown if it
+    /// runs scripts or sets keys, but does not use this library. Default: `false`.
+    ///
+    /// Use `true` only if you know that these clients do not use the locks. Never use it if clients of other Redlock
+    /// libraries use the same locks.
     #[must_use]
     pub fn strangers_pass(self, strangers_pass: bool) -> Self {
         Self {
@@ -89,8 +91,8 @@ impl MastersChange<'_> {
         }
     }
 
-    /// Reads the state of all masters, and looks for rights that the user lacks for the steps of the replacement;
-    /// changes nothing.
+    /// Reads the state of all masters. Also finds the rights that the operator's user lacks for the steps of the
+    /// replacement. Changes nothing.
     pub async fn look(&self) -> Survey {
         let scope = self.redlock.scope_of_rights();
         let rights = |keys| ChangeOrder::Rights {
@@ -98,7 +100,8 @@ impl MastersChange<'_> {
             keys,
         };
         let survey = self.order(&rights(None)).await;
-        // A key that one master stores may have to be written on all masters, where the user may have other rights.
+        // Check the rights for every stored key on all masters. A later step may write the key on masters that do not
+        // store it yet, and the user may lack the right there.
         let stored = survey.masters.iter().flat_map(|master| &master.seen.stored);
         let stored: BTreeSet<Vec<u8>> = stored.cloned().collect();
         if stored.is_empty() || survey.masters.iter().any(MasterSeen::lacks_rights) {
@@ -108,21 +111,21 @@ impl MastersChange<'_> {
             .await
     }
 
-    /// How long to wait between closing the old masters and opening the next masters: `max_ttl` for the longest lease,
-    /// plus 1 % and 2 ms for clock drift during that lease.
+    /// How long to wait between closing the old masters and opening the next masters: `max_ttl`, plus 1 % and 2 ms for
+    /// clock drift. By then, all leases on the old masters have expired.
     pub fn wait(&self) -> Duration {
         let max_ttl = self.redlock.core.options.max_ttl;
         max_ttl + max_ttl / 100 + Duration::from_millis(2)
     }
 
-    /// First step: writes the generation marker to all masters, after checking that the next masters are ready. This
-    /// step also copies the values (quotas and once-per-period records) to the next masters for the first time. Clients
-    /// that know both sets can then use the values.
+    /// First step: checks that the next masters are ready, and writes the generation marker to all masters. Then copies
+    /// the values (quotas and once-per-period records) to the next masters, so that clients that know both sets can use
+    /// them.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`], which lists all conditions that are not met. The markers may be written already if
-    /// only the copy of a value found that a right is missing.
+    /// [`ChangeError::Missing`], which lists all conditions that are not met. If a condition fails only while the step
+    /// writes the markers or copies the values, some or all markers have been written.
     pub async fn begin(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.obstacles();
@@ -132,8 +135,8 @@ impl MastersChange<'_> {
             && !before.is_open_for(self.configuration.first_marker() - 2)
         {
             missing.push(
-                "masters_generation is above 0, but these masters were never opened: first finish the replacement that \
-                 leads to them"
+                "masters_generation is above 0, but the replacement that introduced these masters never opened them: \
+                 finish that replacement first"
                     .into(),
             );
         }
@@ -145,7 +148,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Begun;
         none(after.unless(
             reached,
-            "no majority of masters, or none of next_masters, has the generation marker: run the step begin again",
+            "too few of masters or too few of next_masters have the generation marker: run the step `begin` again",
         ))?;
         let after = self.carry_early(after).await?;
         let mut advice = before.holding_values();
@@ -153,20 +156,25 @@ impl MastersChange<'_> {
         Ok(Survey { advice, ..after })
     }
 
-    /// Second step: closes the old masters, so that clients that know only the old masters get no votes any more. This
-    /// step copies the values (quotas and once-per-period records) to the next masters again, because clients may have
-    /// created values since `begin`.
+    /// Second step: closes the old masters. From then on, clients that know only the old masters get no votes. Then
+    /// copies the values (quotas and once-per-period records) to the next masters again, because clients may have
+    /// created values after `begin`.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] in three cases: some clients cannot be notified and would go on taking locks, no
-    /// majority of the old masters could be closed, or a right is missing. Masters that were closed stay closed.
+    /// [`ChangeError::Missing`], which lists all conditions that are not met. For example:
+    ///
+    /// - The step [`begin`](Self::begin) has not been completed.
+    /// - A client does not check the generation marker, so it would not notice that its masters are closed.
+    /// - No majority of the old masters could be closed. Those that were closed stay closed.
+    /// - The operator's user lacks a right.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Begun {
             missing.push(
-                "no majority of masters, or none of next_masters, has the generation marker of this change: run the step begin first"
+                "too few of masters or too few of next_masters have the generation marker of this replacement: run the \
+                 step `begin` first"
                     .into(),
             );
         }
@@ -176,7 +184,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Closed;
         none(after.unless(
             reached,
-            "no majority of the old masters is closed: run the step close again",
+            "no majority of the old masters is closed: run the step `close` again",
         ))?;
         self.carry_early(after).await
     }
@@ -187,13 +195,14 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] if no majority of the old masters is closed.
+    /// [`ChangeError::Missing`], which lists all conditions that are not met: for example, no majority of the old
+    /// masters is closed, or a client does not check the generation marker.
     pub async fn closed(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         none(before.obstacles())?;
         if before.stage() < ChangeStage::Closed {
             let missing =
-                vec!["no majority of the old masters is closed: run the step close first".into()];
+                vec!["no majority of the old masters is closed: run the step `close` first".into()];
             return Err(ChangeError::Missing(missing));
         }
         // Raising the markers again also closes old masters that could not be reached before.
@@ -203,32 +212,38 @@ impl MastersChange<'_> {
     }
 
     /// Third step: opens the next masters. `closed` is the result of a call of [`closed`](Self::closed) that returned
-    /// at least [`wait`](Self::wait) ago. Before opening, this step copies the values (quotas and once-per-period
-    /// records) to the next masters, each value under its lock. It also copies the fencing counters, except those that
-    /// are far behind the masters' clocks.
+    /// at least [`wait`](Self::wait) ago.
+    ///
+    /// Before the next masters are opened, this step copies to them:
+    ///
+    /// - the values (quotas and once-per-period records), each under its lock;
+    /// - the fencing counters, except old counters that every new fencing token exceeds anyway.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`], without opening any master:
+    /// [`ChangeError::Missing`], which lists all conditions that are not met. For example:
     ///
-    /// - if `open` was called too early, or a majority of the old masters was not closed all the time;
-    /// - if no majority of the old masters has the last state of a value;
-    /// - if the lock of a value stays held by another client for longer than [`wait`](Self::wait);
-    /// - if an owner holds a lock whose fencing counter must be raised;
-    /// - if the masters' clocks differ too much.
+    /// - The step was called too early, or no majority of the old masters stayed closed since `closed`.
+    /// - No majority of the old masters has the latest state of a value.
+    /// - Another client holds the lock of a value for longer than [`wait`](Self::wait).
+    /// - An owner holds a lock whose fencing counter must be raised.
+    /// - The masters' clocks differ too much.
+    /// - No majority of the next masters could be opened. Those that were opened stay open.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
         let mut missing = now.obstacles();
         if waited.is_none_or(|waited| waited < self.wait()) {
             missing.push(format!(
-                "the old masters must be closed for {:?} before the step open: run the step close again, or wait longer",
+                "the old masters must be closed for at least {:?} before the step `open`: wait longer, or run the step \
+                 `close` again",
                 self.wait()
             ));
         }
         if !self.old_only().is_met_by(closed.closed_until(&now)) {
             missing.push(
-                "no majority of the old masters stayed closed without a restart: run the step close again"
+                "too few of the old masters have stayed closed and running since the step `close`: run the step \
+                 `close` again"
                     .into(),
             );
         }
@@ -256,7 +271,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Open;
         none(after.unless(
             reached,
-            "no majority of the next masters is open: run the step open again",
+            "no majority of the next masters is open: run the step `open` again",
         ))?;
         Ok(after)
     }
@@ -266,12 +281,13 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] if no majority of the next masters is open.
+    /// [`ChangeError::Missing`], which lists all conditions that are not met: for example, no majority of the next
+    /// masters is open.
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Open {
-            missing.push("the next masters are not open: run the step open first".into());
+            missing.push("the next masters are not open: run the step `open` first".into());
         }
         none(missing)?;
         Ok(self.raise(2).await)
@@ -281,37 +297,40 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] if no majority of the next masters is open.
+    /// [`ChangeError::Missing`], which lists all conditions that are not met: for example, no majority of the next
+    /// masters is open.
     pub async fn finish(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Open {
-            missing.push("the next masters are not open: run the step open first".into());
+            missing.push("the next masters are not open: run the step `open` first".into());
         }
         none(missing)?;
         let after = self.raise(4).await;
         let reached = after.stage() >= ChangeStage::Finished;
         none(after.unless(
             reached,
-            "no majority of the next masters is marked as finished: run the step finish again",
+            "no majority of the next masters is marked as finished: run the step `finish` again",
         ))?;
         Ok(after)
     }
 
-    /// Copies to the next masters every value (quota or once-per-period record) that any master lists. A majority of
-    /// the closed old masters and a majority of the next masters must have listed their values. A closed master accepts
-    /// no late writes, so the lists contain every value that a client of the old masters has created.
+    /// Copies to the next masters every value (quota or once-per-period record) that any master lists.
+    ///
+    /// A majority of the old masters must still be closed and must have listed their values. A majority of the next
+    /// masters must have listed theirs. A closed master accepts no late writes, so the lists contain every value that a
+    /// client of the old masters has created.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
             enough,
-            "no majority of the old masters is closed and listed its values: run the step close again",
+            "too few of the old masters have stayed closed and have listed their values: run the step `close` again",
         ))?;
         let enough = self.next_only().is_met_by(read.well());
         none(read.unless(
             enough,
-            "no majority of the next masters listed its values: run the step open again",
+            "too few of the next masters have listed their values: run the step `open` again",
         ))?;
         let carrier = Carrier {
             redlock: self.redlock,
@@ -332,9 +351,11 @@ impl MastersChange<'_> {
         Err(ChangeError::Missing(missing))
     }
 
-    /// Copies values before the next masters are opened, so that clients that know both sets can use values that
-    /// clients of the old masters have written. `open` copies all values again. So the step goes on if a value cannot
-    /// be copied now. Only a missing right stops the step, because `open` could not copy the value either.
+    /// Copies values before the next masters are opened. Clients that know both sets of masters can then use these
+    /// values.
+    ///
+    /// `open` copies all values again, so the step continues if a value cannot be copied now. But a missing right stops
+    /// the step, because `open` could not copy the value either.
     async fn carry_early(&self, after: Survey) -> Result<Survey, ChangeError> {
         if after.stage() >= ChangeStage::Open {
             return Ok(after);
@@ -359,9 +380,11 @@ impl MastersChange<'_> {
         })
     }
 
-    /// Copies the fencing counters of a majority of the closed old masters to a majority of the next masters. No
-    /// counter is lowered. Counters far behind the masters' clocks are left out, because the next masters grant larger
-    /// tokens anyway.
+    /// Raises the fencing counters of the next masters to those of the old masters. A majority of the old masters must
+    /// still be closed and must have listed their counters. A majority of the next masters must accept the counters.
+    ///
+    /// No counter is lowered. Counters far behind the masters' clocks are left out, because the next masters grant
+    /// larger tokens anyway.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
         let read = self
             .order(&ChangeOrder::Counters(copied_within(self.wait())))
@@ -369,7 +392,8 @@ impl MastersChange<'_> {
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
             enough,
-            "no majority of the old masters is closed and listed its fencing counters: run the step close again",
+            "too few of the old masters have stayed closed and have listed their fencing counters: run the step \
+             `close` again",
         ))?;
         none(Vec::from_iter(
             read.clocks_apart(self.redlock.core.options.max_ttl),
@@ -383,7 +407,7 @@ impl MastersChange<'_> {
         let enough = self.next_only().is_met_by(written.well());
         none(written.unless(
             enough,
-            "no majority of the next masters accepted the fencing counters: run the step open again",
+            "no majority of the next masters accepted the fencing counters: run the step `open` again",
         ))?;
         none(written.held_by_owners())
     }
@@ -397,15 +421,17 @@ impl MastersChange<'_> {
     }
 
     /// Raises the generation markers of all masters to this replacement's first marker number plus `by`: 1 closes the
-    /// old masters, 2 opens the next masters, and 4 ends the replacement. All masters had a marker before. If a master
-    /// has none now, it has lost its marker, and the marker is restored.
+    /// old masters, 2 opens the next masters, and 4 ends the replacement. An earlier step has written a marker to every
+    /// master. So if a master has no marker, it has lost the marker, and this call restores it.
     async fn raise(&self, by: u64) -> Survey {
         self.raise_where(by, |_| true).await
     }
 
-    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`. `restores`
-    /// gets the index of a master and returns whether this master, if it has no marker, has lost one. A lost marker is
-    /// restored; otherwise the master gets its first marker.
+    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`.
+    ///
+    /// `restores` gets the index of a master, and decides about a master without a marker. If it returns true, the
+    /// master has lost its marker, and this call restores the marker. If it returns false, the master gets its first
+    /// marker.
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
@@ -474,10 +500,11 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     }
 }
 
-/// How far a fencing counter may be behind its master's clock to be copied to the next masters: `wait` plus 10 s. An
-/// older counter need not be copied, because every token that the next masters grant is larger: a new counter starts
-/// from the master's clock, and the masters' clocks differ by less than the longest ttl. `wait`, the wait before the
-/// step `open`, is longer than that ttl.
+/// How far a fencing counter may be behind its master's clock and must still be copied to the next masters. It is
+/// `wait` plus 10 s; `wait` is the wait before the step `open`, which is longer than the longest ttl.
+///
+/// An older counter need not be copied. A new counter starts from the master's clock, and the masters' clocks differ by
+/// less than the longest ttl. So every token that the next masters grant is larger than the older counter.
 fn copied_within(wait: Duration) -> Duration {
     wait + Duration::from_secs(10)
 }
@@ -487,7 +514,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fencing_counter_is_copied_if_its_age_exceeds_the_wait_by_nine_seconds() {
+    fn copied_within_allows_counters_at_least_nine_seconds_older_than_the_wait() {
         let hour = Duration::from_secs(3600);
         for wait in [Duration::from_secs(1), hour] {
             assert!(

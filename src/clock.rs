@@ -12,8 +12,8 @@ impl Instant {
     }
 }
 
-/// Converts to the instant of std that is as far from the current time as this instant. The clock of std stops while
-/// the machine is suspended. So if the machine is suspended after the conversion, a converted deadline is reached too
+/// Converts to an instant of the clock of std that is equally far in the future or past. The clock of std stops while
+/// the machine is suspended. If the machine is suspended after the conversion, a converted deadline is reached too
 /// late, by the length of the suspension.
 impl From<Instant> for std::time::Instant {
     fn from(at: Instant) -> Self {
@@ -27,7 +27,7 @@ impl From<Instant> for std::time::Instant {
     }
 }
 
-/// Converts to the [`Instant`] that is as far from the current time as the instant of std.
+/// Converts to an [`Instant`] that is equally far in the future or past.
 impl From<std::time::Instant> for Instant {
     fn from(at: std::time::Instant) -> Self {
         let (now, std) = (Self::now(), std::time::Instant::now());
@@ -104,8 +104,8 @@ pub(crate) mod paced {
         }
     });
 
-    /// The time on tokio's clock since the origin. If tokio's clock shows a time before the origin, the result is `Err`
-    /// with the difference. This happens if the clock was paused before the origin was read.
+    /// The time on tokio's clock since the origin. If tokio's clock is behind the origin, returns the difference as an
+    /// error. This happens if a test paused the clock before the origin was read.
     fn since() -> Result<Duration, Duration> {
         let now = tokio::time::Instant::now().into_std();
         let ahead = now.checked_duration_since(ORIGIN.tokio);
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instant_stays_as_far_from_now_when_it_is_converted_to_std_and_back() {
+    fn instant_converted_to_std_and_back_keeps_its_distance_from_now() {
         let minute = Duration::from_secs(60);
         let later = Instant::now() + minute;
         let back = Instant::from(std::time::Instant::from(later));

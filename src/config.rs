@@ -51,8 +51,8 @@ impl Settings {
         self.named(str::to_owned)
     }
 
-    /// Makes a builder as [`builder`](Self::builder) does. Error messages show the name of a setting as `name` returns
-    /// it.
+    /// Makes a builder as [`builder`](Self::builder) does. `name` maps the name of a setting to the name that error
+    /// messages show, for example to an environment variable.
     ///
     /// # Errors
     ///
@@ -131,8 +131,9 @@ impl RedlockBuilder {
     /// - `QUORATE_ORDER` is `fair` or `unordered`.
     /// - `QUORATE_RESTART_GUARD` is `on`, `after-first-contact` or `off`.
     ///
-    /// No settings file is read: use [`Settings`] for that. Masters of other kinds than Redis are added with
-    /// `RedlockBuilder::node` (feature `node`): take their URLs out of [`Settings::masters`] first.
+    /// This function reads no settings file: use [`Settings`] for that. It supports only Redis and Valkey masters. To
+    /// add masters of other kinds, read [`Settings`] instead, remove the URLs of these masters from
+    /// [`Settings::masters`], and pass the masters to `RedlockBuilder::node` (feature `node`).
     ///
     /// ```no_run
     /// # fn main() -> Result<(), quorate::BuildError> {
@@ -180,7 +181,7 @@ mod tests {
     const MASTERS: (&str, &str) = ("QUORATE_MASTERS", "redis://a, redis://b:7000 ,redis://c/2");
 
     #[test]
-    fn every_variable_sets_the_setting_of_its_name() {
+    fn every_environment_variable_sets_the_setting_it_is_named_after() {
         let all = [
             MASTERS,
             ("QUORATE_TTL", "4s"),
@@ -265,7 +266,7 @@ mod tests {
 
     #[cfg(feature = "tls-rustls")]
     #[test]
-    fn error_of_a_certificate_without_a_key_names_the_variable() {
+    fn error_of_a_client_certificate_without_a_key_names_the_certificate_variable() {
         let error = from(&[MASTERS, ("QUORATE_CLIENT_CERT", "/c.pem")]).expect_err("no key");
         assert!(
             error.to_string().starts_with("QUORATE_CLIENT_CERT"),

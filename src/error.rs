@@ -32,7 +32,7 @@ pub enum BuildError {
     /// The same server is listed as two masters. It has only one memory, so it must not have two votes.
     #[error(
         "master {0} is listed twice: each master must be a server of its own, \
-         another database number on the same server is not"
+         and another database on the same server is not another master"
     )]
     SameMasterTwice(String),
     /// `next_masters` names the same servers as `masters`, so nothing would change.
@@ -93,8 +93,8 @@ pub enum BuildError {
 #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a blocking call on a thread of a Tokio runtime would stop its other tasks: use quorate::Redlock and .await there, \
-     or make the call on a thread of its own; under spawn_blocking, by the handle of in_spawn_blocking()"
+    "a blocking call on a thread of a Tokio runtime would block the other tasks of this thread: use quorate::Redlock \
+     with .await, or call from a thread outside the runtime; in spawn_blocking, use the handle from in_spawn_blocking()"
 )]
 #[non_exhaustive]
 pub struct CannotBlock;
@@ -107,9 +107,10 @@ pub enum AcquireError {
     /// Contention: another client held the lock until the wait ended. The holder may also be this process itself
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
-    /// An owner's further hold could not join the holds that this owner already has: no majority of the masters shows
-    /// the same fencing token for these holds. This happens when a hold has just crashed, or when masters failed while
-    /// their tokens differed. This state ends by itself, at the latest when the hold that crashed has expired.
+    /// The owner already holds the lock, but cannot get a further hold now: no majority of the masters shows the same
+    /// fencing token for the existing holds. This happens after a process with a hold has crashed, or after masters
+    /// with different fencing counters have failed. The state ends by itself, at the latest when the hold of the
+    /// crashed process has expired.
     NotJoinable(Missed),
     /// Outage: less than a majority of the configured masters could vote. If waiting cannot help
     /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.
@@ -130,12 +131,16 @@ pub enum AcquireError {
     CannotBlock(CannotBlock),
 }
 
-/// Why a lock was not acquired, according to the last conclusive round of requests to the masters.
+/// Details of an acquire that failed, taken from one round of requests to the masters: the last round whose answers
+/// show why no majority granted the lock.
 ///
-/// A round is conclusive in two cases. "Held by another": the refusals alone make a majority impossible, whatever the
-/// other masters answer. "No quorum": the failures alone make a majority impossible. If the wait ends in the middle of
-/// a round, a master that has not answered counts as failed only if it had a whole node timeout to answer. If no round
-/// was conclusive, the error is "no quorum".
+/// The answers of this round decide the kind of error:
+///
+/// - Refusals made a majority impossible, alone or together with failures: another client holds the lock.
+/// - Failures alone made a majority impossible: there is no quorum.
+///
+/// If no round showed the reason, the error is "no quorum". If the wait ends during a round, a master that has not
+/// answered counts as failed only if it had a whole node timeout to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
@@ -145,11 +150,11 @@ pub struct Missed {
     pub waited: Duration,
     /// How many attempts the acquire made.
     pub attempts: u32,
-    /// The reply of each master in the round of requests that decided the error. Empty if no masters were asked, because
-    /// this process itself held the lock.
+    /// The reply of each master in the round of requests that decided the error. Empty if no masters were asked,
+    /// because this process itself held the lock.
     pub reports: Vec<NodeReport>,
-    /// Whether this very [`Redlock`](crate::Redlock) holds the lock. A task that waits for a lock that it holds itself
-    /// sees `true`, because locks are not re-entrant.
+    /// Whether this [`Redlock`](crate::Redlock) or one of its clones holds the lock. If true, the holder may be the
+    /// caller itself, because locks are not re-entrant.
     pub held_here: bool,
     /// The note of the lock's holder, if the holder has written one.
     pub note: Option<Box<Note>>,
@@ -169,7 +174,7 @@ impl Missed {
     /// Writes why there is no quorum, for example "no quorum for .. : 2 of 5 masters can vote, 3 are needed".
     fn write_no_quorum(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let count = |such: fn(&NodeReport) -> bool| self.reports.iter().filter(|r| such(r)).count();
-        // A master whose reply was not awaited, because the other masters had decided, may be able to vote.
+        // Count a silent master as able to vote: the round may have been decided before its reply arrived.
         let silent = count(NodeReport::is_silent);
         let can_vote = count(NodeReport::is_vote) + silent;
         let needed = self.majority.size();
@@ -203,7 +208,7 @@ impl Missed {
         Ok(())
     }
 
-    /// Whether this client cannot get a majority because too many masters have another generation.
+    /// Whether this client cannot get a majority because too many masters reject its outdated configuration.
     pub(crate) fn is_outdated(&self) -> bool {
         let other = failed_with(&self.reports, |fault| {
             matches!(fault, Fault::OtherMasters(_))
@@ -257,13 +262,14 @@ impl AcquireError {
             Self::HeldByOther(missed) => (missed, held(missed.held_here)),
             Self::NotJoinable(missed) => (
                 missed,
-                "is held by its owner, but a further hold cannot join now, because no majority of the masters shows \
-                 the same fencing token for its holds; try again when the hold of a crashed process has expired",
+                "is held by its owner, but the owner cannot get a further hold now: no majority of the masters reports \
+                 the same fencing token for the existing holds; try again when the hold of a crashed process has \
+                 expired",
             ),
             Self::OtherMasters(missed) => (
                 missed,
                 "cannot be acquired: the masters refuse this configuration; correct masters and \
-                 masters_generation, because waiting does not help",
+                 masters_generation (waiting does not help)",
             ),
             Self::NoQuorum(missed) => {
                 missed.write_no_quorum(f)?;
@@ -284,7 +290,7 @@ impl AcquireError {
     }
 }
 
-/// Says of a lock that is held whether this process holds it.
+/// The part of a message that says whether this process or another client holds a lock.
 pub(crate) fn held(here: bool) -> &'static str {
     if here {
         "is already held in this process, by another task or by the caller itself"
@@ -334,7 +340,7 @@ pub enum ExtendError {
     /// No majority answered in time, so the validity was not extended. The lock stays held until its current validity
     /// ends.
     #[error(
-        "the lock was not extended: too few masters answered; it is held until its old validity ends"
+        "the lock was not extended: too few masters answered; the lock stays held until its current validity ends"
     )]
     NoQuorum(Vec<NodeReport>),
     /// The requested ttl is invalid. Nothing was sent.
@@ -358,7 +364,7 @@ impl ExtendError {
     }
 }
 
-/// Why the body of a [`scope`](crate::Redlock::scope) did not run, or did not end while the lock was held.
+/// Why a [`scope`](crate::Redlock::scope) failed: the lock was not acquired, or the lock ended before the body did.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScopeError<T = ()> {
@@ -366,7 +372,7 @@ pub enum ScopeError<T = ()> {
     #[error(transparent)]
     NotAcquired(#[from] AcquireError),
     /// The lock ended before the body did. Another client may have held the lock before the body ended.
-    #[error("the lock was lost while the body ran: {cause}")]
+    #[error("the lock was lost while the body of the scope ran: {cause}")]
     Lost {
         /// Why the lock ended.
         cause: LossCause,
@@ -384,7 +390,8 @@ impl<T> ScopeError<T> {
         }
     }
 
-    /// The value of a body that ran to its end after the lock had ended; `None` if there is no such value.
+    /// The value of a body that ran to its end after the lock was lost. `None` if the body did not run, or was dropped
+    /// before its end.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::NotAcquired(_) => None,
@@ -439,7 +446,7 @@ mod tests {
     use crate::report::NodeOutcome;
 
     #[test]
-    fn master_whose_reply_was_not_awaited_is_not_counted_as_unable_to_vote() {
+    fn no_quorum_error_counts_a_silent_master_as_possibly_able_to_vote() {
         let report = |outcome| NodeReport {
             node: NodeName::new("master"),
             phase: Phase::Acquire,

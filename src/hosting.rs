@@ -1,9 +1,8 @@
 //! Where the library's tasks run: in the tokio runtime of the caller, or in a background runtime.
 //!
-//! A runtime with one thread makes progress only while a caller waits in its `block_on` and no task blocks the thread.
-//! If such a runtime runs nothing for a while, the library's tasks are taken out of it and dropped, as when the runtime
-//! is shut down. Each task that is dropped before its end starts a successor in the background runtime, which continues
-//! its work.
+//! A runtime with one thread makes progress only while a caller waits in its `block_on`. If such a runtime makes no
+//! progress for a while, the library drops its own tasks in that runtime. A shutdown of a runtime drops them as well.
+//! Each task that is dropped before its end starts a successor in the background runtime, which continues its work.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,9 +16,9 @@ use tokio::runtime::{Builder, Handle, Id, RuntimeFlavor};
 /// The time between two checks whether a runtime with one thread runs its tasks: 250 ms.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// How long a runtime with one thread may run nothing before the background runtime takes over its tasks: 750 ms. On a
-/// busy machine, a thread usually gets CPU time sooner. A request waits longer than that for its connection (three
-/// times 500 ms by default), so it survives the change of the runtime.
+/// If a runtime with one thread makes no progress for this time (750 ms), the background runtime takes over its tasks.
+/// The time is longer than a busy machine usually keeps a thread waiting for the CPU. It is shorter than the time that
+/// a request waits for a connection (1.5 s by default).
 const PATIENCE: Duration = Duration::from_millis(750);
 
 static BACKGROUND: OnceLock<Option<Handle>> = OnceLock::new();
@@ -30,9 +29,8 @@ pub(crate) fn handle() -> Option<Handle> {
     Handle::try_current().ok().or_else(background)
 }
 
-/// A runtime on a thread of its own, which lives as long as the process. It is started when it is needed for the first
-/// time: by a caller without a tokio runtime or with a runtime that has one thread, or to take over work whose runtime
-/// was shut down. `None` if the operating system refuses the thread or its descriptors.
+/// The background runtime. It has a thread of its own, starts at the first call of this function, and lives as long as
+/// the process. `None` if the operating system refuses the thread or the file descriptors.
 pub(crate) fn background() -> Option<Handle> {
     let start = || {
         let runtime = Builder::new_current_thread().enable_all().build().ok()?;
@@ -48,11 +46,11 @@ pub(crate) fn background() -> Option<Handle> {
     BACKGROUND.get_or_init(start).clone()
 }
 
-/// The library's own runtimes with one thread. Their thread stays in `block_on` until the runtime is shut down, so the
-/// library need not check whether they run their tasks.
+/// The library's own runtimes with one thread. Each thread stays in `block_on` until its runtime is shut down, so the
+/// library need not check whether these runtimes run their tasks.
 static DRIVEN: Mutex<Vec<Id>> = Mutex::new(Vec::new());
 
-/// While this value exists, its runtime counts as one that always runs its tasks, and is not watched.
+/// While this value exists, the library does not check whether the runtime with this id runs its tasks.
 pub(crate) struct Driven(Id);
 
 impl Driven {
@@ -112,8 +110,7 @@ impl Hosted {
         }
     }
 
-    /// Takes the task out of its runtime. `None` if the task has ended, was taken before, or is being polled, because
-    /// then the task itself blocks the thread.
+    /// Takes the task out of its runtime. `None` if the task has ended, was taken before, or is being polled now.
     fn take(&self) -> Option<BoxFuture<'static, ()>> {
         match self.0.try_lock() {
             Ok(mut task) => task.take(),
@@ -197,8 +194,7 @@ async fn watch_over(host: Handle) {
             return;
         }
         drop(tasks);
-        // Tests that pause the clock of their runtime need all tasks in that runtime, because other runtimes have other
-        // clocks.
+        // If a test has paused the clock of this runtime, leave the tasks there: other runtimes have other clocks.
         if is_paused(&host) {
             continue;
         }
@@ -210,7 +206,7 @@ async fn watch_over(host: Handle) {
             let count = tasks.len();
             tracing::debug!(
                 tasks = count,
-                "a runtime runs nothing: its tasks continue in the background"
+                "a tokio runtime runs no tasks: the library's tasks move to the background runtime"
             );
             for task in tasks {
                 drop(task.take());
@@ -264,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn task_is_taken_away_from_a_runtime_that_runs_nothing_unless_its_clock_is_paused() {
+    fn idle_runtime_loses_its_tasks_to_the_background_runtime_unless_its_clock_is_paused() {
         let idle = builder().build().expect("a runtime");
         let paused = builder().start_paused(true).build().expect("a runtime");
         let (of_paused, of_idle) = (endless(&paused), endless(&idle));
@@ -276,8 +272,8 @@ mod tests {
     }
 
     #[test]
-    fn task_is_not_taken_away_from_a_runtime_that_runs() {
-        // A busy machine may stop the thread of the runtime for longer than `PATIENCE`, but not every time.
+    fn task_stays_in_a_runtime_that_makes_progress() {
+        // A busy machine may stop the thread for longer than `PATIENCE`. So one success in five tries is enough.
         let kept = (0..5).any(|_| {
             let runtime = builder().build().expect("a runtime");
             let dropped = endless(&runtime);
@@ -288,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn task_of_a_runtime_that_is_shut_down_is_dropped_with_it_and_no_longer_watched() {
+    fn runtime_is_not_watched_after_its_shutdown() {
         let runtime = builder().build().expect("a runtime");
         let id = runtime.handle().id();
         let dropped = endless(&runtime);
@@ -302,7 +298,7 @@ mod tests {
         while is_watched() {
             assert!(
                 std::time::Instant::now() < until,
-                "the runtime must not be watched after its shutdown"
+                "a runtime must be removed from the watched runtimes after its shutdown"
             );
             std::thread::sleep(PERIOD / 10);
         }

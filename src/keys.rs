@@ -29,8 +29,8 @@ pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The key that stores the note of one hold if readers or an owner hold the lock. It consists of a prefix, the lock
-/// value of the hold, and the lock key.
+/// The key of the note of one hold of a shared lock (readers, or the holds of one owner). The key consists of a prefix,
+/// the lock value of the hold, and the lock key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
     [Family::OfHold.before().as_bytes(), value, b":", key].concat()
@@ -49,8 +49,7 @@ pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
 /// The prefix of the channels that wake waiters. The id of the waiters' `Redlock` follows (16 hexadecimal digits).
 pub(crate) const WAKE: &str = "quorate:wake:";
 
-/// The key of the generation marker. The marker shows which step of a replacement the masters have reached, and for
-/// which masters the marker was written.
+/// The key of the generation marker. The marker shows how far a replacement of the masters has come.
 pub(crate) const MASTERS: &str = "quorate:masters";
 
 /// The placeholder for the prefix [`WAKE`] in scripts and in the table of access rights.
@@ -65,7 +64,7 @@ const SHARED_PLACE: &str = "{shared}";
 /// The beginning of the lock key's value while an owner holds the lock; the owner's id follows.
 pub(crate) const OWNER: &str = "quorate:owner:";
 
-/// Whether this value of a lock key means that readers, or the holds of one owner, share the lock.
+/// Whether this value of a lock key is the marker of a shared lock: the marker of readers, or that of an owner.
 pub(crate) fn is_marker(held: &[u8]) -> bool {
     held == SHARED.as_bytes() || held.starts_with(OWNER.as_bytes())
 }
@@ -92,7 +91,8 @@ pub(crate) enum Family {
     Alive,
     /// The largest ticket that was given out in the lock's queue.
     Ticket,
-    /// The break records: lock values of holders that were force-released, whose renewals must not restore the lock.
+    /// The break record: the lock values of force-released holders. A renewal must not restore a lock whose value is in
+    /// this record.
     Broken,
     /// The holds that share the lock (readers, or the holds of one owner). Each entry is named by the hold's lock
     /// value.
@@ -190,7 +190,7 @@ impl Family {
 #[cfg(any(test, feature = "node"))]
 pub(crate) fn lock_of(key: &[u8]) -> &[u8] {
     let of_hold = key.strip_prefix(Family::OfHold.before().as_bytes());
-    // The prefix is followed by the hold's lock value (32 digits), a colon and the lock key.
+    // The prefix is followed by the hold's lock value (32 hexadecimal digits), a colon and the lock key.
     if let Some(lock) = of_hold.and_then(|rest| rest.get(33..)) {
         return lock;
     }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_key_is_parsed_into_slot_and_semaphore_and_other_keys_are_not() {
+    fn slot_of_parses_only_keys_of_semaphore_slots() {
         for name in [&b"api"[..], b"a:b", b"7:x", b"\xff"] {
             let key = slot(name, 63);
             assert_eq!(slot_of(&key), Some((63, name)));

@@ -30,8 +30,8 @@
 //! - [`Redlock`] takes locks: [`acquire`](Redlock::acquire), [`try_acquire`](Redlock::try_acquire),
 //!   [`lock`](Redlock::lock) with options, [`scope`](Redlock::scope). [`RedlockBuilder`] lists every setting with its
 //!   default, and [`inspect`](Redlock::inspect) checks the configuration of the masters.
-//! - Locks are not re-entrant: a caller that acquires a lock which it holds waits for itself, and the error reports it
-//!   ([`Missed::held_here`]).
+//! - Locks are not re-entrant. If a caller acquires a lock that it already holds, the acquire waits until the caller
+//!   releases the lock. If the wait ends with an error, the error shows the reason ([`Missed::held_here`]).
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost), [`extend`](LockGuard::extend),
 //!   [`release`](LockGuard::release).
 //! - [`Quota`] and [`Once`] keep a value under a lock: a limited number of units, and work that runs once per period.
@@ -47,13 +47,12 @@
 //!
 //! # Platforms
 //!
-//! Linux, macOS and other Unix systems; every change is tested on Linux. Windows is rejected at compile time: `unix://`
-//! masters, the host name in notes (`uname`) and the clock are Unix features, and nobody tests Windows. On Windows use
-//! WSL, or take the lock in a container.
+//! The library runs on Linux, macOS and other Unix systems; every change is tested on Linux. It does not compile on
+//! Windows, because it uses Unix sockets, `uname` and Unix clocks. On Windows, use WSL or a container.
 //!
-//! On Linux, leases are measured with a clock that also advances while the machine is suspended. On other systems the
-//! clock may stop during a suspension. A holder then believes for too long that it holds the lock, as a paused process
-//! does.
+//! On Linux, leases are measured with a clock that also advances while the machine is suspended. On other systems, the
+//! clock may stop during a suspension. After the suspension, a holder may then use an expired lock, as a paused process
+//! may.
 //!
 //! # Tracing
 //!
@@ -74,12 +73,12 @@
 //! | `value written` | debug | `resource`, `writing` |
 //! | `value removed` | debug | `resource` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
-//! | `master restarted lately ..` | warn | `node`, `uptime_s` |
+//! | `master restarted recently ..` | warn | `node`, `uptime_s` |
 //! | `master refuses this client's configuration` | warn | `node`, `fault` |
 //! | `master has lost its generation marker ..` | warn | `node` |
-//! | `no wake-ups, only timers` | warn | `node`, `why` |
+//! | `no wake-up messages: waiters use only timers` | warn | `node`, `why` |
 //! | `an even number of masters ..` | warn | `masters` |
-//! | `a runtime runs nothing ..` | debug | `tasks` (the number of tasks) |
+//! | `a tokio runtime runs no tasks ..` | debug | `tasks` (the number of tasks) |
 //!
 //! No span or event contains a password.
 #![cfg_attr(docsrs, feature(doc_cfg))]

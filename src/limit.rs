@@ -7,8 +7,7 @@ use std::task::Poll;
 use crate::protocol::instant::Instant;
 use crate::runtime::{BoxFuture, Runtime};
 
-/// One timer for several waits that have the same deadline. The first wait whose future is not ready immediately
-/// creates the timer.
+/// One timer for several waits that share a deadline. The timer is created when it is needed for the first time.
 pub(crate) struct Limit<'a> {
     runtime: &'a dyn Runtime,
     at: Instant,

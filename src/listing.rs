@@ -42,8 +42,8 @@ pub struct Listed {
     pub resource: Vec<u8>,
     /// The slot's number if the lock is a permit of a semaphore; `None` for all other locks.
     pub slot: Option<usize>,
-    /// The state of the lock on each master: the holder, the holder's note, and the waiters. If another program uses
-    /// the key, its value may be private data. Then `not a lock of ours` is shown instead of the value.
+    /// The state of the lock on each master: the holder, the holder's note, and the waiters. If another program has
+    /// written the lock key, the holder is shown as `not a lock of ours`, because the real value may be private.
     pub status: Status,
 }
 
@@ -55,8 +55,7 @@ fn is_of_a_lock(value: &[u8]) -> bool {
     keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
-/// Replaces values that quorate did not write by a fixed text. Different values get different numbers, so that a reader
-/// can distinguish them.
+/// Replaces the values that quorate did not write by a fixed text. A number in the text distinguishes different values.
 fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {
@@ -78,13 +77,16 @@ fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
 }
 
 impl Redlock {
-    /// Lists the locks that are held now and whose names begin with `prefix` (empty for all): at most 1000, within
-    /// about 5 s. Each held permit of a semaphore counts as one lock. Every key of type string that begins with the
-    /// builder's key prefix counts as a lock: if the masters also store other data, give the locks a prefix of their
-    /// own.
+    /// Lists the locks that are held now and whose names begin with `prefix`; an empty `prefix` lists all locks. The
+    /// list has at most 1000 locks, and the search for their names takes at most 5 s.
     ///
-    /// Each master scans all its keys twice, a thousand keys at a time, and serves other requests between two such
-    /// steps. The list is not a snapshot: locks may come and go during the scan.
+    /// - Each held permit of a semaphore counts as one lock.
+    /// - Every key of type string that begins with the builder's key prefix counts as a lock. If the masters also store
+    ///   other data, give the locks a prefix of their own.
+    /// - The list is not a snapshot: locks may come and go during the scan.
+    ///
+    /// Each master scans all its keys twice, a thousand keys at a time. Between these parts of the scan it serves other
+    /// requests.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) {

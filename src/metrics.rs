@@ -5,9 +5,9 @@
 //! and help texts. The recorder is looked up at every event, so a recorder that is installed late misses only earlier
 //! events.
 //!
-//! Every series starts at 0. The series of a master are created when a [`Redlock`](crate::Redlock) is built. All other
-//! series are created then as well, or earlier by [`describe`]. A series that began with its first event would begin at
-//! 1, and an alert rule on an increase would miss that event.
+//! Building a [`Redlock`](crate::Redlock) creates every series with the value 0. [`describe`] also creates the series
+//! that do not belong to a master. If a series were created by its first event, it would begin at 1, and an alert rule
+//! on an increase would miss that event.
 //!
 //! No metric has a resource name as a label, because there may be millions of names. `docs/metrics.md` describes which
 //! metrics to watch, and has a dashboard and alert rules.
@@ -74,7 +74,7 @@ mod enabled {
         ),
         Metric::counter(
             RENEWALS,
-            "Renewals, lock by lock; label outcome: renewed, unknown (tried again), too_late, lost",
+            "Renewals, counted for each lock; label outcome: renewed, unknown (tried again), too_late, lost",
         ),
         Metric::histogram(
             MARGIN_SECONDS,
@@ -143,7 +143,7 @@ mod enabled {
     }
 
     /// Creates every series with the value 0 (test
-    /// `first_lost_lock_of_a_process_increases_a_metric_series_that_already_exists`).
+    /// `lost_lock_counter_exists_with_value_zero_before_the_first_loss`).
     pub(crate) fn register(
         nodes: impl Iterator<Item = Arc<str>>,
         phases: &[&'static str],
@@ -180,8 +180,8 @@ mod enabled {
         }
     }
 
-    // Each list below contains all variants that a label can show. The matches have no wildcard, so a new variant does
-    // not compile until these functions handle it.
+    // These functions return all variants, so that a series exists for each variant. The matches have no wildcard, so a
+    // new variant does not compile until it is added.
 
     fn failures() -> impl Iterator<Item = Failure> {
         successors(Some(Failure::Contention), |failure| match failure {
@@ -251,7 +251,7 @@ mod enabled {
         counter!(RENEWALS, "outcome" => outcome).increment(1);
     }
 
-    /// Records the number of waiters that one waiter has found ahead of itself in the queue.
+    /// Records how many waiters were ahead of one waiter in the queue. Records nothing if `waiters` returns `None`.
     pub(crate) fn ahead(waiters: impl FnOnce() -> Option<u64>) {
         if let Some(waiters) = waiters() {
             histogram!(QUEUE_AHEAD).record(waiters as f64);

@@ -26,8 +26,8 @@ pub(crate) struct Options {
     /// Whether waiters are served first come, first served.
     pub(crate) fair: bool,
     pub(crate) heartbeat: Duration,
-    /// The part of a note that is the same for all locks of this `Redlock`: host, pid and process name. `None` with
-    /// `fencing(false)`, because such locks have no notes.
+    /// Builds the notes of the locks of this `Redlock`, with host, pid and process name. `None` with `fencing(false)`,
+    /// because such locks have no notes.
     pub(crate) notes: Option<Notes>,
     /// The user's own text in the notes of all locks of this `Redlock`.
     pub(crate) note: NoteText,
@@ -52,7 +52,7 @@ pub(crate) fn check_max_hold(max_hold: Duration) -> Result<(), BuildError> {
         return Err(bad(
             "max_hold",
             max_hold,
-            "would end every lock at once: leave it out for no limit",
+            "would end every lock immediately: for no limit, do not set max_hold",
         ));
     }
     Ok(())

@@ -10,8 +10,8 @@ use crate::protocol::quorum::Reason;
 pub(crate) enum Failure {
     /// Another client holds the lock, or another waiter is ahead in the queue.
     Contention,
-    /// An owner already holds the lock, and no majority of the masters shows the same fencing token for the holds of
-    /// this owner. A further hold of the owner cannot join these holds.
+    /// A majority granted a further hold of an owner, but no majority shows the fencing token of the owner's other
+    /// holds. So the new hold cannot join them.
     NotJoinable,
     /// Less than a majority of the masters can answer.
     Outage,

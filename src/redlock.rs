@@ -22,8 +22,8 @@ use crate::resource::{InvalidResource, check_resource};
 use crate::rounds::coordinator::Coordinator;
 use crate::waiting::local_line::LocalLines;
 
-/// Locks over one set of masters. Cheap to clone; share one `Redlock` per process, so that all locks of the process
-/// share connections and the renewal task.
+/// Acquires locks on one set of masters. A `Redlock` is cheap to clone. Use one `Redlock` per process: all its locks
+/// share the connections and the renewal task.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,24 +38,28 @@ use crate::waiting::local_line::LocalLines;
 ///
 /// # Runtimes
 ///
-/// The connections and the renewal task run in the tokio runtime of the caller that needed them first. Several runtimes
-/// can share one `Redlock`, for example a `static` one in tests that have a runtime each. If a runtime ends or runs
-/// nothing, a background thread takes over its tasks: renewals of locks that are still held, releases, and requests
-/// that callers in other runtimes have made. The background thread is started when it is first needed, and ends with
-/// the process.
+/// The connections and the renewal task run in the tokio runtime of the first caller that needs them. Several runtimes
+/// can share one `Redlock`, for example a `static` one in tests that have a runtime each.
 ///
-/// - When a runtime is shut down, the background thread takes over its tasks immediately.
-/// - When a runtime with one thread (`current_thread`) runs nothing, because no caller waits in its `block_on` or
-///   because a task blocks its thread, the background thread takes over its tasks within about a second. So a lock
-///   whose ttl is 3 s or more is renewed even then. In a runtime with several threads, at least one thread must not be
-///   blocked.
-/// - With masters in memory (feature `testing`), and while the clock of a runtime is paused (`tokio::time::pause`), the
-///   tasks stay in the runtime until it is shut down, because other runtimes have other clocks.
-/// - Without a tokio runtime, any executor can poll the futures. The background thread then runs the connections,
-///   timers and renewals.
+/// If a runtime does not run the library's tasks, a background thread takes over these tasks: renewals of held locks,
+/// releases, and requests from callers in other runtimes. The thread starts when it is first needed, and ends with the
+/// process. The thread takes over in these cases:
 ///
-/// A request that was already sent when its connection was taken over fails with "connection lost (the connection to
-/// the master was shut down)"; an acquire that waits asks the masters again.
+/// - The runtime was shut down. The thread takes over immediately.
+/// - A runtime with one thread (`current_thread`) runs nothing, because no caller is in its `block_on` or because a
+///   task blocks the thread. The background thread takes over within about a second. So a lock with a ttl of 3 s or
+///   more is still renewed.
+/// - There is no tokio runtime, because another executor polls the futures. The background thread then runs all
+///   connections, timers and renewals.
+///
+/// In these cases, the tasks stay in their runtime until the runtime is shut down:
+///
+/// - The runtime has several threads. At least one of them must not be blocked.
+/// - The `Redlock` has masters in memory (feature `testing`), or the clock of the runtime is paused
+///   (`tokio::time::pause`). Other runtimes have other clocks.
+///
+/// When the thread takes over a connection, requests that were already sent on this connection fail with "connection
+/// lost (the connection to the master was shut down)". An acquire that waits asks the masters again.
 ///
 /// # Panics
 ///
@@ -111,15 +115,16 @@ impl Redlock {
 
     /// Takes the lock on `resource`, and waits for it as long as the builder's `wait` allows (default: 30 s).
     ///
-    /// Locks are **not re-entrant**: a task that acquires a lock which it already holds waits for itself until the wait
-    /// ends, and with [`Wait::Forever`](crate::Wait::Forever) it waits forever.
-    /// [`Missed::held_here`](crate::Missed::held_here) in the error, and
-    /// [`Waiting::held_here`](crate::Waiting::held_here) during the wait, show that this process holds the lock.
-    /// Instead of acquiring again, pass the guard to the code that needs the lock.
+    /// Locks are **not re-entrant**. If a task acquires a lock that the task already holds, the call waits until the
+    /// wait time ends, or forever with [`Wait::Forever`](crate::Wait::Forever).
+    /// [`Waiting::held_here`](crate::Waiting::held_here) and [`Missed::held_here`](crate::Missed::held_here) show that
+    /// this `Redlock` itself holds the lock. Instead of acquiring the lock again, pass the guard to the code that needs
+    /// the lock.
     ///
     /// # Errors
     ///
-    /// [`AcquireError`], which distinguishes contention, outage and lateness.
+    /// [`AcquireError`]. Its variants distinguish, for example, a lock that another client holds, too few masters that
+    /// answer, and a grant that came too late.
     ///
     /// # Cancel safety
     ///
@@ -128,16 +133,17 @@ impl Redlock {
         self.lock(resource).acquire().await
     }
 
-    /// Makes one attempt to take the lock, and does not wait for another holder's release. If another client holds the
-    /// lock, the result is [`TryAcquire::Held`](crate::TryAcquire::Held), not an error.
+    /// Makes one attempt to take the lock, and does not wait until another client releases it. If another client holds
+    /// the lock, the result is [`TryAcquire::Held`](crate::TryAcquire::Held), not an error.
     ///
-    /// If only a minority of the masters granted the lock, their keys are released in the background. A program that
-    /// ends right after the call must call [`flush`](Self::flush) first.
+    /// If only a minority of the masters granted the lock, the library releases these grants in the background. A
+    /// program that ends right after the call must call [`flush`](Self::flush) before it ends.
     ///
     /// # Errors
     ///
-    /// [`AcquireError::NoQuorum`] if too few masters answered to decide whether the lock is held,
-    /// [`AcquireError::TooLate`] if a majority granted it too slowly, and the errors of invalid input.
+    /// - [`AcquireError::NoQuorum`]: too few masters answered to decide whether the lock is held.
+    /// - [`AcquireError::TooLate`]: a majority granted the lock, but so slowly that no valid time was left.
+    /// - Other variants of [`AcquireError`], for example for an invalid resource name.
     ///
     /// # Cancel safety
     ///
@@ -184,9 +190,11 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`ScopeError::NotAcquired`] if the lock was not acquired, so that the body has not started; [`ScopeError::Lost`]
-    /// if the lock ended before the body did. A body that is waiting at that moment is dropped. A body that blocks its
-    /// thread runs to its end, and so may a body whose process was paused. The error then contains the body's value
+    /// - [`ScopeError::NotAcquired`]: the lock was not acquired, and the body did not start.
+    /// - [`ScopeError::Lost`]: the lock ended before the body did.
+    ///
+    /// If the body is waiting when the lock ends, the body is dropped. A body may still run to its end if it blocks its
+    /// thread, or if its process was paused. [`ScopeError::Lost`] then contains the body's value
     /// ([`ScopeError::into_value`]), and another client may have held the lock meanwhile.
     ///
     /// # Cancel safety
@@ -200,10 +208,13 @@ impl Redlock {
         self.lock(resource).scope(body).await
     }
 
-    /// Takes the lock and runs a body that returns a `Result`. All errors have the body's error type. An error of the
-    /// body is returned unchanged. An error of the lock (not acquired, or lost) is converted with `From<ScopeError>`.
-    /// The caller recognises a lock error by a variant of its own error enum, or with `error.is::<ScopeError>()` if the
-    /// error type is `Box<dyn Error>`.
+    /// Takes the lock and runs a body that returns a `Result`. All errors have the body's error type:
+    ///
+    /// - An error of the body is returned unchanged.
+    /// - A lock error (not acquired, or lost) is converted with `From<ScopeError>`.
+    ///
+    /// To recognise a lock error, match a variant of your own error enum. If the error type is `Box<dyn Error>`, use
+    /// `error.is::<ScopeError>()`.
     ///
     /// ```
     /// use quorate::ScopeError;
@@ -233,8 +244,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// The body's own error, even if the lock ended as well; otherwise those of [`scope`](Self::scope). If the lock
-    /// ended before the body did, the body's value is dropped; [`scope`](Self::scope) would return it in the error.
+    /// - If the body failed: the body's error, even if the lock was lost too.
+    /// - Otherwise: the errors of [`scope`](Self::scope). If the lock ended before the body did, the body's value is
+    ///   dropped; [`scope`](Self::scope) would return the value in the error.
     ///
     /// # Cancel safety
     ///
@@ -270,13 +282,19 @@ impl Redlock {
         Ok(self.look(Request::Break { key }).await)
     }
 
-    /// Examines every master. The report shows whether the master can be reached and used, its kind and its
-    /// configuration. It also shows which rights the user lacks, how far the clock is off, and whether the restart
-    /// guard counts the votes. All masters are asked at the same time, each over a new connection that is made exactly
-    /// like those of the locks and closed afterwards. Nothing on the masters is changed.
+    /// Examines every master. The report on a master shows:
     ///
-    /// Opening the connection, the handshake, and the requests for the configuration may each take one connect timeout.
-    /// Each master's clock is read within the node timeout.
+    /// - whether the master can be reached and used;
+    /// - the kind of the master and its configuration;
+    /// - the rights that the user lacks;
+    /// - the difference between the master's clock and the local clock;
+    /// - whether the master's votes count under the restart guard.
+    ///
+    /// All masters are examined at the same time, each over a new connection. The connection is made exactly like a
+    /// connection for locks, and is closed afterwards. Nothing on the masters is changed.
+    ///
+    /// For each master, three steps have a time limit of one connect timeout each: opening the connection, the
+    /// handshake, and reading the configuration. Each measurement of the clock has a time limit of one node timeout.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) {
@@ -313,15 +331,20 @@ impl Redlock {
         }
     }
 
-    /// Waits until no request to any master is outstanding. A program that is about to end must call `flush` on
-    /// **every** path that ends the program, and with a timeout.
+    /// Waits until no request to any master is outstanding. Call `flush` with a timeout on **every** path that ends the
+    /// program. One node timeout is enough for all masters that answer.
     ///
-    /// Many releases happen in the background: the lock of a guard that was dropped, the keys that a failed
-    /// [`try_acquire`](Self::try_acquire) got from a minority, the queue entry of a wait that ended or was dropped. If
-    /// the process ends before they are sent, the keys stay and block other clients until they expire. Dropping the
-    /// runtime is no substitute: the background thread then sends them, but nothing waits for it. One node timeout is
-    /// enough for all masters that answer. `flush` does not wait for releases that are stored until an unreachable
-    /// master can be reached again.
+    /// The library sends these releases in the background:
+    ///
+    /// - the release of a guard that was dropped;
+    /// - the release of keys that a failed [`try_acquire`](Self::try_acquire) got from a minority of the masters;
+    /// - the removal of the queue entry of a wait that ended or was dropped.
+    ///
+    /// If the process ends before these releases are sent, the keys block other clients until the keys expire. Dropping
+    /// the tokio runtime does not help: the background thread then sends the releases, but the process does not wait
+    /// for this thread.
+    ///
+    /// `flush` does not wait for releases that are stored until an unreachable master can be reached again.
     ///
     /// ```no_run
     /// # use std::time::Duration;

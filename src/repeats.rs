@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// One minute. A source whose warnings are limited logs at most one warning in this time. If the source has no event
-/// for this time, its next event is logged like its first.
+/// The pause between two warnings of one source: one minute. Only the first [`TEXTS`] different texts are logged
+/// without a pause. If the source has no event for this time, all texts count as new again.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The largest number of warnings with different texts that are logged before the limit of one per minute applies.
@@ -19,7 +19,8 @@ pub(crate) struct Repeats(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The texts that were logged since the last quiet minute, at most [`TEXTS`].
+    /// The different texts that were logged without a pause, at most [`TEXTS`]. Cleared when the source has had no
+    /// event for [`PAUSE`].
     texts: Vec<Box<str>>,
     /// The time of the last event, logged or not.
     seen: Option<Instant>,

@@ -17,8 +17,8 @@ pub struct NodeReport {
     pub phase: Phase,
     /// The master's reply, or the fault.
     pub outcome: NodeOutcome,
-    /// Time from the first request of the round (one request to every master) to this master's reply; `None` until the
-    /// master replies.
+    /// The time from the first request of the round to this master's reply; `None` if the master has not replied. In a
+    /// round, the client sends one request to every master.
     pub latency: Option<Duration>,
     /// True if the reply came after the replies of other masters had decided the result.
     pub late: bool,
@@ -282,9 +282,8 @@ impl NodeReport {
     }
 }
 
-/// Displays reports on one line, for error texts. Masters with the same reply are grouped. Two kinds of masters are
-/// left out: those that answered a plain yes, and those whose reply is missing although the other replies had already
-/// decided the round.
+/// Displays reports on one line, for error texts. Masters with the same reply are grouped. Masters that agreed are left
+/// out. Silent masters are also left out if the other replies already decide the round.
 pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 
 impl OneLine<'_> {
@@ -326,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_answer_replaces_the_recorded_fault_of_its_master_and_takes_8_bytes() {
+    fn late_answer_replaces_the_recorded_fault_of_its_master() {
         // The size matters, because every held lock keeps one reply of each master.
         assert_eq!(size_of::<OneReply>(), 8);
         let names: Vec<NodeName> = ["a", "b"].into_iter().map(NodeName::new).collect();

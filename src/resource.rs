@@ -14,7 +14,8 @@ pub const MAX_PERMITS: usize = 64;
 /// The longest owner id, in bytes.
 pub const MAX_OWNER_LEN: usize = 64;
 
-/// Why the name of a resource, a number of permits, a slot or the id of an owner is invalid. Nothing was sent.
+/// Why a resource name, a number of permits, a slot or an owner id is invalid. The library detects such errors before
+/// it sends a request to a master.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidResource {
@@ -45,7 +46,7 @@ pub enum InvalidResource {
     /// The owner's id is empty, longer than [`MAX_OWNER_LEN`] bytes, or contains control characters.
     #[error("an owner's id has 1 to {max} bytes, without control characters; this one has {0}", max = MAX_OWNER_LEN)]
     Owner(usize),
-    /// The owner's id has 32 hexadecimal digits like the token of a lock, which was probably passed by mistake.
+    /// The owner's id has 32 hexadecimal digits, like the token of a lock. Probably a token was passed by mistake.
     #[error(
         "an owner's id of 32 hexadecimal digits looks like the token of a lock: give the owner another id"
     )]
@@ -61,7 +62,7 @@ pub(crate) fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), Invali
         return Err(InvalidResource::TooLong(resource.len()));
     }
     let reserved = RESERVED.as_bytes();
-    // Check the whole key: the prefix may be empty, or end in the middle of the reserved word.
+    // Check the whole key, because prefix and resource name can form the reserved word together.
     let key_start = prefix
         .as_bytes()
         .iter()

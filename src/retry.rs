@@ -5,12 +5,15 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// The pauses between two attempts of one acquire. They apply to unordered waiters, and to all waiters while no
-/// majority of the masters answers. They also apply to the first waiter of a queue if the holder did not queue, because
-/// such a holder might release the lock without waking a waiter.
+/// The pauses between two attempts of one acquire. These waiters pause:
 ///
-/// The pauses grow from `first` by `factor` up to `most`. Each pause is drawn at random between half of the value that
-/// it has grown to and the full value, so that two clients that collided once are unlikely to collide again.
+/// - unordered waiters ([`Order::Unordered`](crate::Order::Unordered));
+/// - all waiters, while no majority of the masters answers;
+/// - the first waiter of a queue, if the holder did not queue. Such a holder might release the lock without waking a
+///   waiter.
+///
+/// The pauses grow from `first` by `factor` up to `most`. Each pause is then shortened at random, by at most half, so
+/// two clients that collided once are unlikely to collide again.
 ///
 /// Defaults: `first` 10 ms, `factor` 1.6, `most` 250 ms. Lower `first` and `most` for locks that are held for a few
 /// milliseconds. Raise them if many clients wait for a long time for a few locks.

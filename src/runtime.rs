@@ -30,15 +30,15 @@ pub trait Runtime: Send + Sync + 'static {
     /// The current time on the monotonic clock that measures leases. This clock should also advance while the machine
     /// is suspended.
     fn now(&self) -> Instant;
-    /// The wall clock in microseconds since 1970, for example for fencing tokens and notes. Leases are measured with
+    /// The wall clock in microseconds since 1970. Fencing tokens and the notes of holders use this clock. Leases use
     /// [`now`](Self::now).
     fn wall_micros(&self) -> u64;
     /// Completes when [`now`](Self::now) has reached `at`, or a little later.
     fn sleep_until(&self, at: Instant) -> BoxFuture<()>;
     /// Spawns a task; returns `false` if there is no executor to run it on.
     fn spawn(&self, task: BoxFuture<()>) -> bool;
-    /// Spawns the task that `make` returns. It continues the work of a task whose executor was shut down. Returns
-    /// `false` if there is no other executor; by default there is none.
+    /// Spawns the task that `make` returns on another executor. The task continues the work of a task whose executor
+    /// was shut down. Returns `false` if there is no other executor, as this default implementation does.
     fn take_over(&self, make: MakeTask) -> bool {
         drop(make);
         false
@@ -68,7 +68,7 @@ pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Tokio {
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
-    /// Whether the background runtime may take over tasks from a caller's runtime that runs nothing.
+    /// Whether the background runtime may take over tasks from a caller's runtime that does not run its tasks.
     moves: bool,
 }
 
@@ -137,8 +137,8 @@ impl Runtime for Tokio {
     }
 
     fn random(&self, bytes: &mut [u8]) {
-        // The operating system's generator fails only at boot, before it is seeded. A panic is better than a lock value
-        // that could repeat.
+        // The operating system's generator fails only at boot, before it is seeded. Panic then, because two locks could
+        // otherwise get the same value.
         SysRng
             .try_fill_bytes(bytes)
             .expect("the operating system must provide random bytes");

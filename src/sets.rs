@@ -1,4 +1,4 @@
-//! The masters of a builder: the set that `masters` names and, during a replacement, the set that `next_masters` names.
+//! The masters that a builder was given: `masters`, and during a replacement also `next_masters`.
 
 use crate::error::BuildError;
 use crate::node::NodeName;
@@ -6,8 +6,8 @@ use crate::node::redis::{Address, MasterSource};
 use crate::protocol::marker::{Configuration, Fingerprint};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// All masters of the old set (`masters`) and of the next set (`next_masters`), each master once, with the rule for
-/// majorities and the fingerprints of the sets.
+/// The old masters (`masters`) and the next masters (`next_masters`), with the rule for majorities and the fingerprint
+/// of each set. A server that is in both sets is listed once.
 pub(crate) struct Sets {
     pub(crate) addresses: Vec<Address>,
     pub(crate) quorum: Quorum,
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn next_masters_that_equal_the_masters_are_refused() {
+    fn next_masters_equal_to_the_current_masters_are_refused() {
         assert!(matches!(
             sets(&[1, 2], &[2, 1]),
             Err(BuildError::SameMasters)

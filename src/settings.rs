@@ -11,11 +11,12 @@ use crate::protocol::instant::Instant;
 pub enum Wait {
     /// Do not wait: make one attempt.
     None,
-    /// Wait at most this long. One attempt is always made in full, so the call may last longer than this time by a node
-    /// timeout. The first attempt of a `Redlock` also waits for its connections, so it may last longer by the connect
-    /// timeout as well.
+    /// Wait at most this long. In two cases the call lasts longer:
+    ///
+    /// - One attempt is always made in full, which adds at most a node timeout.
+    /// - The first attempt of a `Redlock` also waits for its connections, which adds at most the connect timeout.
     For(Duration),
-    /// Wait without a time limit. As with any wait, the call ends without further waiting if waiting cannot help: see
+    /// Wait without a time limit. The call still ends early if waiting cannot help: see
     /// [`Missed::passes_by_itself`](crate::Missed::passes_by_itself).
     Forever,
 }
@@ -45,17 +46,17 @@ pub enum Order {
 
 /// How long clients ignore the votes of a master that has restarted. Default: [`On`](Self::On).
 ///
-/// A master that lost its memory no longer knows which locks it granted. With the guard on, clients ignore its votes
-/// until every lock that it may have forgotten has expired. That is [`max_ttl`](crate::RedlockBuilder::max_ttl) after
-/// the master's start.
+/// A master that lost its memory no longer knows which locks it granted. With the guard on, clients ignore the votes of
+/// a restarted master for [`max_ttl`](crate::RedlockBuilder::max_ttl) after its start. By then, every lock that the
+/// master may have forgotten has expired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartGuard {
     /// A master does not vote until `max_ttl` after its start. The default.
     #[default]
     On,
-    /// The first connection to each master is trusted, even if the master has just started. The guard applies to later
-    /// restarts. Use this in programs that have just started the masters themselves.
+    /// A client trusts the master to which its first connection leads, even if that master has just started. The guard
+    /// applies to later restarts. Use this in programs that have just started the masters themselves.
     AfterFirstContact,
     /// No guard. Use this only with masters that never lose a write: `appendonly yes` with `appendfsync always`.
     Off,

@@ -50,8 +50,8 @@ mod loomed {
         }
     }
 
-    /// A model of `tokio::sync::Notify` for a single waiter. A notification that comes before the wait is not lost. The
-    /// model is needed because loom cannot see the memory orderings inside tokio's own implementation.
+    /// A model of `tokio::sync::Notify` for a single waiter. It keeps a notification that comes before the wait. Loom
+    /// needs this model, because it checks only code that uses loom's own types.
     #[derive(Debug)]
     pub(crate) struct Notify(Mutex<(bool, Option<Waker>)>);
 

@@ -28,7 +28,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Trusts the certificates of this PEM text instead of the operating system's. May be called several times.
+    /// Trusts the certificates of this PEM text instead of those of the operating system. If this method is called
+    /// several times, the certificates of all calls are trusted.
     #[must_use]
     pub fn root_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots.push(pem.into());

@@ -41,22 +41,22 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
     pub(crate) once: bool,
-    /// True if this waiter's entry in the queue on the masters names its host and process, which other clients can read
-    /// there.
+    /// Whether this waiter's entry in the queue on the masters contains its host and process. Other clients can read
+    /// the entry.
     pub(crate) described: bool,
     pub(crate) deadline: Instant,
     pub(crate) began: Instant,
     pub(crate) observer: Option<&'a Observer>,
 }
 
-/// How many attempts of one acquire failed because they could not agree on a fencing token with other holds of the same
-/// owner. The count stops at 8.
+/// The number of attempts of one acquire that failed because no majority of the masters showed the same fencing token
+/// for all holds of the owner. The count stops at 8.
 #[derive(Default)]
 struct Meetings(u32);
 
 impl Meetings {
-    /// The longest pause before the next attempt, if the last attempt lasted for `took`: twice this time at the first
-    /// call, and twice as much at each further call, up to 256 times `took`.
+    /// Returns the longest pause before the next attempt. The nth call returns 2^n times `took`, but at most 256 times.
+    /// `took` is the duration of the last attempt.
     fn next(&mut self, took: Duration) -> Duration {
         self.0 = (self.0 + 1).min(8);
         took.saturating_mul(1 << self.0)
@@ -97,8 +97,8 @@ pub(crate) struct Acquired {
 /// Why the lock was not acquired.
 pub(crate) struct NotAcquired {
     pub(crate) failure: Failure,
-    /// The last conclusive round of requests to the masters, or the last round if none was conclusive. A round is
-    /// conclusive if its answers alone decide why no majority is possible. `None` if this process itself held the lock.
+    /// The round of requests that decided the failure. `None` if no round decided it, for example because this process
+    /// itself held the lock.
     pub(crate) round: Option<Arc<AcquireRound>>,
     /// The note of the lock's holder; `None` if no note is known.
     pub(crate) note: Option<Note>,
@@ -119,8 +119,8 @@ impl<'a> AcquireLoop<'a> {
                 Turn::Now(place) => place,
                 Turn::After(place) => Some(Box::pin(self.wait_for_turn(place)).await?),
             };
-            // A waiter directly behind a reader may ask the masters as soon as that reader asks. Waiters ask in order
-            // of arrival, so adjacent readers enter together.
+            // A reader leaves the local queue before it asks the masters. So the next waiter of the queue may ask at
+            // the same time, and adjacent readers can share the lock.
             if let (LocalTurn::QueueAndShare, Some(place)) = (local_turn, &mut place) {
                 place.leave_queues();
             }
@@ -195,8 +195,12 @@ impl<'a> AcquireLoop<'a> {
         Ok(())
     }
 
-    /// Waits for a wake-up if this waiter is queued on the masters. Otherwise joins the queue on the masters if the
-    /// lock is held, or pauses.
+    /// Waits before the next attempt:
+    ///
+    /// - If the lock is held and this waiter is queued on the masters, waits for a wake-up or a timer.
+    /// - If the lock is held and this waiter is not queued there yet, makes its queue entry and returns. The next
+    ///   attempt sends the entry.
+    /// - Otherwise, and always in unordered mode, leaves the queue on the masters and pauses.
     async fn rest(&self, tries: &mut Tries<'a>, missed: &FailedAttempt, began: Instant) {
         let meets = self.has_met(missed);
         let contended = missed.failure == Some(Failure::Contention) && !meets;
@@ -249,7 +253,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Queues on the masters, behind all waiters that the masters reported in the failed attempt.
+    /// Makes a queue entry whose ticket is behind all waiters that the masters reported in the failed attempt. The next
+    /// attempt sends the entry to the masters.
     fn behind_all(&self, missed: &FailedAttempt) -> QueuePlace<'a> {
         let answers = missed.round.answers();
         let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
@@ -258,10 +263,11 @@ impl<'a> AcquireLoop<'a> {
         QueuePlace::draw(self.core, &self.wanted, drawn + 1, since)
     }
 
-    /// Enters the local queue, and returns when this acquire may ask the masters. `Turn::Now(None)` is returned to a
-    /// `try_acquire` that has no place in the local queue and asks the masters nevertheless. An error is returned to a
-    /// `try_acquire` if the first waiter of the local queue has other waiters behind it: the error is the finding of
-    /// the first waiter's last attempt.
+    /// Enters the local queue. Returns whether this acquire may ask the masters now, or must wait for the waiters
+    /// ahead.
+    ///
+    /// A `try_acquire` does not wait. It gets `Turn::Now(None)` if it may ask the masters without a place in the local
+    /// queue. It gets an error if other waiters already queue there: the reason why these waiters do not get the lock.
     fn turn(&self, local_turn: LocalTurn) -> Result<Turn, LastFinding> {
         let lines = &self.core.lines;
         if local_turn == LocalTurn::Pass {
@@ -288,10 +294,11 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(place);
         }
-        // One attempt is made in full, even if the wait is shorter. Either this waiter makes it, or the waiter at the
-        // front of the local queue, whose finding (what its attempt showed about the lock) this waiter shares.
-        // The front's finding wakes no other waiter, so look for it after each node timeout. The first attempt of a
-        // process may take much longer, because it waits for connections.
+        // The wait has ended, but every acquire gets the result of at least one full attempt. If this waiter becomes
+        // the first in the local queue, it makes the attempt itself. Otherwise it uses the finding of the first waiter:
+        // the reason why the lock is not available.
+        //
+        // A new finding wakes no other waiter, so look for it after each node timeout.
         let coordinator = &self.core.coordinator;
         let until = coordinator.answered_by();
         while place.shared_finding().is_none() && !place.is_front() && coordinator.now() < until {
@@ -305,8 +312,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes one attempt. The attempt ends when the wait ends, with two exceptions that are made in full: the first
-    /// attempt of an acquire, and each attempt of a `try_acquire` that tries several slots.
+    /// Makes one attempt, which ends at the latest when the acquire's wait ends. Two kinds of attempts may continue
+    /// until the masters have had time to answer: the first attempt of an acquire, and each attempt of a `try_acquire`.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -357,8 +364,8 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // A holder that waited in the queue keeps its queue entry until its release, which wakes the next waiter. If no
-        // waiter is ahead of this one, the holder has no queue entry. It may be a client that does not use the queue.
+        // If no waiter is ahead, the holder has no queue entry: a holder that waited in the queue keeps its entry until
+        // its release. The release of a holder without an entry may send no wake-up, so poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.unqueued_holder;
@@ -390,11 +397,12 @@ impl<'a> AcquireLoop<'a> {
         owned && failed && quorum.is_met_by(granted)
     }
 
-    /// Pauses, so that other holds of the same owner go first: a hold that is alone can agree on a fencing token
-    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all holds tried again at the same time,
-    /// they would block each other without end; the simulation found such a run. So each hold pauses for a random time,
-    /// which depends on how long its last attempt took. The pause doubles each time that the hold meets other holds
-    /// again. The maximum is the ttl, because the keys of a crashed hold have expired by then.
+    /// Pauses for a random time, so that other holds of the same owner go first. A hold that is alone can agree on a
+    /// fencing token (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all holds tried again at
+    /// the same time, they would block each other without end.
+    ///
+    /// The longest pause depends on the duration of the last attempt, and doubles with each call. It is at most the
+    /// ttl, because the keys of a crashed hold have expired by then.
     async fn keep_away(&self, met: &mut Meetings, began: Instant) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();
@@ -506,8 +514,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes the error of this acquire. If no round was conclusive, the error reports an outage, because the refusals
-    /// did not prove that another client holds the lock.
+    /// Makes the error of this acquire from its last finding: the proven reason why the lock was not available. Without
+    /// any finding, the error reports an outage, because no answers proved that another client holds the lock.
     fn not_acquired(
         &self,
         last_finding: Option<LastFinding>,

@@ -34,16 +34,18 @@ pub(crate) enum Kind {
 impl Kind {
     /// Returns this kind of lock for a reader, or an invalid request if this kind has no readers.
     ///
-    /// A lock on several resources has no readers, because fencing tokens could fall. A reader that joins other readers
-    /// on all resources gets the largest of their counters as its token, and raises no counter. A later writer of a
-    /// resource with a smaller counter could then get a smaller token.
+    /// A lock on several resources has no readers, because a later fencing token could be smaller than an earlier one:
+    ///
+    /// - A reader that joins other readers on all resources raises no counter. Its token is the largest of the
+    ///   counters.
+    /// - A later writer of a resource with a smaller counter could then get a smaller token than this reader.
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,
             Self::Several(all) if all.len() < 2 => Self::Shared,
             Self::Several(_) => Self::NoReaders("with several resources in one lock"),
             Self::Owner(_) => Self::NoReaders("with an owner"),
-            Self::Key => Self::NoReaders("with a key by itself"),
+            Self::Key => Self::NoReaders("with a lock on a raw key"),
             Self::Permit(_) => Self::NoReaders("with a semaphore"),
             Self::NoReaders(what) => Self::NoReaders(what),
         }

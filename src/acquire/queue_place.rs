@@ -12,17 +12,16 @@ use crate::protocol::instant::Instant;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::wanted::Wanted;
 
-/// A waiter that gets no wake-up asks the masters when its timer fires. The timer is set later by this time for each
-/// waiter ahead in the queue, so that the waiters ask one after another.
+/// The time between the polls of neighbouring waiters. A waiter without a wake-up asks the masters when its timer
+/// fires. Each waiter ahead in the queue delays this timer by `STAGGER`, so that the waiters ask one after another.
 const STAGGER: Duration = Duration::from_millis(10);
 
-/// A waiter sends three heartbeats within the heartbeat time. The masters drop a waiter that sends none for the whole
-/// heartbeat time.
+/// The number of heartbeats that a waiter sends per heartbeat time (the setting `heartbeat`). The masters drop a waiter
+/// if they receive no heartbeat for the whole heartbeat time.
 const BEATS: u32 = 3;
 
-/// The release of some holders sends no wake-up, so the first waiter behind such a holder polls. The pause between two
-/// polls is at least a twentieth of the time for which the waiter has observed this holder. So a lock that is held for
-/// a long time is polled less often.
+/// Limits how often a waiter polls during a long hold. A waiter polls if the holder's release may send no wake-up. The
+/// pause between two polls is at least 1/`PATIENCE` of the time for which the waiter has observed this holder.
 const PATIENCE: u32 = 20;
 
 /// The first pause between two polls if less than a majority of the masters sends wake-ups. Later pauses are longer, up
@@ -46,8 +45,11 @@ pub(super) struct QueuePlace<'a> {
     kept: bool,
 }
 
-/// A holder that is not queued on the masters. It may be a client that does not use the queue; its release wakes no
-/// waiter. Or it is a client of this library that did not have to wait, or whose queue entry has expired.
+/// A holder without an entry in the queue on the masters. It is one of these clients:
+///
+/// - a client that does not use the queue: its release wakes no waiter
+/// - a client of this library that did not have to wait
+/// - a client of this library whose queue entry has expired
 pub(super) struct UnqueuedHolder {
     value: Vec<u8>,
     since: Instant,
@@ -55,9 +57,10 @@ pub(super) struct UnqueuedHolder {
 }
 
 impl UnqueuedHolder {
-    /// The pause before the waiter asks the masters again, if the holder's release may send no wake-up. The pauses
-    /// follow the retry settings, and start from the first pause with each new holder. For long holds a pause is at
-    /// least 1/[`PATIENCE`] of the time for which the holder has been observed.
+    /// Returns the pause before the waiter polls again, because the release of this holder may send no wake-up.
+    ///
+    /// The pauses follow the retry settings, and start from the first pause with each new holder. A pause is at least
+    /// [`STAGGER`], and at least 1/[`PATIENCE`] of the time for which the waiter has observed this holder.
     pub(super) fn look_again(
         known: &mut Option<Self>,
         value: Vec<u8>,
@@ -76,9 +79,10 @@ impl UnqueuedHolder {
     }
 }
 
-/// When a waiter that gets no wake-up asks the masters again. This is when the lock may be free on a majority,
-/// according to the masters' answers at `now`, plus a delay for each waiter ahead. The waiter asks at the latest when
-/// its next heartbeat is due.
+/// The time at which a waiter without a wake-up asks the masters again: `free_in` after `now`, plus a delay for each
+/// waiter ahead. It is never later than the next heartbeat.
+///
+/// `free_in` is the time until the lock may be free on a majority of the masters; `None` if no master reported one.
 pub(super) fn looks_at(
     now: Instant,
     free_in: Option<Duration>,
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_ask_the_masters_one_after_another_when_the_lock_may_be_free() {
+    fn poll_time_of_a_waiter_is_later_the_more_waiters_are_ahead() {
         for (free_in, ahead, heartbeat, after) in [
             (Some(ms(90)), 0, ms(30_000), ms(92)),
             (Some(ms(0)), 0, ms(30_000), ms(2)),
@@ -186,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_is_polled_less_often_the_longer_a_holder_without_wake_ups_holds_it() {
+    fn poll_interval_grows_while_the_same_unqueued_holder_is_seen() {
         let mut known = None;
         let mut look = |value: &[u8], after: Duration| {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;
@@ -202,7 +206,7 @@ mod tests {
         assert_eq!(
             look(b"b", ms(9_000)),
             STAGGER,
-            "a new holder must start the pauses again"
+            "if the holder changes, the next pause must be the shortest again"
         );
         assert_eq!(look(b"b", ms(9_000)), ms(50));
     }

@@ -23,7 +23,7 @@ pub struct Election {
 }
 
 /// A held leadership; the blocking version of [`quorate::Leadership`](crate::Leadership).
-#[must_use = "dropping the leadership resigns"]
+#[must_use = "dropping this value resigns the leadership"]
 pub struct Leadership {
     kept: Kept<election::Leadership>,
 }
@@ -90,7 +90,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// [`InvalidResource`] if the name cannot be locked.
+    /// [`InvalidResource`] if the name of the election is not valid.
     pub fn observe(&self) -> Result<Observation, InvalidResource> {
         Ok(Observation {
             kept: Kept::new(self.election.observe()?, &self.home),
@@ -145,7 +145,7 @@ impl Observation {
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     #[expect(
         clippy::should_implement_trait,
-        reason = "the sequence of leaders has no end, and the async method has this name"
+        reason = "the name is that of the async method, and an endless sequence of leaders needs no `Iterator`"
     )]
     pub fn next(&mut self) -> Result<Option<Leader>, CannotBlock> {
         let (observation, home) = self.kept.split();

@@ -12,13 +12,16 @@ use crate::hold::released::Released;
 use crate::kinds::shared::DowngradeError;
 use crate::outcome::LossCause;
 
-/// A held lock; the blocking version of [`quorate::LockGuard`](crate::LockGuard). The methods of that type that do not
-/// wait can be called on this guard as well ([`fencing_token`](crate::LockGuard::fencing_token),
-/// [`is_valid`](crate::LockGuard::is_valid), [`remaining`](crate::LockGuard::remaining) and others).
+/// A held lock; the blocking version of [`quorate::LockGuard`](crate::LockGuard). This guard dereferences to that type,
+/// so methods such as [`fencing_token`](crate::LockGuard::fencing_token), [`is_valid`](crate::LockGuard::is_valid) and
+/// [`remaining`](crate::LockGuard::remaining) can be called on it.
 ///
-/// A background thread renews the lock, even while this thread is blocked. Code that blocks cannot be stopped when the
-/// lock is lost. Check [`is_valid`](crate::LockGuard::is_valid) right before each step that needs the lock, or register
-/// a callback with [`on_lost`](Self::on_lost). Pass the fencing token to every system that you write to.
+/// A background thread renews the lock, even while the calling thread is blocked. If the lock is lost, code that blocks
+/// is not stopped. Therefore:
+///
+/// - Check [`is_valid`](crate::LockGuard::is_valid) right before each step that needs the lock, or register a callback
+///   with [`on_lost`](Self::on_lost).
+/// - Pass the fencing token to every system that you write to.
 ///
 /// Dropping the guard releases the lock in the background.
 #[must_use = "dropping the guard releases the lock"]

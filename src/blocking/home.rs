@@ -23,8 +23,8 @@ const PARTING: Duration = Duration::from_millis(300);
 #[derive(Clone)]
 pub(super) struct Home {
     background: Arc<Background>,
-    /// Whether callers may also wait on threads of a Tokio runtime. Threads of `spawn_blocking` need this, because
-    /// Tokio does not distinguish them from its other threads.
+    /// Whether callers may also wait on threads of a Tokio runtime. A handle for `spawn_blocking` needs this
+    /// permission, because Tokio does not distinguish the threads of `spawn_blocking` from its other threads.
     anywhere: bool,
 }
 

@@ -1,9 +1,10 @@
 //! The functions and guards of [`quorate`](crate) without async, for programs that have no runtime.
 //!
 //! A [`Redlock`] of this module owns one background thread, which renews held locks and releases dropped locks. Callers
-//! wait on their own threads. To make one, end the settings of [`quorate::Redlock::builder`](crate::Redlock::builder)
-//! with `build_blocking()` instead of `build()`. Errors and fencing tokens are the same as with
-//! [`quorate::Redlock`](crate::Redlock).
+//! wait on their own threads. Errors and fencing tokens are the same as with [`quorate::Redlock`](crate::Redlock).
+//!
+//! To make a blocking [`Redlock`], end the settings of [`quorate::Redlock::builder`](crate::Redlock::builder) with
+//! `build_blocking()` instead of `build()`.
 //!
 //! ```
 //! use quorate::blocking::Redlock;

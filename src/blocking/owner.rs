@@ -11,14 +11,16 @@ use crate::hold::guard;
 use crate::hold::released::Released;
 use crate::kinds::owner;
 
-/// An owner whose holds share the lock; the blocking version of [`quorate::Owner`](crate::Owner).
+/// An owner of re-entrant locks; the blocking version of [`quorate::Owner`](crate::Owner). One owner can hold the same
+/// lock several times. Each of these holds has its own [`OwnedGuard`].
 #[derive(Clone)]
 pub struct Owner {
     owner: owner::Owner,
     home: Home,
 }
 
-/// One hold of an [`Owner`]; the blocking version of [`quorate::OwnedGuard`](crate::OwnedGuard). Clones share the hold.
+/// The guard of one hold of an [`Owner`]; the blocking version of [`quorate::OwnedGuard`](crate::OwnedGuard). Clones of
+/// the guard share the hold.
 #[must_use = "dropping the last guard releases the hold"]
 pub struct OwnedGuard {
     kept: Kept<owner::OwnedGuard>,
@@ -35,8 +37,8 @@ impl Owner {
         self.owner.id()
     }
 
-    /// Acquires a hold of this owner on `resource`. If this handle already has a valid hold on `resource`, the result
-    /// is a clone of that hold, and nothing is sent.
+    /// Acquires a hold on `resource` for this owner. If this `Owner` or one of its clones already has a valid hold on
+    /// `resource`, returns a clone of that hold's guard, and sends no request.
     ///
     /// # Errors
     ///
@@ -49,16 +51,16 @@ impl Owner {
         })
     }
 
-    /// A request for a hold of this owner, with options that are set for this hold only. The request always asks the
-    /// masters, even if this handle has a valid hold.
+    /// Creates a request for a hold of this owner on `resource`. Options that are set on the request apply to this hold
+    /// only. The request always asks the masters, even if this `Owner` already has a valid hold on `resource`.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest {
         LockRequest::new(self.owner.lock(resource), &self.home)
     }
 }
 
 impl OwnedGuard {
-    /// Drops this clone of the hold. If it is the last clone, this call releases the hold and returns the result. For
-    /// other clones the result is `None`.
+    /// Drops this guard. If the hold has no other guard, this call releases the hold and returns the result. Returns
+    /// `None` if clones of this guard still exist.
     ///
     /// # Errors
     ///

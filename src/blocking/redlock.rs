@@ -20,11 +20,11 @@ use crate::redlock;
 use crate::redlock::status::Status;
 use crate::resource::InvalidResource;
 
-/// Locks over one set of masters; the blocking version of [`quorate::Redlock`](crate::Redlock). Cheap to clone; share
-/// one `Redlock` per process.
+/// Acquires locks on a set of masters; the blocking version of [`quorate::Redlock`](crate::Redlock). Cheap to clone;
+/// share one `Redlock` per process.
 ///
-/// Made by [`RedlockBuilder::build_blocking`]. The [module](super) describes the use in a Tokio runtime, and when the
-/// background thread ends.
+/// Made by [`RedlockBuilder::build_blocking`]. The [module documentation](super) describes how to use a `Redlock` in a
+/// Tokio runtime, and when its background thread ends.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,8 +55,9 @@ pub enum LookError {
 }
 
 impl RedlockBuilder {
-    /// Checks the settings as [`build`](Self::build) does, and starts the background thread that runs the locks of
-    /// callers without a runtime. Never connects, and may be called on any thread.
+    /// Checks the settings as [`build`](Self::build) does, and starts the background thread of the blocking
+    /// [`Redlock`]. This method does not connect to the masters. It can be called on any thread, also on a thread of a
+    /// Tokio runtime.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl RedlockBuilder {
 }
 
 impl Redlock {
-    /// Locks over masters in memory, to test your own code without a server.
+    /// Creates a `Redlock` with this number of masters in memory, to test your own code without a server.
     ///
     /// # Panics
     ///
@@ -80,12 +81,14 @@ impl Redlock {
         let settings = redlock::Redlock::builder().in_memory(masters);
         settings
             .build_blocking()
-            .expect("the number of masters must be 1 to 64, and a thread must start")
+            .expect("building a `Redlock` over 1 to 64 masters in memory must succeed")
     }
 
-    /// A handle for threads of `tokio::task::spawn_blocking`. Calls through this handle do not check whether the
-    /// current thread may wait, so do not use it on other threads of a Tokio runtime. On a worker thread, a call blocks
-    /// the other tasks of the thread, and waits forever if it needs one of them.
+    /// Returns a handle for the threads of `tokio::task::spawn_blocking`. Calls through this handle do not check
+    /// whether the current thread may block.
+    ///
+    /// Do not use the handle on other threads of a Tokio runtime: there, a call blocks all other tasks of the thread.
+    /// If the call needs one of these tasks, for example the task that holds the lock, the call never returns.
     ///
     /// ```
     /// # #[cfg(feature = "testing")]
@@ -112,8 +115,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`AcquireError`], which distinguishes contention, outage and lateness; [`AcquireError::CannotBlock`] on a thread
-    /// of a Tokio runtime.
+    /// [`AcquireError`], which gives the reason: for example, another client holds the lock, or too few masters
+    /// answered. [`AcquireError::CannotBlock`] on a thread of a Tokio runtime.
     pub fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(resource).acquire()
     }
@@ -158,9 +161,9 @@ impl Redlock {
         LockRequest::new(self.redlock.semaphore(name, permits), &self.home)
     }
 
-    /// Runs `body` while the lock is held, and releases the lock at the end.
+    /// Takes the lock, runs `body`, and releases the lock.
     ///
-    /// A body that blocks cannot be dropped when the lock is lost: it runs to its end. Let it check
+    /// If the lock is lost, a body that blocks is not stopped: it runs to its end. The body should check
     /// [`is_valid`](crate::LockGuard::is_valid) between its steps, and pass the fencing token to every system that it
     /// writes to.
     ///
@@ -177,8 +180,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`ScopeError::NotAcquired`] if the body was not started; [`ScopeError::Lost`] with the body's value if the lock
-    /// ended before the body did.
+    /// - [`ScopeError::NotAcquired`] if the lock was not acquired. The body did not run.
+    /// - [`ScopeError::Lost`] if the lock ended while the body ran. The error contains the body's value.
     pub fn scope<T>(
         &self,
         resource: impl AsRef<[u8]>,
@@ -187,7 +190,7 @@ impl Redlock {
         self.lock(resource).scope(body)
     }
 
-    /// Runs a body that may fail while the lock is held; see
+    /// Takes the lock, runs a body that returns a `Result`, and releases the lock; see
     /// [`quorate::Redlock::try_scope`](crate::Redlock::try_scope).
     ///
     /// # Errors
@@ -251,7 +254,8 @@ impl Redlock {
         self.home.wait(self.redlock.inspect())
     }
 
-    /// Lists the locks that are held now; see [`quorate::Redlock::list`](crate::Redlock::list).
+    /// Lists the locks that are held now and whose names begin with `prefix`; an empty `prefix` lists all locks. See
+    /// [`quorate::Redlock::list`](crate::Redlock::list).
     ///
     /// # Errors
     ///
@@ -260,8 +264,8 @@ impl Redlock {
         self.home.wait(self.redlock.list(prefix))
     }
 
-    /// Waits until no request to any master is outstanding, at most for `within`. Returns true if none is outstanding
-    /// any more. Dropping the last handle waits in the same way.
+    /// Waits until no request to any master is outstanding, at most for `within`. Returns false if requests are still
+    /// outstanding after that time.
     ///
     /// # Errors
     ///

@@ -34,9 +34,9 @@ impl TryAcquire {
 
 /// A request for a lock with its options; the blocking version of [`quorate::LockRequest`](crate::LockRequest).
 ///
-/// A request is independent of the `Redlock` that made it: it can be cloned, stored, and moved into another thread.
-/// While it exists, the background thread does not end. A request that is dropped without being acquired or cloned has
-/// locked nothing, which is reported as a warning.
+/// A request is independent of the `Redlock` that made it: it can be cloned, stored, and moved into another thread. The
+/// background thread runs as long as the request exists. If a request is dropped without having been acquired or
+/// cloned, the library logs a warning, because no lock was taken.
 ///
 /// ```
 /// # #[cfg(feature = "testing")] {
@@ -156,7 +156,8 @@ impl LockRequest {
         }
     }
 
-    /// Runs a body that may fail under this lock; see [`Redlock::try_scope`](super::Redlock::try_scope).
+    /// Takes this lock, runs a body that returns a `Result`, and releases the lock; see
+    /// [`Redlock::try_scope`](super::Redlock::try_scope).
     ///
     /// # Errors
     ///

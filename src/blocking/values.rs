@@ -11,7 +11,8 @@ use crate::values::once::{self, OnceOutcome};
 use crate::values::quota::{self, Take};
 use crate::waiting::Waiting;
 
-/// A limited number of units; the blocking version of [`quorate::Quota`](crate::Quota).
+/// A quota: a limited number of units that clients on all machines take; the blocking version of
+/// [`quorate::Quota`](crate::Quota).
 ///
 /// ```
 /// # #[cfg(feature = "testing")]
@@ -126,7 +127,7 @@ impl Once {
         Self { once, ..self }
     }
 
-    /// Creates the record that stores the last period done. The new record shows no period as done; see
+    /// Creates the record of the last period whose work is done. At first the record contains no period; see
     /// [`quorate::Once::create`](crate::Once::create).
     ///
     /// # Errors
@@ -166,8 +167,8 @@ impl Once {
         wait(&self.home, self.once.at_least_once(body))
     }
 
-    /// Removes the record of the last period done from every master. Returns true if any master had a record; see
-    /// [`quorate::Once::drop_record`](crate::Once::drop_record).
+    /// Removes the record of the last period whose work is done from every master. Returns true if any master had the
+    /// record; see [`quorate::Once::drop_record`](crate::Once::drop_record).
     ///
     /// # Errors
     ///

@@ -111,7 +111,8 @@ impl RedlockBuilder {
             _ => Duration::MAX,
         };
         let Some(heartbeat) = self.heartbeat else {
-            // The default is at least 30 ms, so that a waiter with a short wait does not send too many heartbeats.
+            // The default is half the ttl, but not longer than the wait and not shorter than 30 ms. The minimum keeps a
+            // waiter with a short wait from sending too many heartbeats.
             return Ok((self.settings.ttl() / 2)
                 .min(wait)
                 .max(Duration::from_millis(30)));
@@ -127,8 +128,8 @@ impl RedlockBuilder {
         } else if heartbeat > wait {
             let wait = text(wait);
             format!(
-                "is above the wait ({wait}): lower the heartbeat, or a crashed waiter would block the queue for \
-                 longer than later waiters wait"
+                "is above the wait ({wait}): lower the heartbeat, or a crashed waiter would block the queue until the \
+                 waiters behind it have given up"
             )
         } else {
             return Ok(heartbeat);
@@ -188,8 +189,8 @@ impl RedlockBuilder {
         }
     }
 
-    /// The longest node timeout of all masters. A master that declares none has the timeout `default`. An error if a
-    /// timeout is above a quarter of the ttl.
+    /// Returns the longest node timeout that a master declares, but at least `default`. Returns an error if the timeout
+    /// of a master is above a quarter of the ttl.
     fn slowest(&self, default: Duration, nodes: &[Arc<dyn Node>]) -> Result<Duration, BuildError> {
         let mut slowest = default;
         for node in nodes {
@@ -235,8 +236,8 @@ impl RedlockBuilder {
         Ok(Members::of(nodes))
     }
 
-    /// The masters that the caller gave as implementations of [`Node`]. While masters are being replaced, the caller
-    /// must give one implementation for each named master, in the order in which the masters were named.
+    /// The masters that the caller gave as implementations of [`Node`]. If `next_masters` is set, the caller must give
+    /// one implementation for each named master, in the order in which the masters were named.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {

@@ -1,4 +1,5 @@
-//! Makes single parts of a `Redlock` from the settings of a builder, for simulations and contract tests.
+//! Makes connections, contexts and generation markers from the settings of a builder, for simulations and contract
+//! tests.
 
 use std::sync::Arc;
 
@@ -35,8 +36,8 @@ impl RedlockBuilder {
     }
 }
 
-/// The masters of a builder as [`Driver`]s, for simulations. `seed` determines the jitter of the pauses between their
-/// connections.
+/// The masters of a builder as [`Driver`]s, for simulations. `seed` determines the random part of the pauses between
+/// attempts to connect.
 ///
 /// # Errors
 ///
@@ -45,15 +46,16 @@ pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, Buil
     settings.drivers(seed)
 }
 
-/// The generation marker with number `number` that a master of these settings stores; `None` if the settings name no
-/// masters by URL.
+/// The generation marker with the number `number`, as masters with these settings store it. `None` if the settings are
+/// not valid, or do not name the masters to which this number belongs.
 #[cfg(feature = "testing")]
 pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
     let print = settings.sets().ok()?.configuration.print_at(number)?;
     Some(crate::protocol::marker::Marker { number, print }.to_string())
 }
 
-/// Returns these settings for a process whose notes contain this host, pid and process name.
+/// Returns the settings, changed so that notes contain this host, pid and process name instead of those of the real
+/// process.
 #[cfg(feature = "testing")]
 pub fn known_as(
     mut settings: RedlockBuilder,
@@ -65,12 +67,12 @@ pub fn known_as(
     settings
 }
 
-/// The context that the masters of these settings share, for contract tests of one master.
+/// The [`Context`] that a `Redlock` with these settings would pass to its masters, for contract tests of one master.
 pub fn context(settings: &RedlockBuilder) -> Context {
     settings.context(Arc::new(Tokio::default()))
 }
 
-/// A Redis or Valkey master by its URL, with the defaults of a builder, for contract tests.
+/// Creates the [`Node`] of the Redis or Valkey master at `url`, for contract tests. `settings` must not name a master.
 ///
 /// # Errors
 ///

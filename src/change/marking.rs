@@ -7,18 +7,26 @@ use crate::protocol::marker::Marker;
 use crate::redlock::Redlock;
 
 impl Redlock {
-    /// Writes the generation marker to all masters. From then on, a missing marker means that the master has lost its
-    /// data, or that another server has taken the master's address. Clients ignore the votes of such a master for the
-    /// longest ttl.
+    /// Writes the generation marker to all masters. From then on, a master without a marker has lost its data, or
+    /// another server has taken the master's address. Clients ignore the votes of such a master for `max_ttl`.
     ///
-    /// Connected clients are not affected. This function may be called again to restore lost markers.
+    /// Connected clients are not affected. If masters have lost their markers, call this function again to restore the
+    /// markers.
     ///
     /// # Errors
     ///
     /// - [`ChangeError::NothingToChange`] if the masters cannot store a marker.
-    /// - [`ChangeError::Missing`] in four cases: a master has another marker, a client is configured with other
-    ///   masters, [`next_masters`](crate::RedlockBuilder::next_masters) is set, or a master is down while no master has
-    ///   a marker. No marker was written then, unless a master became unreachable during the call.
+    /// - [`ChangeError::Missing`], which lists all conditions that are not met.
+    ///
+    /// Conditions that are not met are, for example:
+    ///
+    /// - A master has another marker.
+    /// - A client is configured with other masters.
+    /// - [`next_masters`](crate::RedlockBuilder::next_masters) is set.
+    /// - No master has a marker, and a master cannot be reached.
+    ///
+    /// No marker is written in these cases. If a master becomes unreachable during the call, some markers may have been
+    /// written.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
@@ -38,7 +46,7 @@ impl Redlock {
         let enough = all && after.quorum.is_met_by(marked);
         none(after.unless(
             enough,
-            "not all masters have a generation marker: run the step mark again",
+            "not all masters have a generation marker: run the step `mark` again",
         ))?;
         Ok(after)
     }
@@ -55,7 +63,7 @@ impl Survey {
     fn unmarkable(&self) -> Vec<String> {
         if self.configuration.has_next() {
             return vec![
-                "next_masters is set: run the step begin, which also writes the generation markers"
+                "next_masters is set: run the step `begin`, which also writes the generation markers"
                     .into(),
             ];
         }
@@ -66,8 +74,8 @@ impl Survey {
             };
             if let Some(marker) = master.marker().filter(strange) {
                 missing.push(format!(
-                    "{}: its generation marker {marker} is of another generation, or of a replacement in progress: set \
-                     masters_generation, or finish the replacement",
+                    "{}: the generation marker {marker} of this master belongs to another generation or to an \
+                     unfinished replacement: correct masters_generation, or finish the replacement",
                     master.node
                 ));
             }
@@ -90,8 +98,9 @@ impl Survey {
                     && Some((step, print)) != own
                 {
                     missing.push(format!(
-                        "{}: {} at {} is configured with other masters, another generation or other names, and would be refused: \
-                         configure that client with the hosts, ports and databases that are named here, or use the names of that client here",
+                        "{}: the client {} at {} is configured with other masters, another generation or other host \
+                         names, so the masters would refuse this client: use the same hosts, ports, databases and \
+                         masters_generation in both configurations",
                         master.node, client.name, client.address
                     ));
                 }

@@ -11,11 +11,11 @@ use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The masters' clocks may differ by at most `max_ttl` minus this time, or by 1 s if that is more. Within this limit,
-/// fencing tokens rise even if all masters lose their memory.
+/// The masters' clocks may differ by `max_ttl` minus this time. A difference of up to 1 s is always allowed. Within
+/// this limit, fencing tokens rise even if all masters lose their memory.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// How far a replacement of the masters has come, according to the generation markers on majorities of the masters.
+/// The stage of a replacement of the masters, derived from the generation markers of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeStage {
@@ -36,20 +36,22 @@ pub enum ChangeStage {
     Finished,
 }
 
-/// The state of all masters during a replacement, as seen at the beginning or at the end of one step.
+/// The state of all masters: the result of [`Redlock::survey`](crate::Redlock::survey), and of each step of a
+/// replacement.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Survey {
     /// The state of each master.
     pub masters: Vec<MasterSeen>,
-    /// The values (quotas and once-per-period records) that this step has copied to the next masters, or has removed
-    /// from them.
+    /// The values (quotas and once-per-period records) that the step has copied to the next masters, or has removed
+    /// from them. Empty if the step copies no values.
     pub carried: Vec<CarriedValue>,
     pub(super) advice: Vec<String>,
     pub(super) configuration: Configuration,
     pub(super) quorum: Quorum,
-    /// The time at which this step had raised the generation markers of the masters and had ended the connections of
-    /// clients that know only the old masters. `None` if the step only read the state of the masters.
+    /// The time at which this step had raised the generation markers, and had ended the connections of clients that
+    /// know only the old masters. `None` if the step only read the state of the masters, or only wrote the first
+    /// markers.
     pub(super) closed_at: Option<Instant>,
 }
 
@@ -108,7 +110,8 @@ impl Survey {
         self.marked(2) != MasterSet::default()
     }
 
-    /// Whether the marker was written for other masters than this configuration expects at the marker's number.
+    /// Whether the marker was written for other masters: at the marker's number, this configuration expects another
+    /// fingerprint of the masters.
     pub(super) fn is_of_others(&self, marker: Marker) -> bool {
         let ours = self.configuration.print_at(marker.number);
         ours.is_some_and(|ours| ours != marker.print)
@@ -120,7 +123,7 @@ impl Survey {
         unknown && marker.number >= self.configuration.first_marker()
     }
 
-    /// How far the replacement has come, according to the generation markers on majorities of the masters.
+    /// The stage of the replacement, derived from the generation markers of the masters.
     pub fn stage(&self) -> ChangeStage {
         let [old, next] = [self.quorum.old_only(), self.quorum.next_only()];
         if next.is_met_by(self.marked(4)) {
@@ -186,8 +189,8 @@ impl Survey {
                 String::from_utf8_lossy(rest).into_owned()
             };
             format!(
-                "{:?}: the owner {:?} holds this lock, and the fencing number of this hold would change: run the step \
-                 open again when the owner has released the lock",
+                "{:?}: the fencing counter of this lock cannot be raised while the owner {:?} holds the lock: wait \
+                 until the owner releases the lock, then run the step `open` again",
                 without(key, Family::Fence.before()),
                 without(owner, OWNER)
             )
@@ -200,8 +203,8 @@ impl Survey {
         self.those(|master| master.seen.fault.is_none())
     }
 
-    /// Returns no lines if `so` is true. Otherwise returns the line `missing`, and one line for each fault of a master,
-    /// because the faults may be the cause.
+    /// If `so` is true, returns no lines. Otherwise returns the line `missing`, and one line for each fault of a
+    /// master. Such a fault may be the cause of the problem.
     pub(super) fn unless(&self, so: bool, missing: &str) -> Vec<String> {
         if so {
             return Vec::new();
@@ -225,16 +228,20 @@ impl Survey {
         faults.collect()
     }
 
-    /// The reasons why no step may be executed, one line each: markers that do not belong to this replacement, servers
-    /// that are named as two masters, and masters whose user lacks a right. A step that finds a missing right only when
-    /// it writes would be half done.
+    /// The reasons why no step may be executed, one line each:
+    ///
+    /// - a generation marker that is malformed or belongs to another replacement
+    /// - a server that is named as two masters
+    /// - a master on which the operator's user lacks a right; without this check, a step could fail in the middle of
+    ///   its writes
     pub(super) fn obstacles(&self) -> Vec<String> {
         let mut missing = self.faults_of(MasterSeen::lacks_rights);
         for (index, master) in self.masters.iter().enumerate() {
             let node = &master.node;
             if let (Some(text), None) = (&master.seen.mark, master.marker()) {
                 missing.push(format!(
-                    "{node}: key quorate:masters holds {text:?}, which is not a generation marker: remove it if it is not yours"
+                    "{node}: key quorate:masters holds {text:?}, which is not a generation marker: delete this key if \
+                     no other program needs it"
                 ));
             }
             if let Some(marker) = master.marker()
@@ -265,7 +272,8 @@ impl Survey {
             let (node, seen) = (&master.node, &master.seen);
             if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
                 missing.push(format!(
-                    "{node} has been up for only {uptime:?}, but its votes count only after {young:?}: try again then"
+                    "{node} has been up for only {uptime:?}, but its votes count only after {young:?}: run the step \
+                     `begin` again when the server has been up for this long"
                 ));
             }
             if let Some(policy) = seen
@@ -305,8 +313,8 @@ impl Survey {
             for client in &master.seen.clients {
                 if self.is_of_other_masters(client) {
                     missing.push(format!(
-                        "{}: {} at {} is configured with other masters, or with other names for them: configure \
-                         that client with the hosts and ports that are named here",
+                        "{}: the client {} at {} is configured with other masters, or with other host names for the \
+                         same masters: use the same hosts and ports in both configurations",
                         master.node, client.name, client.address
                     ));
                 }
@@ -315,8 +323,9 @@ impl Survey {
         missing
     }
 
-    /// One line for each client of the old masters that does not check the generation marker, so that it cannot learn
-    /// of the replacement. The next step is not safe while such a client is connected.
+    /// One line for each client of the old masters that does not check the generation marker. Such a client does not
+    /// notice the replacement, so the next step is not safe while the client is connected. If `strangers_pass` is true,
+    /// the lines leave out unknown clients.
     pub(super) fn clients_without_notice(&self, strangers_pass: bool) -> Vec<String> {
         let mut missing = Vec::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
@@ -341,8 +350,8 @@ impl Survey {
         missing
     }
 
-    /// Whether a client is configured with other masters than this configuration, or with other names for them. False
-    /// if this configuration does not know the masters of the client's step.
+    /// Whether `client` is configured with other masters than this `Redlock`, or with other names for them. False if
+    /// this cannot be decided, because this `Redlock` does not know the masters that the client should use.
     pub fn is_of_other_masters(&self, client: &ClientSeen) -> bool {
         let ClientKind::AtStep(step, print) = client.kind else {
             return false;
@@ -351,20 +360,24 @@ impl Survey {
         ours.is_some_and(|ours| ours.number() != print)
     }
 
-    /// This configuration's step of the replacement, to be compared with [`ClientKind::AtStep`]: twice the
-    /// [generation](crate::RedlockBuilder::masters_generation), plus one if next masters are configured.
+    /// The step of the replacement that this configuration belongs to: twice the
+    /// [generation](crate::RedlockBuilder::masters_generation), plus one if next masters are configured. It can be
+    /// compared with the step in [`ClientKind::AtStep`].
     pub fn step(&self) -> u64 {
         self.configuration.step()
     }
 
-    /// Whether next masters are configured, so that a replacement is in progress or planned.
+    /// Whether next masters are configured: a replacement is in progress or planned.
     pub fn is_change(&self) -> bool {
         self.configuration.has_next()
     }
 
-    /// Whether this client cannot get a majority, because too many masters reject its configuration. A master rejects
-    /// it for one of two reasons: the client still uses masters that have been replaced, or it already uses the masters
-    /// that replace them, and `open` has not opened these yet.
+    /// Whether a `Redlock` with this configuration can get no majority, because too many masters reject it. A master
+    /// rejects a configuration for one of these reasons:
+    ///
+    /// - The configuration names masters that have been replaced.
+    /// - The configuration names only the next masters, which [`open`](crate::MastersChange::open) has not opened yet.
+    /// - The generation marker of the master was written for other masters.
     pub fn refuses(&self) -> bool {
         let refused = self.those(|master| {
             let admission = self.configuration.admission(master.marker());
@@ -385,8 +398,8 @@ impl Survey {
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
         let advice = next.map(|master| {
             format!(
-                "{} holds {} values (quota, once): the step open copies the values of the old masters to it and removes all \
-                 others; empty the server now if it was used before",
+                "{} already stores {} values (quotas, once-per-period records): the step `open` removes those that no \
+                 old master has; if this server was used before, delete its old data now",
                 master.node, master.seen.values
             )
         });

@@ -18,8 +18,8 @@ use crate::report::failed_with;
 use crate::settings::Wait;
 use crate::values::register::{Carried, Register};
 
-/// A value (quota or once-per-period record) that a step of a replacement has copied to the next masters, or removed
-/// from them. One of these steps is [`MastersChange::open`](crate::MastersChange::open).
+/// A value (quota or once-per-period record) that a step of a replacement has copied to the next masters, or has
+/// removed from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CarriedValue {
@@ -41,8 +41,8 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// How many times copying one value is attempted. The first attempt also restores the value on masters that have lost
-/// it, but does not count them towards the majority. A later attempt counts them.
+/// How many times the copy of one value is attempted. The first attempt also restores the value on masters that have
+/// lost it, but does not count these masters towards the majority. A later attempt counts them.
 const ATTEMPTS: u32 = 3;
 
 /// How many values are copied at the same time.
@@ -156,8 +156,9 @@ impl Copied {
                 is_carried: matches!(done, Carried::Both),
             }),
             Ok(Carried::Lost(shown)) => self.left.push(format!(
-                "{name:?}: lost, or only partly created or removed: no majority of the old masters has it ({shown}): \
-                 drop it with a client that has masters and next_masters (quorate quota drop, quorate once --drop)"
+                "{name:?}: lost, or only partly created or removed: no majority of the old masters has this value \
+                 ({shown}); drop the value with quorate quota drop or quorate once --drop, and set both masters and \
+                 next_masters for this command"
             )),
             Ok(Carried::Undecided(shown)) => self.left.push(format!(
                 "{name:?}: not copied: too few masters could store it ({shown}): run this step again"
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_right_is_distinguished_from_other_reasons_why_a_value_was_not_copied() {
+    fn values_not_copied_for_lack_of_a_right_are_listed_separately() {
         let mut copied = Copied::default();
         let denied = || Err(missed(Fault::Denied("NOPERM".into())));
         let (one, three) = (Quorum::of(1), Quorum::of(3));

@@ -95,9 +95,13 @@ macro_rules! settings {
         /// the builder.
         ///
         /// [`from_env`](Self::from_env) reads the settings from the environment. With the feature `serde`, the settings
-        /// can be deserialized from any format: durations are written with a unit (`"500ms"`, `"1h 30m"`), `wait` also
-        /// as `"forever"` or `"none"`, `masters` as a list or as one text with commas. An unknown key is an error. The
-        /// keys `keep_for` and `grace` are errors, too, because they are settings of the command only.
+        /// can be deserialized from any format:
+        ///
+        /// - Durations are written with a unit: `"500ms"`, `"1h 30m"`.
+        /// - `wait` is a duration, `"forever"` or `"none"`.
+        /// - `masters` is a list of URLs, or one text with URLs separated by commas.
+        /// - An unknown key is an error. The keys `keep_for` and `grace` are errors, because only the command `quorate`
+        ///   has these settings.
         ///
         /// ```
         /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -286,7 +290,7 @@ settings! {
         default: "none",
         change: "masters have certificates of your own authority",
         option: Masters "FILE",
-        help: "For rediss://: trust the certificates in this PEM file instead of the system's",
+        help: "For rediss://: PEM file with the certificates to trust instead of those of the system",
     }
     client_cert: Option<PathBuf> {
         variable: "QUORATE_CLIENT_CERT",
@@ -305,7 +309,7 @@ settings! {
     wait: Option<Wait> {
         variable: "QUORATE_WAIT",
         default: "30s",
-        change: "you want to give up sooner, or never (`quorate run` waits for ever by default, because its user can interrupt it)",
+        change: "you want to give up sooner, or never (the default of `quorate run` is `forever`)",
         option: Lock "TIME",
         help: "How long to wait for the lock: a duration, `forever` or `none`",
     }
@@ -315,14 +319,14 @@ settings! {
         change: "a crashed holder must be replaced sooner, or masters are far away",
         option: Lock "TIME",
         help: "How long the lock lasts without renewal",
-        more: "While it is held, the lock is renewed after a third of this time.",
+        more: "A held lock is renewed each time a third of this time has passed.",
     }
     max_hold: Option<Duration> {
         variable: "QUORATE_MAX_HOLD",
         default: "none",
         change: "a stuck holder must not keep the lock for ever",
         option: Lock "TIME",
-        help: "Longest time to hold the lock, after which it is lost",
+        help: "Longest time to hold the lock; a lock that is held for longer is lost",
     }
     note: Option<String> {
         variable: "QUORATE_NOTE",
@@ -409,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn unset_settings_are_taken_from_settings_of_lower_precedence() {
+    fn settings_of_lower_precedence_fill_in_only_unset_settings() {
         let given = |rows: &[(&str, &str)]| {
             let mut settings = Settings::default();
             for (name, text) in rows {

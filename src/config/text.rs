@@ -48,10 +48,11 @@ pub fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The URLs in a text separated by commas, without surrounding spaces. A password may contain commas as well: a part
-/// that neither begins like a URL nor is a URL by itself belongs to the URL before it. If the hosts of a `zk://` or
-/// `mysql://` URL are separated by commas, which is not allowed, all parts stay in that URL, so that the error can name
-/// this mistake.
+/// Splits a text at its commas into URLs, without surrounding spaces. Two kinds of commas do not separate URLs:
+///
+/// - A comma within a password: an `@` follows it before the next part that contains `://`.
+/// - A comma between the hosts of a `zk://` or `mysql://` URL. Such a URL is invalid, but it stays in one part, so that
+///   the error can name this mistake.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
@@ -99,7 +100,7 @@ mod tests {
                 &["redis://u:,p,,w,@a", "redis://b"],
             ),
             ("redis://a,redis://:p,w@b", &["redis://a", "redis://:p,w@b"]),
-            // The error message will show only `b`, the part that is not a URL, and not the text before it.
+            // A part without a scheme is not a URL. It is separate, so the error message shows only `b`.
             ("redis://a,b", &["redis://a", "b"]),
             ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
             ("redis://a,", &["redis://a", ""]),
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn zookeeper_and_mysql_urls_keep_hosts_that_are_separated_by_commas() {
+    fn commas_between_hosts_do_not_split_zookeeper_and_mysql_urls() {
         for (text, wanted) in [
             ("zk://a:1,b:2,c/p", &["zk://a:1,b:2,c/p"][..]),
             ("mysql://u:p@a,b/d", &["mysql://u:p@a,b/d"]),
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_setting_is_a_duration_or_a_word() {
+    fn wait_setting_accepts_a_duration_or_forever_or_none() {
         assert_eq!(wait("forever"), Ok(Wait::Forever));
         assert_eq!(wait("none"), Ok(Wait::None));
         assert_eq!(wait("0s"), Ok(Wait::None));

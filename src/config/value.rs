@@ -198,7 +198,7 @@ impl Value for Order {
         ),
         (
             "unordered",
-            "Any waiter that asks at the right moment; no queue on the masters",
+            "No queue: the first waiter that asks the masters after a release gets the lock",
         ),
     ];
 
@@ -226,11 +226,11 @@ impl Value for RestartGuard {
         ),
         (
             "after-first-contact",
-            "Like on, but the first connection to each master is trusted",
+            "Like on, but only for restarts after the client's first connection to the master",
         ),
         (
             "off",
-            "A restarted master votes at once: only for masters that lose no data (appendfsync always)",
+            "A restarted master votes immediately; safe only if it loses no data (appendfsync always)",
         ),
     ];
 

@@ -53,7 +53,7 @@ pub(super) async fn extend(
         items: items.clone(),
     });
     if held.is_noted() && !held.claim.shape().renewal_keeps_note() {
-        // Extending this kind of lock does not renew its notes, so write them again.
+        // An extension of a lock on several resources does not renew its notes, so write the notes again.
         note_again(coordinator, held);
     }
     let settled = fan_out
@@ -63,7 +63,7 @@ pub(super) async fn extend(
     let outcome = match limit.wait(settled).await {
         Some(outcome) => outcome,
         // If a concurrent renewal has extended the lock, the lock is still held
-        // (`extension_that_a_renewal_overtakes_does_not_report_a_loss`).
+        // (`unanswered_extension_reports_no_loss_if_a_renewal_keeps_the_lock`).
         None if held.ended(coordinator.now()).is_none() => Extension::Unknown,
         None => Extension::TooLate,
     };

@@ -24,17 +24,19 @@ use crate::report::NodeReport;
 /// A held lock. While the guard exists and [`is_valid`](Self::is_valid) returns true, no other client that follows the
 /// protocol holds the same resource.
 ///
-/// The lock is renewed in the background at a third of its ttl, until it is released, dropped, lost, or held for
-/// `max_hold`. A lock requested with `renewal(false)` is not renewed. Work that must stop without the lock should watch
-/// [`lost`](Self::lost), and pass [`fencing_token`](Self::fencing_token) to the resource that it writes to. The token
-/// protects even against a process that was paused past its lease.
+/// The library renews the lock in the background, each time a third of the ttl has passed. The renewal stops when the
+/// lock is released, dropped, lost, or held for `max_hold`. A lock requested with `renewal(false)` is not renewed.
+///
+/// If your work must stop when the lock is lost, watch [`lost`](Self::lost). Pass
+/// [`fencing_token`](Self::fencing_token) to every system that you write to. The token protects even against a process
+/// that was paused past its lease.
 ///
 /// Locks are not re-entrant: a task that acquires the same resource again while it holds the guard waits for itself. If
 /// several parts of a program need the lock, share the guard.
 ///
-/// Dropping the guard releases the lock in the background. The drop queues the releases immediately, and they are sent
-/// even if the runtime is shut down. If the process ends before they are sent, the keys expire with their ttl.
-/// [`Redlock::flush`](crate::Redlock::flush) waits until all releases are sent.
+/// Dropping the guard releases the lock in the background, even if the runtime is shut down. If the process ends before
+/// the releases are sent, the keys expire with their ttl. [`Redlock::flush`](crate::Redlock::flush) waits until all
+/// releases are sent.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
     pub(crate) held: Arc<Held>,
@@ -256,7 +258,8 @@ impl LockGuard {
     }
 
     /// Releases the lock, and waits until a majority of the masters has released it, so that the next client can
-    /// acquire it. The other masters are released in the background.
+    /// acquire it. The other masters are released in the background. If no majority answers, the call returns when
+    /// every master has answered or failed, at the latest after the lock's ttl.
     ///
     /// Releasing a lock that has already expired is not an error: see [`Released::was_valid`].
     ///
@@ -307,11 +310,11 @@ impl LockGuard {
         released
     }
 
-    /// The reply of each master to the acquire, with its latency. Replies that arrive after the result was decided are
-    /// added later.
+    /// The reply of each master to the acquire, with its latency. Replies that arrive after the acquire has returned
+    /// are added later.
     ///
-    /// Once a renewal or an extension has failed, the report shows the replies to the latest renewal or extension
-    /// instead, and [`NodeReport::phase`] is `Extend`. So after a loss the report shows the reason.
+    /// After a renewal or an extension has failed, the report contains the masters' replies to the latest renewal or
+    /// extension, and [`NodeReport::phase`] is `Extend`. So after a loss the report shows the reason.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -325,9 +328,10 @@ impl LockGuard {
     }
 }
 
-/// The time until which a lock is valid; `None` once it has ended. Unlike [`is_valid`](LockGuard::is_valid), this
-/// function reads no clock and changes nothing. So the result for an expired lock is `None` only after another call has
-/// noticed the expiry.
+/// The time until which a lock is valid; `None` once the library has recorded the end of the lock. For tests.
+///
+/// This function reads no clock and changes nothing, unlike [`is_valid`](LockGuard::is_valid). After the lock has
+/// expired, it returns `None` only when another call has noticed the expiry.
 #[cfg(any(test, feature = "testing"))]
 pub fn look(guard: &LockGuard) -> Option<Instant> {
     guard.held.look()

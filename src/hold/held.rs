@@ -56,13 +56,14 @@ struct State {
     valid_until: Instant,
     /// The TTL of the lock, in nanoseconds.
     ttl: u64,
-    /// The queues of waiters in this process, which record this lock as held. `None` once they have recorded its end.
+    /// The local queues, which record this lock as held by this process. `None` after the end of the lock has been
+    /// recorded there.
     lines: Option<Arc<LocalLines>>,
     /// Whether the lock was acquired through the queue of waiters in this process. If so, the end of the lock lets the
     /// next waiter of that queue ask the masters.
     queued: bool,
-    /// The masters' replies to the acquire, including late replies. Once a renewal or an extension has failed: the
-    /// masters' replies to the latest renewal or extension.
+    /// The masters' replies to the acquire, including late replies. After a failed renewal or extension, the replies to
+    /// the latest renewal or extension instead.
     replies: Replies,
     phase: Phase,
     /// Whether the lock's note has been written, or is being written now.
@@ -96,8 +97,8 @@ impl Held {
             renews,
             says,
         } = holding;
-        // Start at a random count, so that locks that were taken together do not all renew their notes at the same
-        // time.
+        // Start at a random count. Otherwise locks that were acquired at the same time would also renew their notes at
+        // the same time.
         let unkept = won.claim.token().to_bytes()[0] % KEPT_EVERY;
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
@@ -142,8 +143,8 @@ impl Held {
         self.state().phase == Phase::Extend
     }
 
-    /// The masters' replies to the acquire. Once a renewal or an extension has failed: the masters' replies to the
-    /// latest renewal or extension.
+    /// The masters' replies to the acquire. After a failed renewal or extension, their replies to the latest renewal or
+    /// extension instead.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         let state = self.state();
         state.replies.reports(names, state.phase)
@@ -201,7 +202,8 @@ impl Held {
         state.unkept == 0
     }
 
-    /// Whether the master that sent this reply has lost the lock's note, although the note had been sent to it.
+    /// Whether the master that sent this reply no longer stores the lock's note. False if the note has not been sent to
+    /// the masters yet.
     pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
         let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
         self.is_noted() && said.iter().any(lacks)
@@ -217,9 +219,10 @@ impl Held {
         self.state().renews
     }
 
-    /// Records in the local queues that this process does not hold the lock any more; does nothing if `ended` is
-    /// `None`. If the lock was acquired through the queue of waiters in this process, the next waiter of that queue may
-    /// now ask the masters. Must be called once per lock, and never while the mutex of the lock's state is held.
+    /// Records in the local queues that this process does not hold the lock any more. If the lock was acquired through
+    /// these queues, the next waiter may now ask the masters. Does nothing if `ended` is `None`.
+    ///
+    /// Call this once per lock, and never while the mutex of the lock's state is held.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
             Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
@@ -358,8 +361,8 @@ mod tests {
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // For each held lock, a process keeps one of each of these structs, one set of replies and one local queue.
-        // Together they may take at most 600 bytes, including the overhead of the allocator.
+        // These are the structs of one held lock. Together with its stored replies and its queue entry in this process,
+        // a lock may take at most 600 bytes.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);

@@ -8,7 +8,7 @@ use crate::report::NodeReport;
 use crate::rounds::fan_out::FanOut;
 use crate::rounds::release::ReleaseAnswers;
 
-/// The result of a release, at the time when a majority of the masters had released the lock.
+/// The result of a release. The numbers of masters are those at the moment when the release returned.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Released {

@@ -1,13 +1,11 @@
-//! One task renews all held locks in batches, and ends expired locks. The votes are counted for each lock separately.
+//! One task renews all held locks in batches, and ends expired locks.
 //!
-//! The task is only a timer: it sends renewals and never waits for replies. Each batch collects its own replies, so a
-//! slow master does not delay a lock that has its majority. Noticing that a lease has expired does not depend on the
-//! task, because [`Held::lost`] has its own timer.
-//!
-//! Locks that were acquired at the same time are due for renewal at the same time. Batches of renewals are sent no
-//! faster than the masters reply. Otherwise the messages of all batches to every master would be in memory at the same
-//! time, and other requests would wait behind them. There is a minimum rate as well, so that distant or silent masters
-//! do not stop renewals. Neither limit delays ending expired locks.
+//! - The task sends renewals and never waits for replies. Each batch collects its own replies, and counts the votes for
+//!   each lock separately. So a slow master does not delay a lock that has its majority.
+//! - [`Held::lost`] has its own timer, so a holder notices an expired lease even if the task is late.
+//! - If many locks are due at the same time, the task sends the next batch when the masters have replied to earlier
+//!   batches. So renewals do not fill the memory, and other requests do not wait behind them.
+//! - If the masters are slow or silent, the task sends batches at a minimum rate.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -57,9 +55,9 @@ pub(crate) fn watch(
     true
 }
 
-/// The state that the renewal task owns. A runtime that is shut down drops the task and this value, possibly before it
-/// has polled the task. The `Drop` implementation then starts the task again in another runtime. If there is no other
-/// runtime, the next acquired lock starts a new task.
+/// The state of the renewal task. A runtime that is shut down drops the task, and this state with it, possibly before
+/// the first poll. `Drop` then starts the task again in another runtime. If there is no other runtime, the next
+/// acquired lock starts a new task.
 struct Ends {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
@@ -113,7 +111,8 @@ async fn run(mut ends: Ends) {
             let mut schedule = owner.schedule();
             let next = schedule.next(now);
             schedule.wakes_at = next.unwrap_or(Instant::NEVER);
-            // Set the flag under the mutex, so that no lock is scheduled between this check and the end of the task.
+            // Set `running` under the mutex. So a lock that is scheduled from now on starts a new task if this task
+            // ends.
             schedule.running = next.is_some();
             next
         };
@@ -136,8 +135,8 @@ async fn run(mut ends: Ends) {
 /// Ends the expired locks among those that are due. Sends the renewals of the other locks to every node, in at most two
 /// batches, and does not wait for the replies.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
-    // The script that renews groups (several keys, readers, owners) costs more than the script that renews plain locks.
-    // So the renewals of plain locks are sent in a separate batch, with the cheaper script.
+    // The script for groups (locks on several keys, readers, owners) costs more than the script for plain locks. So
+    // plain locks get a batch of their own.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();
@@ -147,7 +146,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             continue;
         }
         let keeps = what != What::Note && held.keeps_note();
-        // The renewal of a plain lock can also renew its note; the renewal of a group cannot.
+        // The script for plain locks can also renew the holder's note. The script for groups cannot.
         let with_note = held.claim.shape().renewal_keeps_note();
         if what == What::Note || !held.is_noted() || (keeps && !with_note) {
             notes.extend(held.note(false, now, wall));
@@ -161,7 +160,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
     for batch in [plain, groups] {
         batch.send(renewal, coordinator, now);
     }
-    // Send the notes after the renewals, so that the notes of groups get the new expiry.
+    // Send the notes after the renewals: a master derives the expiry of a note from the remaining TTL of the lock.
     coordinator.note(notes);
 }
 
@@ -222,7 +221,7 @@ struct RenewAnswers {
     coordinator: Weak<Coordinator>,
     /// The replies of the masters, each with one entry per key of the batch, in the order in which the replies arrived.
     received: Vec<(From, KeysSaid)>,
-    /// Counts this batch as open, which may delay the next batch. `None` once a majority or all masters have answered.
+    /// Exists while the batch waits for the replies of a majority. `None` once a majority or all masters have answered.
     open: Option<Open>,
 }
 
@@ -261,9 +260,9 @@ struct Renewing {
     /// The indices of this lock's keys in the batch.
     keys: Range<usize>,
     votes: Votes,
-    /// Whether the replies to this renewal are stored for the holder's report.
+    /// Whether the lock stores the masters' replies to this renewal. The holder's report then shows them.
     tells: bool,
-    /// Whether the note was missing on a master and was sent again.
+    /// Whether the holder's note was sent again, because a master had lost it.
     noted: bool,
 }
 
@@ -335,8 +334,7 @@ impl Collect for RenewAnswers {
     }
 }
 
-/// Carries out the result of renewing one lock: sets a later end of its validity, ends the lock, or schedules another
-/// renewal soon.
+/// Applies the result of a renewal to the lock: extends its validity, ends the lock, or schedules another attempt.
 fn conclude(
     renewal: &Renewal,
     coordinator: &Coordinator,
@@ -407,7 +405,8 @@ mod tests {
         ))
     }
 
-    /// Counts these answers to one batch, and returns how many batches are open after each answer.
+    /// Passes the answers to one batch of renewals. Returns, after each answer, the number of batches that still wait
+    /// for a majority.
     fn open_after(answers: &[Result<Answer, Fault>]) -> Vec<usize> {
         let (renewal, coordinator) = (Renewal::new(), coordinator());
         let mut batch = RenewAnswers {
@@ -428,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_of_renewals_is_open_until_a_majority_or_all_masters_have_answered() {
+    fn renewal_batch_counts_as_unfinished_until_a_majority_or_all_masters_answered() {
         let kept = || Ok(Answer::Extended(vec![Extended::Kept]));
         let denied = || Ok(Answer::Extended(vec![Extended::NotOurs]));
         let down = || Err(Fault::Down("off".into()));

@@ -17,15 +17,15 @@ use crate::repeats::Repeats;
 /// The largest number of locks in one message, so that one script call does not block a master for long.
 const BATCH: usize = 256;
 
-/// The largest number of first notes in one message: notes that are written for the first time. They are not urgent,
-/// and each of them is larger than a renewal.
+/// The largest number of notes in one message that writes notes for the first time. Such notes are not urgent, and each
+/// note is larger than a renewal.
 const NOTES: usize = 64;
 
 /// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// The pause before the next batch of renewals while `OPEN` batches lack replies: 5 ms. So 50,000 locks per second are
-/// renewed even if no replies arrive. If the renewals are late, the pause is only `SOON` (1 ms).
+/// The pause before the next batch of renewals while `OPEN` batches lack replies: 5 ms. If the renewals are late, the
+/// pause is only `SOON` (1 ms).
 const PACE: Duration = Duration::from_millis(5);
 
 /// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
@@ -40,8 +40,8 @@ pub(super) const SOON: Duration = Duration::from_millis(1);
 /// The schedule of the held locks, and the wake-up of the task that renews them.
 pub(crate) struct Renewal {
     schedule: Mutex<Schedule>,
-    /// Notified when a lock is due before the task's planned wake-up, or when this `Renewal` is dropped. The notifier
-    /// is shared, so that the sleeping task does not keep this `Renewal` alive.
+    /// Wakes the renewal task when a lock becomes due before the planned wake-up, or when this `Renewal` is dropped.
+    /// The sleeping task holds this `Arc`, but no strong reference to the `Renewal`.
     pub(super) sooner: Arc<Notify>,
     /// Limits how often warnings about renewals without a majority are logged.
     pub(super) repeats: Repeats,
@@ -78,8 +78,7 @@ impl Renewal {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops the renewals of a lock. Renewals of the lock that are already queued at a node are sent before a later
-    /// release.
+    /// Removes a lock from the schedule. A renewal that is already queued for a master may still be sent.
     pub(crate) fn forget(&self, id: &ScheduleId) {
         self.schedule().remove(id.get());
     }
@@ -134,9 +133,10 @@ impl What {
     }
 }
 
-/// The scheduled locks, and their due times in ascending order. When a lock is released, its entry is freed
-/// immediately. The outdated due times of the lock are dropped when they are reached, or when many due times are
-/// outdated.
+/// The scheduled locks, and their due times in ascending order.
+///
+/// A due time becomes outdated when its lock is removed or gets another due time. Outdated due times are dropped when
+/// they are reached, or when there are many of them.
 pub(super) struct Schedule {
     entries: Entries,
     /// The times at which locks are due for a renewal.
@@ -290,7 +290,7 @@ impl Schedule {
         at < self.wakes_at
     }
 
-    /// When the renewal task must call `take_due` again: not later than `now` if some locks are due already; `None` if
+    /// When the renewal task must call `take_due` again. The time is not in the future if a lock is due now. `None` if
     /// no lock is scheduled.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
@@ -315,9 +315,11 @@ impl Schedule {
         Some(leaves)
     }
 
-    /// Takes the locks whose end is due. Also takes one batch of renewals and one batch of first notes, each only if
-    /// the pause after the last such batch is over. Each taken lock gets its next due time during this call. So its
-    /// renewals go on even if an answer never comes.
+    /// Takes the locks that are due, and sets the next due time of each of them:
+    ///
+    /// - the locks whose end is due;
+    /// - one batch of renewals, unless the next batch must wait;
+    /// - one batch of first notes, unless the previous such batch was sent less than `PACE` ago.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();
         while taken.len() < ENDS
@@ -339,8 +341,7 @@ impl Schedule {
     /// Takes one batch of renewals. The batch includes locks that are due shortly after `now`, so that they share its
     /// message.
     fn take_renewals(&mut self, taken: &mut Vec<Due>, now: Instant) {
-        // A batch may be sent only if at least one lock is due. So a lock is renewed early only in the batch of a lock
-        // that is due. Locks are never ended early.
+        // The caller has checked that a batch may be sent now. Fill the batch with locks that are due soon.
         let full = taken.len() + BATCH;
         while taken.len() < full
             && let Some((due, id, held)) = self.entries.first(&mut self.renewals)
@@ -364,8 +365,7 @@ impl Schedule {
             self.noted_at = now;
         }
         if self.notes.is_empty() {
-            // Free the memory of the heap. Each lock needs its first note only once, so a burst of first notes is not
-            // repeated soon.
+            // Free the memory of the empty heap.
             self.notes = Times::new();
         }
     }
@@ -375,7 +375,7 @@ impl Schedule {
     fn turn(&mut self, id: u64, now: Instant, what: What) -> Option<Due> {
         let entry = self.entries.get(id)?;
         let held = entry.held.clone()?;
-        // After its first note, a lock keeps the due time of its next renewal.
+        // Writing the first note does not change the time of the next renewal.
         let from = match what {
             What::Note => held.since(),
             What::Renewal | What::End => now,

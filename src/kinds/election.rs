@@ -1,7 +1,7 @@
 //! Leader election: a lock whose holder is announced to observers.
 //!
-//! The leader is the holder of the lock, and the term is the leader's fencing token. Observers ask the masters. A
-//! client is the leader if a majority shows the client's lock value and fencing token.
+//! The holder of the lock is the leader, and its fencing token is the term. Observers read the lock from all masters. A
+//! client is the leader if a majority shows the same lock value and the same term for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -85,8 +85,8 @@ impl Election {
     /// Waits until this client leads; candidates are served first come, first served.
     ///
     /// Observers see `note` as soon as the client leads, together with the client's host, pid and process name. The
-    /// note is a text of at most 1 KiB, for example the client's address. With `None` observers see the leader without
-    /// a note, about 50 ms later.
+    /// note is a text of at most 1 KiB, for example the client's address. With `None` the leader has no note. Observers
+    /// then report the leader with a delay of about 50 ms, because they wait for a note.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// [`InvalidResource`] if the name cannot be locked.
+    /// [`InvalidResource`] if the name of the election is not valid.
     pub fn observe(&self) -> Result<Observation, InvalidResource> {
         let key = self.redlock.key(&self.name)?;
         let core = &self.redlock.core;
@@ -197,7 +197,7 @@ pub struct Leader {
     pub note: Option<Note>,
 }
 
-/// How many times an observer asks the masters within a ttl. The keys of a crashed leader expire after a ttl.
+/// How many times an observer asks the masters within a ttl.
 const LOOKS: u32 = 3;
 
 /// The shortest time between two requests that an observer sends to the masters, even if the ttl is very short.
@@ -227,22 +227,23 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Waits for the next change: a leader with its term and note, or `None` if no leader is known any more. The first
-    /// call returns the current state without waiting for a change. Terms never decrease.
-    ///
-    /// The announcement of a new leader wakes the observer. In addition, the observer polls the masters three times
-    /// within a ttl. With [`Order::Unordered`](crate::Order::Unordered), or if the user lacks the right to subscribe to
-    /// channels, the observer gets no announcements and only polls.
-    ///
-    /// A client may hold the lock with this name without having campaigned for it. Such a client may be reported as a
-    /// leader until its note has been read.
+    /// Waits until the leader changes, or until the note of a leader that was returned without one is known. Returns
+    /// the leader with its term and note, or `None` if no leader is known any more. The first call returns the current
+    /// state without waiting for a change. Terms never decrease.
     ///
     /// The result may be outdated when it arrives. Decide by the term, not by the leader's identity.
     ///
+    /// The announcement of a new leader wakes the observer. The observer also polls the masters three times within a
+    /// ttl. It only polls, without announcements, in two cases: the order is
+    /// [`Order::Unordered`](crate::Order::Unordered), or the user lacks the right to subscribe to channels.
+    ///
+    /// A client that holds the lock with this name without having campaigned may be returned as the leader, until the
+    /// observer has read that client's note.
+    ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no change that was seen, but a request in progress must be sent again. If the caller
-    /// drops the future each time before a slow master can answer, the caller never gets a result.
+    /// Dropping the future loses no change, but the next call repeats a request that was in progress. If the caller
+    /// drops every future before the masters can answer, it never gets a result.
     pub async fn next(&mut self) -> Option<Leader> {
         loop {
             self.wait().await;
@@ -353,9 +354,11 @@ impl Observation {
         Found::Leader(value, Leader { term, note })
     }
 
-    /// The lock value and the term of the leader that one master shows; `None` if it shows no leader, or no term for
-    /// the leader. If the leader's note has a term, that term is used. The fencing counter is only a substitute,
-    /// because masters keep the counter for a day, and a leader may lead for longer.
+    /// The lock value and the term of the leader that one master shows; `None` if the master shows no leader or no
+    /// term.
+    ///
+    /// The term comes from the leader's note. If there is no note, the fencing counter is used. If there is no counter
+    /// either, the term that the observer has already seen for this lock value is used.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
         let term = state
@@ -373,15 +376,16 @@ impl Observation {
     }
 }
 
-/// The lock value of a client that may have been elected; `None` if the key's value is not a lock token.
+/// The lock value of the holder that one master shows; `None` if the key's value is not a lock token.
 fn elected_value(state: &KeyState) -> Option<u128> {
     let token = Token::from_hex(state.holder.as_deref()?)?;
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The lock value of a client that holds the lock without having been elected; `None` if the master's answer does not
-/// show such a client. The note of such a client has no term. Its fencing counter must not be taken for a term: the
-/// counter may belong to another holder, if a late renewal has restored a lock that was gone.
+/// The lock value of a holder that was not elected; `None` if the master shows no such holder. Its note has no term.
+///
+/// The fencing counter must not be used as its term: if a late renewal restored the lock, the counter may belong to
+/// another holder.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)

@@ -13,19 +13,21 @@ use crate::redlock::Redlock;
 use crate::redlock::request::LockRequest;
 use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 
-/// An owner may have several holds of the same lock at the same time, in several tasks, processes and machines.
-/// Examples of owners are an order that several services work on, and a job that calls itself. Made with
-/// [`Redlock::owner`].
+/// An owner can hold the same lock several times at once: in several tasks, processes and machines. Each of these holds
+/// has its own guard. Examples of owners are an order that several services work on, and a job that calls itself. Made
+/// with [`Redlock::owner`].
 ///
-/// Holds of the same owner share the lock; all other clients are excluded. All holds have the same fencing token. Each
-/// hold has its own validity, renewal, loss and `max_hold`. The lock ends when its last hold ends. A further hold does
-/// not queue: it overtakes all waiters and shares the lock with the existing holds. If the holds of an owner overlap
-/// without end, other clients never get the lock. To let other clients get the lock between two steps of the work,
-/// release all holds after each step.
+/// - Holds of the same owner share the lock; all other clients are excluded.
+/// - All holds have the same fencing token.
+/// - Each hold has its own validity, renewal, loss and `max_hold`. The lock ends when its last hold ends.
+/// - A further hold does not wait in the queue: it overtakes all waiters and shares the lock.
 ///
-/// **Within a process** a further hold of the same `Owner` costs no message: the guards are counted clones of one held
-/// lock, with the same state. A lost hold stays lost for all its clones; the next [`acquire`](Self::acquire) makes a
-/// new hold.
+/// If the holds of an owner overlap without end, other clients never get the lock. Release all holds from time to time,
+/// for example after each step of the work.
+///
+/// **Within a process**, a further [`acquire`](Self::acquire) on the same `Owner` or its clones sends no request. It
+/// returns a clone of the existing guard, with the same state. If this hold is lost, it is lost for all clones of the
+/// guard; the next [`acquire`](Self::acquire) makes a new hold.
 ///
 /// ```no_run
 /// # async fn example(redlock: quorate::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -45,7 +47,8 @@ pub struct Owner {
 /// For each resource, the latest hold of this owner within this process.
 type Holds = HashMap<Box<[u8]>, Weak<LockGuard>>;
 
-/// One hold of an [`Owner`]. Clones share the hold; dropping the last clone releases it.
+/// The guard of one hold of an [`Owner`]. Clones of the guard share the hold; dropping the last clone releases the
+/// hold.
 #[derive(Clone)]
 #[must_use = "dropping the last guard releases the hold"]
 pub struct OwnedGuard {
@@ -103,8 +106,8 @@ impl Owner {
         Ok(self.keep(resource, guard))
     }
 
-    /// A request for a hold of this owner, with options that are set for this hold only. The request always asks the
-    /// masters, even if this handle has a valid hold.
+    /// Creates a request for a hold of this owner on `resource`. Options that are set on the request apply to this hold
+    /// only. The request always asks the masters, even if this `Owner` already has a valid hold on `resource`.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest {
         let kind = Kind::Owner(self.id.clone());
         self.redlock.lock(resource).of_kind(kind)
@@ -114,7 +117,7 @@ impl Owner {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A valid hold of this handle or its clones on the resource, if there is one. An expired hold is never returned.
+    /// A valid hold on the resource that this `Owner` or one of its clones has; `None` if there is none.
     fn held(&self, resource: &[u8]) -> Option<OwnedGuard> {
         let guard = self.holds().get(resource)?.upgrade()?;
         guard.is_valid().then_some(OwnedGuard { guard })

@@ -14,14 +14,16 @@ pub struct SemaphoreStatus {
     /// The slots that have a holder on any master, in order of their numbers. A permit is held only if a majority shows
     /// the same holder ([`Status::verdict`]).
     pub permits: Vec<Listed>,
-    /// The semaphore's queue on each master. This status has waiters, but never a holder.
+    /// The semaphore's queue on each master: its waiters. This status never contains a holder; `permits` contains the
+    /// holders.
     pub line: Status,
 }
 
 impl Redlock {
-    /// The state of the semaphore `name` on every master: its held permits and its queue. All slots are read, because
-    /// each client chooses for itself how many permits the semaphore has. Changes nothing. The plain lock with the same
-    /// name is a separate lock: see [`status`](Self::status).
+    /// The state of the semaphore `name` on every master: its held permits and its queue. Reads every possible slot,
+    /// because clients may use different numbers of permits for the same semaphore. Changes nothing.
+    ///
+    /// A lock on the resource `name` is independent of the semaphore: use [`status`](Self::status) for it.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::InvalidResource> {
@@ -33,7 +35,7 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`InvalidResource`] if the name cannot be locked. Faults of single masters are part of the result.
+    /// [`InvalidResource`] if the name of the semaphore is not valid. Faults of single masters are part of the result.
     pub async fn semaphore_status(
         &self,
         name: impl AsRef<[u8]>,
@@ -49,13 +51,13 @@ impl Redlock {
     }
 
     /// Deletes the permit with number `slot` of the semaphore `name` on every master, no matter which client holds it.
-    /// Returns the state of the slot before the deletion. The first waiter in the semaphore's queue is woken. The
-    /// warnings of [`break_lock`](Self::break_lock) apply.
+    /// The masters then wake the first waiter in the semaphore's queue. Returns the state of the slot before the
+    /// deletion. The warnings of [`break_lock`](Self::break_lock) apply.
     ///
     /// # Errors
     ///
-    /// [`InvalidResource`] if the name cannot be locked, or if there is no such slot. Faults of single masters are part
-    /// of the result.
+    /// [`InvalidResource`] if the name of the semaphore is not valid, or if there is no such slot. Faults of single
+    /// masters are part of the result.
     pub async fn break_permit(
         &self,
         name: impl AsRef<[u8]>,

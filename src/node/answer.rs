@@ -16,19 +16,21 @@ pub struct KeyState {
     pub ttl_left: Option<Duration>,
     /// The fencing counter of the lock; `None` if it does not exist on the master.
     pub counter: Option<u64>,
-    /// The waiters in the queue, the first waiter first; at most 100. A holder that had to wait may stay the first
-    /// waiter until one heartbeat time has passed or it releases the lock.
+    /// The waiters in the queue, in order; at most 100. The first entry may be the holder itself: a holder that has
+    /// waited in the queue stays there until it releases the lock, or until one heartbeat time has passed.
     pub queue: Vec<Waiter>,
     /// The holder's note; `None` if the holder wrote none.
     pub note: Option<Note>,
-    /// The leader's term in the holder's note; `None` if the holder was not elected.
+    /// The leader's term, which the holder's note contains; `None` if the note contains no term, because the holder was
+    /// not elected.
     pub term: Option<u64>,
     /// The holds that share the lock, if it is held by readers or by one owner; otherwise empty. If there are more than
     /// 100, only the 100 with the longest remaining TTL are listed.
     pub holds: Vec<Hold>,
 }
 
-/// One of the holds that share a lock key (of readers, or of one owner), as one master stores it.
+/// One hold of a lock that several readers, or several holds of one owner, share. This is the hold as one master stores
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hold {
@@ -52,25 +54,29 @@ impl Hold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// The waiter's id, which is the same on every master: 16 hexadecimal digits for the waiter's
-    /// [`Redlock`](crate::Redlock), and a number. `:r` follows if the waiter is a reader.
+    /// The waiter's id, which is the same on every master. It has the form `PROCESS:NUMBER`, or `PROCESS:NUMBER:r` for
+    /// a reader. `PROCESS` is 16 hexadecimal digits for the waiter's [`Redlock`](crate::Redlock). `NUMBER` is the
+    /// number of the waiter within that `Redlock`.
     pub id: String,
     /// The remaining time until the master removes the waiter if the waiter sends no further heartbeat.
     pub lives: Duration,
-    /// The waiter's host, reduced to ASCII letters, digits, `.`, `-` and `_`. `None` if no character is left, or if the
-    /// waiter hides its identity: its request sets `note(None)`, or its client is too old.
+    /// The waiter's host name, without characters other than ASCII letters, digits, `.`, `-` and `_`. `None` if no
+    /// character is left, or if the waiter does not publish its host. That is so if its request sets `note(None)`, or
+    /// if its version of the library is too old.
     pub host: Option<String>,
-    /// The waiter's process id; `None` if the waiter hides its identity.
+    /// The waiter's process id; `None` if the waiter does not publish it, for the same reasons as
+    /// [`host`](Waiter::host).
     pub pid: Option<u32>,
-    /// The time at which the client began to wait, by the client's clock; `None` if the waiter hides its identity. This
-    /// includes the wait in the queue of the client's own process, which the masters do not see.
+    /// The time at which the client began to wait, by the client's clock. It includes the wait in the local queue of
+    /// the client's process, before the waiter joined the masters' queues. `None` if the waiter does not publish the
+    /// time, for the same reasons as [`host`](Waiter::host).
     pub since: Option<SystemTime>,
 }
 
 impl Waiter {
-    /// Creates a waiter as a master reports it. `id` is the id as the master stores it, which may contain host, process
-    /// id and start of the wait. `lives` is the remaining time until the master removes the waiter without another
-    /// heartbeat.
+    /// Creates a waiter as a master reports it. `id` is the full id in the master's queue; it may include host, process
+    /// id and start of the wait. `lives` is the remaining time until the master removes the waiter if the waiter sends
+    /// no further heartbeat.
     pub fn new(id: String, lives: Duration) -> Self {
         let (id, Described { host, pid, since }) = waiter_id::read(&id);
         Self {
@@ -83,8 +89,8 @@ impl Waiter {
     }
 }
 
-/// The state of a lock's queue. A master reports it when it refuses a claim with
-/// [`Fairness::Fair`](super::Fairness::Fair).
+/// The state of a lock's queue on one master. The master reports it when it refuses the lock to a claim that respects
+/// the queue ([`Fairness::Fair`](super::Fairness::Fair)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueInfo {
     /// The number of waiters ahead of the refused waiter.
@@ -99,7 +105,7 @@ pub struct QueueInfo {
     pub note: Option<Note>,
 }
 
-/// The result for one lock of a request that extends several locks.
+/// The result of extending one lock. A request can extend several locks, and each of them has its own result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extended {
     /// The lock was held by this claim, and its remaining TTL is now at least the requested TTL.
@@ -120,7 +126,7 @@ pub enum Extended {
 
 /// The message for a lock that is not extended because one of its related keys contains foreign data.
 const STRANGE: &str =
-    "a key that belongs to the lock was not written by quorate: the lock is not renewed";
+    "another program wrote to a key that belongs to the lock, so the lock is not renewed";
 
 impl Extended {
     /// The result for a lock that is not extended because one of its related keys, for example its counter, contains
@@ -146,8 +152,8 @@ pub enum Answer {
     },
     /// Another client holds the lock, or another waiter is ahead of this one in the queue.
     Refused {
-        /// The remaining TTL of the holder's key, or the remaining time for which the first waiter keeps its place;
-        /// `None` if the master does not report it.
+        /// The remaining TTL of the lock key. If the lock is free: the time until the first waiter's place in the queue
+        /// expires. `None` if the master does not report it.
         ttl_left: Option<Duration>,
         /// The state of the queue; `None` if the master does not report it.
         line: Option<Box<QueueInfo>>,
@@ -158,8 +164,8 @@ pub enum Answer {
     CounterAbove(u64),
     /// The lock is not held by this claim on this master.
     NotOurs,
-    /// The same owner has other holds of the lock on this master. All of these holds must use one fencing number, and
-    /// the number in the request is not that number.
+    /// The number was not stored, because the same owner has other holds of the lock on this master. All holds of an
+    /// owner must have the same fencing number.
     NotAlone,
     /// The lock was released; `true` if the key existed and was held by this claim.
     Released(bool),

@@ -11,7 +11,8 @@ use super::scope::Scope;
 /// The key of a fencing counter, including the prefix, and the value of the counter.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// An operation of an operator on one master. After the operation, the state of the master is read.
+/// An operation on one master that an operator uses to replace the masters. After each operation, the client reads the
+/// state of the master ([`ChangeSeen`]).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum ChangeOrder {
@@ -20,32 +21,33 @@ pub enum ChangeOrder {
     Look,
     /// Changes nothing: finds the rights that the user lacks for the steps of a replacement.
     ///
-    /// Without `keys`, tries every command on names that no client uses. If no right is missing, also reads the keys of
-    /// all values and fencing counters. With `keys`, checks the rights to read and write these keys: their names may
-    /// begin with another prefix than the configured one.
+    /// - Without `keys`: tries every command on keys that no client uses. If no right is missing, also reads the keys
+    ///   of all values and fencing counters.
+    /// - With `keys`: checks the rights to read and write these keys. They may have other prefixes than the configured
+    ///   one.
     Rights {
         /// The settings of the locks (prefix, fencing, order of waiters) that the user must be able to take.
         scope: Scope,
         /// Keys of values and fencing counters that exist on at least one master; `None` for the first check.
         keys: Option<Arc<[Vec<u8>]>>,
     },
-    /// Raises the number in the generation marker to `number`, for the set of masters with the fingerprint `print`. The
-    /// number is never lowered. Then closes the connections of the clients whose step of the replacement is below
-    /// `step`. Before that, the master answers the requests that these clients have sent. When these clients connect
-    /// again, the master rejects them.
+    /// Raises the number in the generation marker to `number`, and stores the fingerprint `print` with it. Never lowers
+    /// the number. Then closes the connections of the clients whose step of the replacement is below `step`. The master
+    /// rejects these clients when they connect again.
     Raise {
-        /// The new number in the generation marker. It rises in steps from 4 * g to 4 * (g + 1) while generation g is
-        /// replaced.
+        /// The new number in the generation marker. Replacing generation `g` raises the number from `4 * g` to `4 * (g
+        /// + 1)` in several operations.
         number: u64,
         /// The fingerprint of the set of masters that is written into the marker.
         print: Arc<str>,
-        /// The lowest step of the replacement with which a client keeps its connections.
+        /// Clients whose step of the replacement is lower than this lose their connections.
         step: u64,
-        /// True if the master is known to have lost its marker. Clients that connect then ignore the master's votes
-        /// until the longest TTL has passed. False if nothing was lost.
+        /// Matters only if the master has no marker. True: the master has lost its marker. Clients then ignore its
+        /// votes until the longest TTL has passed. False: the master gets its first marker.
         restores: bool,
     },
-    /// Reads the fencing counters that are ahead of the master's clock, or behind it by at most this duration.
+    /// Reads the fencing counters that are behind the master's clock by at most this duration, or ahead of it. A
+    /// counter's value is a time in microseconds since 1970.
     Counters(Duration),
     /// Reads the keys of the locks under which values are stored.
     Values,
@@ -54,17 +56,17 @@ pub enum ChangeOrder {
     Carry(Arc<[Counter]>),
 }
 
-/// The state of one master after an operation of an operator.
+/// The state of one master after a [`ChangeOrder`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ChangeSeen {
     /// Why the state is missing or incomplete; `None` if it is complete.
     pub fault: Option<Fault>,
-    /// The rights for the steps of an operator that the user does not have on this master. Only [`ChangeOrder::Rights`]
-    /// finds them; otherwise the list is empty. If rights are missing, `fault` names them too.
+    /// The rights that the operator's user lacks on this master for the steps of a replacement. Only
+    /// [`ChangeOrder::Rights`] fills the list. If a right is missing, `fault` names it too.
     pub missing: Vec<MissingRight>,
-    /// The keys of all values and fencing counters. Only the operation [`ChangeOrder::Rights`] without keys fills the
-    /// list; otherwise it is empty.
+    /// The keys of all values (quotas and once-per-period records) and fencing counters on this master. Only
+    /// [`ChangeOrder::Rights`] with `keys: None` fills the list.
     pub stored: Vec<Vec<u8>>,
     /// The generation marker as text: its number, and the fingerprint of the set of masters to which the number
     /// belongs; `None` if the master has no marker.
@@ -83,13 +85,13 @@ pub struct ChangeSeen {
     pub ended: usize,
     /// The fencing counters that the operation [`ChangeOrder::Counters`] read.
     pub counters: Vec<Counter>,
-    /// The counters that were not raised because an owner holds the lock: for each counter its key, and the value of
-    /// its lock key.
+    /// The fencing counters that were not raised, because an owner holds the lock. Each pair is the key of the counter
+    /// and the value of the lock key.
     pub owned: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The number of values that are stored under locks; at most 1000 are counted.
+    /// The number of values (quotas and once-per-period records) that the master stores; at most 1000 are counted.
     pub values: usize,
-    /// The keys of the locks under which values are stored. Only the operation [`ChangeOrder::Values`] fills the list;
-    /// otherwise it is empty.
+    /// The keys of the locks that protect the values (quotas and once-per-period records) on this master. Only
+    /// [`ChangeOrder::Values`] fills the list.
     pub names: Vec<Vec<u8>>,
 }
 
@@ -108,19 +110,19 @@ pub struct ClientSeen {
     pub pid: Option<u32>,
     /// The client's address.
     pub address: String,
-    /// Whether the client follows the replacement of masters.
+    /// Whether the client notices a replacement of the masters.
     pub kind: ClientKind,
 }
 
-/// Whether a client that is connected to a master follows the replacement of masters.
+/// Whether a client that is connected to a master notices a replacement of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client of this library that notices when its masters are closed. The first number is the client's step of the
-    /// replacement. The second number is the fingerprint of the masters that the client will use next, or of its
-    /// current masters if it knows no others.
+    /// A client of this library that notices a replacement. The first field is the client's step of the replacement.
+    /// The second field is the fingerprint of the client's next masters, or of its current masters if it knows no next
+    /// masters.
     AtStep(u64, u64),
-    /// A client of this library that does not notice when its masters are closed. Either its version is too old, or its
-    /// user has no right to read the generation marker.
+    /// A client of this library that does not notice a replacement. Either its version is too old, or its user has no
+    /// right to read the generation marker.
     Untold,
     /// An unknown client that runs scripts or sets keys. It may be another Redlock client that ignores generation
     /// markers.
@@ -160,9 +162,8 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // The connection's name is not one of this library. The client may take locks if its last command was a
-            // script or SET, or if the connection has no name and has subscriptions, as waiters of other libraries
-            // have.
+            // The connection's name is not one of this library. Count the client if its last command can take a lock.
+            // Also count it if it has subscriptions but no name, as waiters of other libraries do.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_may_take_locks_are_recognised_by_connection_name_or_last_command() {
+    fn client_kind_is_read_from_the_connection_name_and_the_last_command() {
         let kind = |line: &str| ClientSeen::read(line).map(|client| client.kind);
         let at = "id=7 addr=10.0.0.1:5 laddr=x fd=8 name=quorate/1/00aa:host:9 age=3 cmd=ping";
         assert_eq!(kind(at), Some(ClientKind::AtStep(1, 0xaa)));

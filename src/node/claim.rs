@@ -10,8 +10,9 @@ use super::token::Token;
 /// A waiter's place in the queue. The ticket is the same on every master and in every request of this waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The waiter's id: 16 hexadecimal digits for its process, a colon, and the waiter's number in that process. A
-    /// description of the waiter may follow: `/HOST:PID:SINCE`, with the start of the wait in milliseconds since 1970.
+    /// The waiter's id: `PROCESS:NUMBER`, or `PROCESS:NUMBER/HOST:PID:SINCE` if it describes the waiter. `PROCESS` is
+    /// 16 hexadecimal digits for the waiter's [`Redlock`](crate::Redlock), and `NUMBER` is the number of the waiter
+    /// within that `Redlock`. `SINCE` is the start of the wait, in milliseconds since 1970.
     pub waiter: Arc<str>,
     /// The waiter's rank in the queue: the waiter with the smallest number is first. Waiters with equal numbers are
     /// ordered by their ids.
@@ -45,8 +46,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Creates a claim on the plain lock with the key `prefix` + `resource`. `fenced` is whether the lock has a fencing
-    /// counter.
+    /// Creates a claim on the plain lock with the key `prefix` + `resource`. If `fenced` is true, the masters keep a
+    /// fencing counter for the lock.
     pub fn new(prefix: &str, resource: &[u8], token: Token, fenced: bool) -> Self {
         let key = [prefix.as_bytes(), resource].concat().into();
         Self::on(key, prefix.len(), token, fenced)
@@ -74,14 +75,16 @@ impl Claim {
         self
     }
 
-    /// Returns this claim with the keys of `group`. The claim's own key must be the first key of the group.
+    /// Returns this claim, changed so that it requests all keys of `group`. The first key of the group must be the key
+    /// of this claim.
     #[must_use]
     pub fn with_group(mut self, group: Group) -> Self {
         self.shape = Some(Box::new(Shape::Group(group)));
         self
     }
 
-    /// Returns this claim with a slot of a semaphore. The claim's own key must be the lock key of the slot.
+    /// Returns this claim, changed so that it requests the slot `permit` of a semaphore. The key of this claim must be
+    /// the lock key of the slot.
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {
         self.shape = Some(Box::new(Shape::Permit(permit)));
@@ -98,8 +101,8 @@ impl Claim {
         self.shape().permit()
     }
 
-    /// The keys of the claim, and how each key is to be held. `None` if the claim requests one key that no other client
-    /// can share.
+    /// The keys that the claim requests, each with its mode (exclusive or shared). `None` if the claim requests a plain
+    /// lock, or a slot of a semaphore.
     pub fn group(&self) -> Option<&Group> {
         match self.shape() {
             Shape::Group(group) => Some(group),
@@ -202,8 +205,8 @@ impl Claim {
         self.fenced
     }
 
-    /// Withdraws the claim: from now on only releases are sent for it. Must be called before the releases are queued.
-    /// Otherwise a node could send an acquire or an extension after a release.
+    /// Withdraws the claim: from now on, the node sends only releases for it. Call this method before the releases are
+    /// queued. Otherwise the node could send an acquire or an extension after a release.
     pub fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Release);
     }

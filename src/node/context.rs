@@ -7,9 +7,10 @@ use super::actor::trust::Roster;
 use crate::runtime::Runtime;
 use crate::settings::RestartGuard;
 
-/// The largest number of steps in which a connection to a master is made. For Redis these are opening the connection,
-/// and the two messages of the handshake. Each step has a separate time limit of one connect timeout, because a server
-/// that has completed a step is up, even if a busy machine makes every step slow
+/// The largest number of steps in which a connection is made. For Redis, these are opening the connection and the two
+/// messages of the handshake.
+///
+/// Each step may take one connect timeout. So a client does not give up a server that makes progress on a busy machine
 /// (`slow_handshake_that_makes_progress_is_not_given_up`).
 pub(crate) const CONNECT_STEPS: u32 = 3;
 
@@ -21,12 +22,14 @@ pub struct Context {
     pub runtime: Arc<dyn Runtime>,
     /// The longest TTL that any client of these masters uses.
     pub max_ttl: Duration,
-    /// The time limit for one step of connecting to a master. For a store: the time limit for the whole attempt to
-    /// connect.
+    /// The time limit for connecting to a master.
+    ///
+    /// - Redis: the limit for each step. The steps are opening the connection, and the two messages of the handshake.
+    /// - Databases and ZooKeeper: the limit for the whole attempt to connect.
     pub connect_timeout: Duration,
     /// The setting of the restart guard, which withholds the votes of masters that restarted recently.
     pub restart_guard: RestartGuard,
-    /// The servers to which the addresses of all masters lead. Two addresses that lead to the same server are detected.
+    /// Detects two addresses of this `Redlock` that lead to the same server.
     pub(crate) roster: Arc<Roster>,
 }
 
@@ -43,11 +46,12 @@ impl Context {
     }
 }
 
-/// The abilities of a kind of master, apart from voting, and its answer timeout.
+/// Properties in which kinds of masters differ: whether they wake waiters, and their answer timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether the master wakes waiters. If fewer than a majority of the masters wake waiters, the waiters poll.
+    /// Whether the master notifies a waiting client when the lock becomes free. If fewer than a majority of the masters
+    /// do this, waiting clients poll.
     pub wakes: bool,
     /// The answer timeout of this kind of master. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,

@@ -14,15 +14,15 @@ use super::wake::Subscriber;
 
 /// One independent master.
 ///
-/// An implementation must keep the following contract. One test suite checks it for every implementation in this
-/// repository:
+/// An implementation must keep the contract below. The same tests check the contract for every implementation in this
+/// repository.
 ///
-/// - Requests to one handle must take effect in the order in which they were sent.
-/// - Every request must be answered exactly once, within the node's own timeout. If the master does not answer in time,
-///   the node must answer with a [`Fault`](super::Fault).
-/// - [`send`](Self::send) must never block.
-/// - If [`Fault::left_nothing`](super::Fault::left_nothing) is true for a fault, the request must have changed nothing
-///   on the master.
+/// - Requests to the same `Node` take effect in the order in which they were sent.
+/// - Every request is answered exactly once. If the master does not answer within its answer timeout, the `Node`
+///   answers with a [`Fault`](super::Fault).
+/// - [`send`](Self::send) never blocks.
+/// - If [`Fault::left_nothing`](super::Fault::left_nothing) is true for a fault, the request with this fault has
+///   changed nothing on the master.
 pub trait Node: Send + Sync + 'static {
     /// The master's name in reports and errors.
     fn name(&self) -> &NodeName;

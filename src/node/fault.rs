@@ -61,8 +61,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the fault only means that no answer came in time. The master may then be up, because a busy machine also
-    /// delays answers. False for a fault that the master or the network reported, such as a refused connection.
+    /// Whether the fault is a missing answer: the master did not answer in time, but may be up. False if the master or
+    /// the network reported the fault, for example a refused connection.
     pub fn is_silence(&self) -> bool {
         matches!(
             self,
@@ -98,8 +98,8 @@ impl Fault {
         })
     }
 
-    /// Whether the request certainly changed nothing on the master. Either it was never sent, or the master refused it
-    /// before it executed any part of it.
+    /// Whether the request certainly changed nothing on the master. Either the client never sent the request, or the
+    /// master refused the request before it executed any part.
     pub fn left_nothing(&self) -> bool {
         matches!(
             self,
@@ -117,8 +117,8 @@ impl Fault {
         )
     }
 
-    /// Whether the fault is temporary and may end without intervention. An acquire stops waiting for a lock if the
-    /// masters without permanent faults are no majority.
+    /// Whether the fault may end without an operator's intervention. If the masters without permanent faults are too
+    /// few for a majority, an acquire fails without further waiting.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,
@@ -130,7 +130,8 @@ impl Fault {
         )
     }
 
-    /// The fault as one word, for log fields and machine-readable output. The word is the same in all versions.
+    /// The fault as one word, for log fields and machine-readable output. The word is stable across versions of this
+    /// library.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Down(_) | Self::NoConnection(_) => "down",
@@ -189,7 +190,7 @@ impl fmt::Display for Fault {
             Self::OtherMasters(why) => write!(f, "outdated configuration ({why})"),
             Self::SameServer(other) => write!(
                 f,
-                "the same server as {other}, which votes already: name each server once"
+                "the same server as {other}, which already has a vote: name each server once"
             ),
             Self::Server(why) => write!(f, "error from the server ({why})"),
         }
@@ -228,7 +229,7 @@ mod tests {
     ];
 
     #[test]
-    fn kind_left_nothing_and_passes_by_itself_are_as_listed_for_every_fault() {
+    fn kind_and_properties_of_each_fault_equal_the_test_table() {
         let each = |fault: Fault| {
             let (leaves, passes) = (fault.left_nothing(), fault.passes_by_itself());
             (fault.kind(), leaves, passes)
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn is_silence_is_true_only_for_faults_without_an_answer_in_time() {
+    fn is_silence_is_true_only_if_the_master_did_not_answer_in_time() {
         let limit = Duration::from_millis(500);
         let late = Fault::NoConnection(limit);
         assert_eq!(late.to_string(), "down (no connection within 500ms)");

@@ -14,12 +14,13 @@ use super::text::sanitize;
 pub struct Inspection {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// Why locks would fail on this master: there is no connection, or no answer in time. `None` if there is no such
-    /// fault. If the master refused a part of the handshake, the other fields still contain the facts that it reported.
+    /// Why locks would fail on this master, for example because there is no connection. `None` if no such fault was
+    /// found. If the server refused a part of the handshake, the other fields still contain the facts that the server
+    /// reported.
     pub fault: Option<Fault>,
     /// The time that connecting took, including the handshake; `None` if it failed.
     pub connecting: Option<Duration>,
-    /// The shortest of several round trips that were measured; `None` if none was.
+    /// The shortest of several measured round trips; `None` if no round trip was measured.
     pub round_trip: Option<Duration>,
     /// The name of the server software: `redis`, `valkey`, `mysql`, `mariadb`, `zookeeper`, or the name of another
     /// server that uses the protocol of Redis. `None` if unknown.
@@ -36,8 +37,8 @@ pub struct Inspection {
     /// A permanent id of the server, which is the same at every address of the server and after a restart. `None` if
     /// this kind of server has no such id.
     pub identity: Option<String>,
-    /// Whether the server stores locks as records that it neither expires nor evicts itself. True for databases and
-    /// ZooKeeper.
+    /// Whether locks are records that the server neither expires nor evicts. True for databases and ZooKeeper, false
+    /// for servers with the protocol of Redis.
     pub records: bool,
     /// The answer timeout of this kind of server. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,
@@ -58,16 +59,16 @@ pub struct Inspection {
     /// The server's clock minus this machine's clock, in milliseconds; `None` if unknown. The error is at most one
     /// round trip.
     pub clock_offset_ms: Option<i64>,
-    /// The rights that locks need, but the user of this client does not have.
+    /// The rights that locks need and that the client's user lacks.
     pub missing: Vec<MissingRight>,
-    /// Whether the server can wake waiters. Also false if the client does not use queues. Without wake-ups, waiters
-    /// poll by timer.
+    /// Whether the server can notify a waiting client when a lock becomes free. Also false if the client uses no queues
+    /// ([`Order::Unordered`](crate::Order::Unordered)). Without notifications, waiting clients poll.
     pub wake_ups: bool,
     /// The remaining time in which the server's votes do not count because of the restart guard; `None` if its votes
     /// count.
     pub quarantined: Option<Duration>,
-    /// Whether the server holds the generation marker of its set of masters. `None` if this kind of server has no
-    /// markers, or if the user has no right to read them.
+    /// Whether the server has a generation marker. A server without a marker may have lost its data, or may be another
+    /// server at the same address. `None` if this kind of server has no markers, or if the marker could not be read.
     pub marked: Option<bool>,
 }
 

@@ -1,8 +1,8 @@
 //! The requests to one master, and the answers of the master.
 //!
-//! A [`Node`] receives messages instead of returning futures. It queues each request immediately and in order, and
-//! passes the answer to a [`Reply`]. So a caller can be dropped at any time, its requests stay queued, and a release
-//! always follows its own acquire. A node never decides that a lock is held: it gives only one of the votes.
+//! [`Node::send`] queues a request and passes the answer to a [`Reply`]. If a caller is dropped, its requests stay
+//! queued. So a release always follows its own acquire. A node never decides that a lock is held: it gives only one of
+//! the votes.
 
 mod actor;
 mod answer;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::text::sanitize;
 
-/// The longest text of a note, in bytes.
+/// The maximum length of the text in a holder's note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
 /// The expiry of a note is this multiple of the TTL of its lock, so that most renewals of the lock need not renew the
@@ -18,8 +18,11 @@ pub(crate) const NOTE_LIVES: u32 = 4;
 /// protects against foreign data under the key.
 pub(crate) const NOTE_SHOWN: usize = 4096;
 
-// Check that the longest note fits. A replaced control character takes three bytes; other characters of a name take up
-// to four. The note also contains two names, the lock value and numbers.
+// Check that the longest note fits:
+//
+// - the text: a control character is replaced by three bytes;
+// - the host and the program name: a character takes up to four bytes;
+// - the lock value and the numbers: 100 bytes.
 const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_SHOWN);
 
 /// The largest number of characters of a host name or program name that is shown.
@@ -31,10 +34,13 @@ const END_OF_TIME: Duration = Duration::from_secs(253_402_300_800);
 /// Separates the parts of a stored note. No part contains this character, because control characters are replaced.
 const BETWEEN: char = '\t';
 
-/// Describes the holder of a lock, as the holder wrote it: host, process, start time, and an optional text.
+/// Describes the holder of a lock: host, process, start time, and an optional text. The holder writes the note.
 ///
-/// A note is informative only: no decision depends on it. A lock has no note if it is held for less than about 100 ms,
-/// if it was taken with `note(None)` or with the classic protocol, or if another Redlock client holds it.
+/// A note is for information only: no decision depends on it. A lock has no note in these cases:
+///
+/// - The lock was acquired less than about 100 ms ago.
+/// - The lock was acquired with `note(None)`, or by a `Redlock` with `fencing(false)`.
+/// - Another Redlock library acquired the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Note {
@@ -232,8 +238,8 @@ impl Notes {
 /// The process id in a note that contains only a term. No process has this id.
 const NOBODY: u32 = 0;
 
-/// Returns a note without host, process and text, for a leader that shows only its term. The leader keeps such a note
-/// for its whole term.
+/// Returns a note without host, process and text. A leader that was elected without a note uses it, because the note
+/// also stores the term.
 pub(crate) fn unsaid() -> Arc<str> {
     format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
 }
@@ -314,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn note_of_another_holder_is_not_shown() {
+    fn reading_a_note_of_another_holder_returns_none() {
         let note = written(&Identity::new("h", 1, "p").says(""));
         assert!(Note::read(&note, HOLDER).is_some());
         assert_eq!(Note::read(&note, b"0123456789abcdef0123456789abcde0"), None);

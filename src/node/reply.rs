@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::name::NodeName;
 use crate::metrics;
 
-/// The purpose of a request in the life of a lock.
+/// The kind of a request about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
@@ -40,7 +40,8 @@ impl Phase {
         })
     }
 
-    /// The phase as one word, for log fields and machine-readable output. The word is the same in all versions.
+    /// The phase as one word, for log fields and machine-readable output. The word is stable across versions of this
+    /// library.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
@@ -64,8 +65,8 @@ pub trait ReplySink: Send + Sync + 'static {
     fn late(&self, _node: usize, _phase: Phase, _answer: &Result<Answer, Fault>) {}
 }
 
-/// Passes the answer to one request on to its receiver, once. If the reply is dropped without an answer, the receiver
-/// gets [`Fault::Disconnected`], so that no caller waits for a node that no longer exists.
+/// A handle with which a node answers one request. If the node drops the handle without an answer, the receiver gets
+/// [`Fault::Disconnected`]. So no caller waits for a node that no longer exists.
 pub struct Reply {
     sink: Option<Arc<dyn ReplySink>>,
     node: u16,
@@ -75,8 +76,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Creates a reply that passes the answer to `sink`. The answer belongs to a request of `phase` to the master with
-    /// the index `node`.
+    /// Creates a reply that passes the answer to `sink`, together with two facts about the request: the index `node` of
+    /// the master, and the `phase`.
     pub fn new(sink: Arc<dyn ReplySink>, node: usize, phase: Phase) -> Self {
         let node = u16::try_from(node).unwrap_or(u16::MAX);
         Self {
@@ -106,7 +107,8 @@ impl Reply {
         self
     }
 
-    /// Passes the answer to the receiver. After [`time_out`](Self::time_out) the receiver gets it as a late answer.
+    /// Passes the answer to the receiver. If [`time_out`](Self::time_out) was called before, the receiver gets the
+    /// answer through [`ReplySink::late`].
     pub fn answer(mut self, answer: Result<Answer, Fault>) {
         let Some(sink) = self.sink.take() else { return };
         if let Some(message) = &self.message {
@@ -124,8 +126,8 @@ impl Reply {
         }
     }
 
-    /// Reports `fault` to the receiver now, as the result of the request. If an answer arrives afterwards,
-    /// [`answer`](Self::answer) passes it on as a late answer.
+    /// Answers the request with `fault`, because the master's answer is late. If the master's answer arrives
+    /// afterwards, [`answer`](Self::answer) passes it to [`ReplySink::late`].
     pub fn time_out(&mut self, fault: Fault) {
         if let (Some(sink), false) = (&self.sink, self.answered) {
             self.answered = true;

@@ -15,8 +15,8 @@ pub struct ExtendItem {
     pub claim: Arc<Claim>,
     /// The new remaining TTL of the lock. A master on which the remaining TTL is longer does not shorten it.
     pub ttl: Duration,
-    /// Whether the expiry of the holder's note is extended too. Most renewals do not extend it, because a note expires
-    /// later than its lock.
+    /// Whether the request also extends the expiry of the holder's note. Most renewals do not, because a note gets a
+    /// longer TTL than its lock.
     pub note: bool,
 }
 
@@ -88,9 +88,9 @@ pub enum Request {
         /// The lock key that is deleted.
         key: Arc<[u8]>,
     },
-    /// Read the value that is stored under a held lock. Also set the lock's fencing counter to the claim's fencing
-    /// number, as [`Confirm`](Self::Confirm) does. From then on the master refuses writes with a smaller number, so no
-    /// such write can replace the value that was read.
+    /// Read the value that is stored under a held lock, and set the lock's fencing counter to the claim's fencing
+    /// number, as [`Confirm`](Self::Confirm) does. The master then refuses all writes with a smaller number, so they
+    /// cannot replace the value.
     Read {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
@@ -151,8 +151,10 @@ impl Request {
         }
     }
 
-    /// Whether all claims of this request were withdrawn, so that the request need not be sent. Always false for
-    /// releases, which are sent in any case.
+    /// Whether the request need not be sent, because the callers have withdrawn all its claims.
+    ///
+    /// Always false for releases, for requests without a claim, and for a write to a known server run
+    /// ([`NewValue::run`]).
     pub fn is_withdrawn(&self) -> bool {
         match self {
             Self::Acquire { claim, .. }
@@ -169,8 +171,10 @@ impl Request {
         }
     }
 
-    /// Whether this request is a write of a value that must not be sent, for one of two reasons: its time limit has
-    /// been reached at `now`, or it was meant for another run of the server process than `run`.
+    /// Whether this request is a write of a value that must no longer be sent. There are two cases:
+    ///
+    /// - The deadline of the write ([`NewValue::until`]) has been reached at `now`.
+    /// - The write is for another run of the server ([`NewValue::run`]) than `run`, the current one.
     pub fn is_void(&self, now: Instant, run: &ServerRun) -> bool {
         let Self::Write { value, .. } = self else {
             return false;
@@ -178,8 +182,8 @@ impl Request {
         value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
     }
 
-    /// Whether the answer to this request is a vote. The answer to a write of a value is not a vote, because the vote
-    /// was already given by the answer to the read before the write.
+    /// Whether the answer to this request counts as a vote. The answer to a write of a value does not: the answer to
+    /// the preceding read was the vote.
     pub fn is_vote(&self) -> bool {
         matches!(
             self,
@@ -187,18 +191,20 @@ impl Request {
         )
     }
 
-    /// Whether the restart guard withholds this request from a restarted master. Requests for votes and requests for
-    /// the state of locks are withheld, because a master that may have lost a lock in the restart would wrongly report
-    /// that the lock is free. A force-release is not withheld, because it must reach every master that may have the
-    /// key.
+    /// Whether the restart guard withholds this request from a master that restarted recently.
+    ///
+    /// - True for votes, and for requests for the state or the list of locks. The master may have forgotten a lock, and
+    ///   would report the lock as free.
+    /// - False for all other requests. For example, a force-release must reach every master that may have the key.
     pub fn rests_on_memory(&self) -> bool {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
     }
 
-    /// Whether this request may be sent only to the current masters. This is so for requests for votes, for the state
-    /// of locks, for force-releases and for writes of values. Replaced masters do not know which locks are held now,
-    /// and a value written to them does not reach the masters that replaced them. Releases are sent to replaced masters
-    /// too.
+    /// Whether this request may be sent only to the current masters.
+    ///
+    /// - True for requests for votes, for the state or the list of locks, for force-releases, and for writes of values.
+    ///   Replaced masters do not know which locks are held now, and do not pass a new value on to the current masters.
+    /// - False for all other requests. For example, releases are sent to replaced masters too.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(
             self,

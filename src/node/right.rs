@@ -18,9 +18,8 @@ pub enum Purpose {
     Database,
     /// Needed to wake waiters. Without these rights, waiters poll by timer.
     WakeUps,
-    /// Needed to make the server close a connection that the client has lost. Without these rights, the server may
-    /// still execute a request that it had received but not read before the connection broke. A lock acquired in this
-    /// way stays until its TTL expires.
+    /// Needed to close a lost connection at the server. Without these rights, the server may still execute a request
+    /// that it received on that connection. A lock that is acquired in this way stays until its TTL expires.
     Reconnecting,
     /// Needed for the operator's functions `status`, `list`, `break_lock` and `inspect`.
     Operating,
@@ -48,10 +47,11 @@ pub enum Purpose {
     Crowds,
     /// Needed by operators to raise generation markers and replace masters. Clients do not need these rights.
     Changing,
-    /// Needed to release locks with the server's own compare-and-delete command, if the server has one. Without this
-    /// right, a script releases them.
+    /// Needed to release locks with the server's built-in compare-and-delete command. Without this right, or on a
+    /// server without this command, a script releases the locks.
     Releases,
-    /// Needed to remove records that no lock needs any more from a database. Without this right, they stay there.
+    /// Needed to delete obsolete records from the table of a database. Without this right, obsolete records stay in the
+    /// table.
     Removal,
 }
 
@@ -79,8 +79,8 @@ impl Purpose {
         Self::Releases,
     ];
 
-    /// Whether acquiring a lock fails if the Redis user lacks these rights. Also true for the rights of a feature (for
-    /// example fencing), although a lock without this feature does not need them.
+    /// Whether acquiring a lock fails if the Redis user lacks the rights for this purpose. For a feature such as
+    /// fencing, this applies only to locks that use the feature.
     pub fn is_needed(self) -> bool {
         matches!(
             self,
@@ -109,7 +109,7 @@ impl fmt::Display for Purpose {
             Self::Elections => "immediate notices of new leaders",
             Self::Masters => "masters that change",
             Self::Changing => "replacing masters",
-            Self::Crowds => "many locks at once",
+            Self::Crowds => "batches of many locks",
             Self::Releases => "cheaper releases",
             Self::Removal => "removing records that no lock needs any more",
         })
@@ -132,7 +132,7 @@ pub(in crate::node) enum Right {
     },
 }
 
-/// A right that locks use, and that the user of a master does not have.
+/// A right on a master that locks use and that the client's user lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingRight {
     right: Right,
@@ -175,9 +175,11 @@ impl MissingRight {
         }
     }
 
-    /// The rule that grants the right. On Redis, it is the ACL rule for `ACL SETUSER`, for example `+time`, `~lock:*`
-    /// or `&quorate:wake:*`; empty if the server does not know the command. On a database, it is the `GRANT` statement,
-    /// with `USER` in place of the user.
+    /// The rule with which an operator grants the right.
+    ///
+    /// - Redis: the ACL rule for `ACL SETUSER`, for example `+time`, `~lock:*` or `&quorate:wake:*`. Empty if the
+    ///   server does not know the command.
+    /// - Databases: the `GRANT` statement, with `USER` in place of the user's name.
     pub fn rule(&self) -> &str {
         &self.rule
     }
@@ -192,7 +194,7 @@ impl MissingRight {
         &self.purposes
     }
 
-    /// Whether the right is required: locks with the settings of the inspection cannot be acquired if it is missing.
+    /// Whether acquiring a lock fails without this right.
     pub fn is_needed(&self) -> bool {
         self.purposes.iter().any(|purpose| purpose.is_needed())
     }

@@ -25,8 +25,8 @@ pub(crate) enum Shape {
 /// How a claim waits for the claims of other tasks in this process before its request is sent to the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalTurn {
-    /// The claim waits in a queue of this process until all earlier claims have ended. The next claim waits until this
-    /// lock is released, because the lock has only one holder at a time.
+    /// The claim waits in a queue of this process. The next claim in the queue is sent only after this claim has
+    /// failed, or its lock has been released.
     Queue,
     /// The claim waits in a queue of this process only until its request is sent to the masters. Then the next claim in
     /// this queue is sent. So several readers of one process can request the lock at the same time.
@@ -200,7 +200,8 @@ impl Part {
     }
 }
 
-/// The keys of a claim on several keys, or on a key that readers or the holds of one owner can share.
+/// The keys of a claim that takes several keys or a shared key. All readers can share a key, and so can all holds of
+/// one owner.
 #[derive(Debug)]
 pub struct Group {
     parts: Arc<[Part]>,
@@ -319,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_readers_can_be_shared_but_exclusive_keys_cannot() {
+    fn shares_keys_is_true_only_if_at_least_one_key_is_shared() {
         let part = |mode| Part {
             key: Arc::from(*b"key"),
             mode,

@@ -7,7 +7,7 @@ pub trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-/// A function that opens a stream to a host and port. A simulated network uses it instead of TCP.
+/// A function that opens a stream to a host and port. Simulations use such a function instead of TCP connections.
 pub type Dial = Arc<
     dyn Fn(&str, u16) -> crate::runtime::BoxFuture<std::io::Result<Box<dyn Stream>>> + Send + Sync,
 >;

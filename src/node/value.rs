@@ -10,7 +10,7 @@ use crate::protocol::instant::Instant;
 pub struct ServerRun(Arc<str>);
 
 impl ServerRun {
-    /// Creates the id of a server run from the name that the server reports for it. The name must be one word.
+    /// Creates the id of a server run from `name`, with which the server identifies the run. `name` must be one word.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
@@ -21,16 +21,16 @@ impl ServerRun {
     }
 }
 
-/// The value that is stored under a lock, as one master stores it.
+/// The value that one master stores under a lock: a quota or a once-per-period record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredValue {
     /// The fencing number of the lock when the value was written.
     pub number: u64,
     /// The bytes of the stored value.
     pub bytes: Vec<u8>,
-    /// Whether the stored value can be trusted: it was written in the current run of the server process, or the server
-    /// is configured to lose nothing in a restart. An untrusted value may be outdated, because a restart may have lost
-    /// a later value.
+    /// Whether the stored value can be trusted. True if it was written in the current run of the server process, or if
+    /// the server is configured to lose nothing in a restart. Otherwise the value may be outdated, because a restart
+    /// may have lost a later value.
     pub vouched: bool,
 }
 
@@ -39,11 +39,13 @@ pub struct StoredValue {
 pub struct NewValue {
     /// The bytes to store; `None` removes the stored value.
     pub bytes: Option<Arc<[u8]>>,
-    /// The deadline for sending: the write must not be sent at this time or later. A master that has restarted may
-    /// accept a late write, which could replace the value of a later holder.
+    /// The deadline for sending: the client must not send the write at this time or later. Otherwise a late write could
+    /// replace the value of a later holder on a master that has restarted.
     pub until: Instant,
-    /// The run of the server process that answered the client's read of the value; `None` if this master did not answer
-    /// the read. The write is sent only to this run. In this run, the master refuses a write whose fencing number is
-    /// smaller than that of a later holder. So the write may be sent even after the lock was released.
+    /// The server run that answered the client's read of the value; `None` if this master did not answer the read.
+    ///
+    /// - If the run is known, the write is sent only to this run, and may be sent after the lock was released. This run
+    ///   refuses the write if a later holder has a larger fencing number.
+    /// - If `None`, the write is not sent after its claim was withdrawn.
     pub run: Option<ServerRun>,
 }

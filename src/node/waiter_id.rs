@@ -1,12 +1,16 @@
-//! The ids of waiters in the queues of the masters, and the description of a waiter in its id.
+//! The ids of waiters in the queues of the masters. An id can contain a description of its waiter.
 //!
-//! An id is `PROCESS:NUMBER`, or `PROCESS:NUMBER/HOST:PID:SINCE` if the waiter describes itself. PROCESS is 16
-//! hexadecimal digits for the [`Redlock`](crate::Redlock) of the waiter, and NUMBER is the number of the waiter in this
-//! `Redlock`. SINCE is the time at which the wait began, in milliseconds since 1970. In the queue of a key, [`READER`]
-//! follows the id of a reader.
+//! An id has the form `PROCESS:NUMBER`, or `PROCESS:NUMBER/HOST:PID:SINCE` with a description:
 //!
-//! Masters interpret only PROCESS and [`READER`]; the rest of an id is text without a meaning for them. They order
-//! waiters with equal tickets by id. PROCESS and NUMBER are unique, so the description never decides this order.
+//! - PROCESS: 16 hexadecimal digits that identify the waiter's [`Redlock`](crate::Redlock).
+//! - NUMBER: the number of the waiter in this `Redlock`.
+//! - HOST and PID: the host and the process id of the waiter.
+//! - SINCE: the time at which the wait began, in milliseconds since 1970.
+//!
+//! In the queue of a key, the id of a reader ends with [`READER`]. Masters interpret only PROCESS and [`READER`].
+//!
+//! Masters order waiters with equal tickets by id. PROCESS and NUMBER are unique, so the description does not affect
+//! this order.
 
 use std::time::SystemTime;
 
@@ -15,8 +19,8 @@ use super::note::{moment, name};
 /// The suffix that marks the waiter id of a reader in the queue of a key.
 pub(crate) const READER: &str = ":r";
 
-/// Separates a waiter's short id from the description of the waiter. It sorts before all digits. So waiters of one
-/// process with equal tickets are in the same order with and without descriptions.
+/// Separates a waiter's short id from its description. This character sorts before all digits, so a description does
+/// not change the order of waiters.
 pub(crate) const BETWEEN: char = '/';
 
 /// The description of a waiter in its id: host, process id, and start of the wait.
@@ -121,22 +125,26 @@ mod tests {
     }
 
     #[test]
-    fn description_in_a_waiter_id_does_not_change_the_order_of_waiters_with_equal_tickets() {
+    fn waiter_ids_with_descriptions_sort_like_waiter_ids_without_descriptions() {
         let mut numbers: Vec<u64> = (0..200).chain([u64::MAX]).collect();
         let mut described = numbers.clone();
         let id = |number: &u64| format!("0123456789abcdef:{number}");
         numbers.sort_unstable_by_key(id);
-        // A waiter with a larger number began to wait later, so its description contains a later time.
+        // Waiters with larger numbers began to wait later.
         described.sort_unstable_by_key(|number| describe(&id(number), "h:1", *number));
         assert_eq!(numbers, described);
     }
 
     #[test]
-    fn longest_waiter_id_with_a_description_has_no_reader_suffix_and_at_most_136_bytes() {
+    fn longest_waiter_id_with_a_description_has_at_most_136_bytes() {
         let host = "h".repeat(200);
         let me = Identity::new(&host, u32::MAX, "p").of_connection();
         let id = describe(&format!("{}:{}", "f".repeat(16), u64::MAX), &me, u64::MAX);
         assert!(!id.ends_with(READER), "{id} must not end with {READER}");
-        assert!(id.len() <= 136, "the id has {} bytes: {id}", id.len());
+        assert!(
+            id.len() <= 136,
+            "the id must have at most 136 bytes, but has {}: {id}",
+            id.len()
+        );
     }
 }

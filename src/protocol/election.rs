@@ -5,9 +5,11 @@ use super::quorum::{MasterSet, Quorum};
 /// The state of an election on one master: the lock key's value, and the leader's term.
 pub(crate) type Standing = (u128, u64);
 
-/// The lock value and the term that a majority of the masters shows, if there is one. `votes` are pairs of a master's
-/// index and its answer. While masters are replaced, a majority of one set is enough, because the leader may have been
-/// elected by clients that know only that set.
+/// Returns the lock value and the term that a majority of the masters shows; `None` if no majority agrees. `votes` are
+/// pairs of a master's index and its answer.
+///
+/// While masters are replaced, a majority of one set is enough. The leader may have been elected by clients that know
+/// only this set.
 pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Standing> {
     let agree = |vote: &Standing| -> MasterSet {
         let same = votes.iter().filter(|(_, other)| other == vote);
@@ -25,16 +27,16 @@ pub(crate) struct Observed {
     term: u64,
     /// The lock value of the leader with that term.
     value: u128,
-    /// Whether the last notification contained the leader's note.
+    /// Whether a notification of that leader contained its note.
     noted: bool,
     /// Whether the last notification named a leader; `None` before the first notification.
     led: Option<bool>,
 }
 
 impl Observed {
-    /// Records what the masters show now: the leader's lock value, the leader's term, and whether the leader has a
-    /// note; or `None` for no leader. Returns whether the observer must be notified. A term below the largest known
-    /// term comes from an outdated answer and is ignored.
+    /// Records what the masters show now, and returns whether the observer must be notified. `found` contains the
+    /// leader's lock value, its term, and whether the leader has a note; `None` if there is no leader. A term below the
+    /// largest known term comes from an outdated answer and is ignored.
     pub(crate) fn takes(&mut self, found: Option<(u128, u64, bool)>) -> bool {
         match found {
             Some((_, term, _)) if term < self.term => false,
@@ -49,8 +51,8 @@ impl Observed {
         }
     }
 
-    /// Whether a leader with another lock value had this term. If so, the current holder of the lock was not elected,
-    /// and has no term of its own.
+    /// Whether `term` belongs to an earlier leader with another lock value. If so, the holder with the lock value
+    /// `value` was not elected, and has no term.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leader_is_the_holder_that_a_majority_of_all_masters_shows() {
+    fn leader_is_the_holder_reported_by_a_majority_with_the_same_term() {
         let quorum = Quorum::of(5);
         let (a, b) = (10, 11);
         for (votes, elected) in [
@@ -113,7 +115,7 @@ mod tests {
             (None, true),
             (without(11), true),
             (without(11), false),
-            // The leader's note arrives late, and may be missing from some answers.
+            // The note of a leader can arrive late, and a later answer can lack it.
             (with(11), true),
             (without(11), false),
             (with(11), false),

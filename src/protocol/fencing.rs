@@ -7,14 +7,14 @@ use super::quorum::{MasterSet, Quorum};
 pub(crate) enum Agreement {
     /// A majority returned the same number: it is the fencing token.
     Agreed(u64),
-    /// No majority returned the same number. The largest number must be written to all masters and confirmed by a
-    /// majority.
+    /// No majority returned the same number. The client must write the largest number to all masters, and a majority
+    /// must confirm it.
     WriteBack(u64),
 }
 
 /// Compares the fencing numbers that the masters granted; `granted` are pairs of a master's index and its number. If a
-/// majority of each set granted the same number, that number is the token. Otherwise the largest number must be
-/// confirmed first, because without a confirming majority two holders could get the same token.
+/// majority of each set granted the same number, this number is the token. Otherwise a majority must first confirm the
+/// largest number, so that no two holders get the same token.
 pub(crate) fn agree(
     quorum: Quorum,
     granted: impl Iterator<Item = (usize, u64)> + Clone,
@@ -32,11 +32,11 @@ pub(crate) fn agree(
     }
 }
 
-/// The estimated difference between the masters' clocks and this client's wall clock, learned from the fencing numbers
-/// that masters granted. It corrects the next proposal of a fencing token, so that all masters accept the proposal
+/// The estimated difference between the masters' clocks and this client's wall clock. The client learns it from the
+/// fencing numbers that masters granted. With this offset, the client proposes fencing tokens that all masters accept
 /// unchanged.
 ///
-/// A wrong estimate costs only a second round of requests: tokens depend on votes, not on clocks.
+/// A wrong estimate does no harm: it only causes a second round of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockOffset(i64);
 
@@ -44,18 +44,18 @@ pub(crate) struct ClockOffset(i64);
 /// proposal is further away, the master moves it to this limit.
 pub(crate) const PROPOSAL_SLACK_US: u64 = 1_000_000;
 
-/// The shortest time for which a master keeps a fencing counter after the last grant of its lock, if the counter is not
-/// ahead of the master's clock: one day, in microseconds. Counters expire, so that old ones do not accumulate.
+/// The minimum lifetime of a fencing counter after the last grant of its lock: one day, in microseconds. It applies to
+/// counters that are not ahead of the master's clock. Counters expire, so that old counters do not accumulate.
 pub(crate) const COUNTER_TTL_US: u64 = 86_400_000_000;
 
-/// 1,000 s, in microseconds. Fencing numbers are divided into periods of this length. On masters that expire keys by
-/// their own clock, only the first number of a period sets the expiry of the fencing counter; later numbers of the
-/// period keep it, which is cheaper (`fence/raise.lua`). So that first number sets an expiry that is longer by one
-/// period, and by the slack by which a number may be ahead of the clock.
+/// The length of a period of fencing numbers: 1,000 s, in microseconds.
+///
+/// On masters that expire keys by their own clock, only the first number of a period sets the expiry of the fencing
+/// counter. Later numbers of the period keep this expiry, because setting an expiry costs time (`fence/raise.lua`). So
+/// the expiry is longer than [`COUNTER_TTL_US`] by one period and by [`PROPOSAL_SLACK_US`].
 pub(crate) const COUNTER_PERIOD_US: u64 = 1_000_000_000;
 
-/// In microseconds: how far inside the limit the next proposal is placed, after a master raised a proposal to its
-/// limit.
+/// The distance of the next proposal from the limit, in microseconds, after a master raised a proposal to its limit.
 const EDGE_US: i64 = 5_000;
 
 /// Differences up to this many microseconds are attributed to network delay, not to clocks.
@@ -82,17 +82,16 @@ impl ClockOffset {
         let slack = i64::try_from(PROPOSAL_SLACK_US).unwrap_or(0);
         let seen = i64::try_from(granted).unwrap_or(i64::MAX);
         if granted < proposed {
-            // The master lowered the proposal to its limit, so its clock is `PROPOSAL_SLACK_US` behind the granted
-            // number.
+            // The master lowered the proposal to its own clock plus `PROPOSAL_SLACK_US`.
             Self(seen.saturating_sub(slack).saturating_sub(wall))
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
             // The master raised the proposal to its limit, so move the estimate inside the limit. Move it by at most
-            // twice `PROPOSAL_SLACK_US`, so as not to follow a counter that is far ahead of all clocks.
+            // twice `PROPOSAL_SLACK_US`, because the counter may be far ahead of all clocks.
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {
-            // Another client's clock is ahead: catch up with it. Differences below the noise are ignored. Otherwise
-            // clients would push each other ahead without end.
+            // Another client's clock is ahead, so follow it. Ignore smaller differences: otherwise clients would raise
+            // each other's estimates without end.
             Self(seen.saturating_sub(wall))
         } else {
             self
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_estimate_follows_the_granted_fencing_number_within_limits() {
+    fn learn_adjusts_the_clock_offset_to_the_granted_fencing_number() {
         const WALL: u64 = 1_000_000_000;
         for (granted, learned) in [
             (WALL, 0),
@@ -137,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn fencing_number_needs_the_same_grant_from_a_majority_of_each_set() {
+    fn fencing_number_needs_the_same_grant_from_a_majority_of_each_set_of_masters() {
         let disjoint = Quorum::joint(MasterSet::first(3), (3..6).collect());
         let grown = Quorum::joint(MasterSet::first(3), MasterSet::first(5));
         for (quorum, granted, agreement) in [
             (disjoint, &[7, 7, 5, 7, 7, 5][..], Agreement::Agreed(7)),
-            // Majorities only of the first set, only of the second set, and only of the union of both.
+            // The next three rows have a majority only in the first set, only in the second set, and only in the union.
             (disjoint, &[7, 7, 7, 7, 5, 9], Agreement::WriteBack(9)),
             (disjoint, &[7, 5, 9, 7, 7, 7], Agreement::WriteBack(9)),
             (disjoint, &[7, 7, 7, 7, 5, 5], Agreement::WriteBack(7)),
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn client_with_a_wrong_clock_learns_to_propose_numbers_that_masters_accept() {
+    fn client_with_a_wrong_clock_adapts_its_proposals_to_the_clock_of_the_masters() {
         for off in [-40_000_000i64, 40_000_000] {
             let master = 1_700_000_000_000_000u64;
             let wall = master.saturating_add_signed(off);
@@ -169,7 +168,7 @@ mod tests {
             let p = offset.proposal(wall);
             assert!(
                 p.abs_diff(master) <= PROPOSAL_SLACK_US,
-                "a client whose clock is off by {off} must learn to propose about {master}, not {p}"
+                "a client whose clock is off by {off} us must propose a number near {master} us, not {p} us"
             );
         }
     }

@@ -1,22 +1,19 @@
-//! The finding of a round of requests: the reason why a waiter does not get the lock, as far as it follows with
-//! certainty from the masters' answers.
+//! The finding of a round of requests: why a waiter did not get the lock, if the masters' answers prove the reason.
 //!
-//! Each round is judged separately ([`Finding::of`]). Of all rounds of a wait, usually the last round with a finding
-//! decides the error that the caller gets ([`Finding::replaces`]). If the wait ends in the middle of a round, only the
-//! answers received by then are judged.
+//! [`Finding::of`] judges a single round. If a wait has several rounds, usually the last finding decides the error that
+//! the caller gets ([`Finding::replaces`]). If the wait ends during a round, only the answers received by then count.
 
 use super::quorum::Tally;
 
 /// The reason why a round was lost, as far as it is certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// The refusals alone made a majority impossible, even if all other masters had granted. Another client holds the
-    /// lock or is ahead in its queue.
+    /// The refusals alone made a majority impossible. Another client holds the lock or is ahead in its queue.
     Held,
-    /// A majority granted an owner's claim, but no majority shows one fencing token that the new hold could share with
-    /// the owner's other holds.
+    /// A majority granted a further hold of an owner, but no majority shows the fencing token of the owner's other
+    /// holds. So the new hold cannot join them.
     NotJoinable,
-    /// The failures alone made a majority impossible, no matter which client holds the lock.
+    /// The faults alone made a majority impossible.
     Outage,
     /// Refusals and faults together prevented a majority; neither refusals nor faults alone did.
     Split,
@@ -38,10 +35,12 @@ impl Finding {
         }
     }
 
-    /// Whether this reason replaces `before`, the reason from an earlier round of the same wait. It does, with two
-    /// exceptions. `Split` does not replace another finding, because its refusals may come from leftover keys without a
-    /// holder. `Late` does not replace `NotJoinable`, because the time was spent on looking for a common fencing token
-    /// again.
+    /// Whether this finding replaces `before`, the finding of an earlier round of the same wait. It does, with two
+    /// exceptions:
+    ///
+    /// - `Split` replaces only another `Split`, because its refusals may come from leftover keys without a holder.
+    /// - `Late` does not replace `NotJoinable`, because the client spent the time on new requests for a common fencing
+    ///   token.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
         match self {
             Self::Split => matches!(before, None | Some(Self::Split)),
@@ -58,7 +57,7 @@ mod tests {
     use crate::protocol::quorum::Quorum;
 
     #[test]
-    fn refusals_alone_mean_held_by_another_and_faults_alone_mean_an_outage() {
+    fn finding_is_held_outage_or_split_depending_on_what_prevents_a_majority() {
         // Each row: number of masters, of grants, of refusals, of faults, and the finding. The other masters are
         // silent.
         for (nodes, yes, no, faults, proves) in [
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn later_finding_replaces_an_earlier_finding_with_two_exceptions() {
+    fn split_or_late_finding_does_not_replace_a_more_specific_finding() {
         for (rounds, told) in [
             (&[None, None][..], None),
             (&[Some(Held), None], Some(Held)),

@@ -14,8 +14,8 @@ pub(crate) fn renew_at(started: Instant, ttl: Duration) -> Instant {
     started + ttl / RENEWALS_PER_TTL
 }
 
-/// When to renew again after a renewal that got no majority: a fifteenth of the ttl after `now`, but at least 5 ms
-/// after `now`.
+/// When to renew again after a renewal without a majority: a fifteenth of the ttl after `now`, or 5 ms if that is
+/// longer.
 pub(crate) fn retry_at(now: Instant, ttl: Duration) -> Instant {
     now + (ttl / (RENEWALS_PER_TTL * 5)).max(Duration::from_millis(5))
 }
@@ -62,9 +62,8 @@ impl Ballot {
         }
     }
 
-    /// Decides the extension as lost. The caller has found that a majority denied the same key of the lock; this ballot
-    /// does not count the keys one by one. Returns `Lost` if the extension was not decided yet, and otherwise
-    /// `Pending`.
+    /// Decides that the lock is lost, because a majority denied the same key of the lock. The caller counts the denials
+    /// of each key. Returns `Lost`, or `Pending` if the extension was already decided.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending
@@ -73,9 +72,8 @@ impl Ballot {
         }
     }
 
-    /// Counts the vote of `node` that arrived at `now`. `terms` are the start, the ttl and the drift allowance of the
-    /// extension, and `old_end` is the end of the previous validity. Any result other than `Pending` is returned only
-    /// once.
+    /// Counts the vote of `node`, which arrived at `now`. `old_end` is the end of the previous validity. Once the
+    /// result of the extension has been returned, all further calls return `Pending`.
     pub(crate) fn record(
         &mut self,
         node: usize,
@@ -147,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal_is_due_after_a_third_of_the_ttl_and_retried_after_another_fifteenth() {
+    fn renewal_and_retry_times_are_fixed_fractions_of_the_ttl() {
         for (ttl, due, again) in [(9_000, 3_000, 600), (30_000, 10_000, 2_000), (30, 10, 5)] {
             let ttl = Duration::from_millis(ttl);
             assert_eq!(renew_at(at(7), ttl), at(7 + due), "{ttl:?}");
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn validity_of_an_extension_confirmed_in_time_counts_from_its_send() {
+    fn validity_of_a_confirmed_extension_counts_from_when_its_request_was_sent() {
         let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 3_002), (Kept::No, 3_003)]);
         assert_eq!(
             said,
@@ -169,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn extension_by_a_majority_after_the_old_end_is_too_late() {
+    fn extension_confirmed_only_after_the_old_validity_ended_is_too_late() {
         let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 9_898)]);
         assert_eq!(said[1], Extension::TooLate);
     }
 
     #[test]
-    fn lock_is_lost_if_a_majority_denies_it_but_not_if_masters_are_silent() {
+    fn extension_reports_a_loss_only_if_a_majority_denies_the_hold() {
         assert_eq!(
             votes(&[(Kept::No, 4_000), (Kept::No, 4_000)])[1],
             Extension::Lost
@@ -192,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn joint_extension_needs_a_majority_of_each_set_and_one_set_can_deny_it() {
+    fn joint_extension_needs_a_majority_of_each_set_of_masters() {
         use super::super::quorum::MasterSet;
         let said = |votes: &[(usize, Kept)]| {
             let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());

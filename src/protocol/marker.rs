@@ -1,21 +1,29 @@
 //! Which masters a client uses, and whether a master accepts that client (docs/protocol.md, "Replacing masters").
 //!
-//! Configurations are numbered by **steps**. Step 0 is the first set of masters, step 1 is that set together with the
-//! next one, step 2 is the next set alone, step 3 is that set together with its successor, and so on. Clients that
-//! never replace masters stay at step 0. A client is configured with the **generation** of its masters: how often they
-//! have been replaced. The client's step is twice the generation, plus one if the client knows the next masters. Only
-//! the generation has to be raised by hand. Masters reject a client whose generation was not raised.
+//! The **step** of a client is a number that shows which masters it uses:
+//!
+//! - Step 0: the first set of masters. Clients that never replace masters stay at this step.
+//! - Step 1: the first and the second set. Step 2: the second set.
+//! - Step 3: the second and the third set. Step 4: the third set, and so on.
+//!
+//! The **generation** of a client's masters is the number of earlier replacements. The step is twice the generation,
+//! plus one if the client knows the next masters. An operator raises the generation in the configuration of each
+//! client. Masters reject a client whose generation was not raised.
 //!
 //! Every master stores a **generation marker**: a number that only rises, and the fingerprint of the masters that the
-//! number refers to. A client at step `s` gets votes if the number is from `2s - 2` to `2s`. So no master votes for two
-//! clients whose majorities need not intersect. In the first replacement, number 1 closes the old masters, and number 2
-//! opens the next masters. Number 4 also rejects clients that know both sets.
+//! number refers to. A master votes for a client at step `s` if the number is from `2s - 2` to `2s`. So a master never
+//! votes for two clients whose majorities may have no master in common. In the first replacement, the numbers have
+//! these meanings:
+//!
+//! - 1 closes the old masters.
+//! - 2 opens the next masters.
+//! - 4 also rejects clients that know both sets.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The lifetime of a marker that a client has restored on a master: ten years, so that the marker never expires in
-/// practice. The remaining expiry shows when the marker was restored (`restart::guarded_for`).
+/// The expiry of a marker that a client has restored on a master: ten years, which does not pass in practice. The
+/// remaining expiry shows how long ago the client restored the marker (`restart::guarded_for`).
 pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// The generation marker of a master: a number that shows how far a replacement of the masters has come, and the
@@ -112,8 +120,8 @@ impl Configuration {
         self.next.is_some()
     }
 
-    /// The marker number that ended the replacement which led to this client's current masters: four times the
-    /// generation. From this number on, masters reject every client that still knows the masters before them.
+    /// Four times the generation. With this marker number, an operator finished the replacement that led to this
+    /// client's masters. From this number on, masters reject every client that knows the earlier masters.
     pub(crate) fn first_marker(self) -> u64 {
         4 * self.generation
     }
@@ -164,15 +172,15 @@ impl Configuration {
         }
     }
 
-    /// The tag that this client puts into the names of its connections: its step, a slash, and the fingerprint of its
-    /// next masters (without next masters: of its masters).
+    /// The tag in the names of this client's connections: its step, a slash, and a fingerprint. It is the fingerprint
+    /// of the next masters if the client knows them, and of its current masters otherwise.
     pub(crate) fn tag(self) -> String {
         let print = self.next.unwrap_or(self.masters);
         format!("{}/{print}", self.step())
     }
 
-    /// The fingerprint that clients at this step have in their connection names; `None` if this configuration does not
-    /// know it.
+    /// The fingerprint in the connection names of clients at this step ([`tag`](Self::tag)); `None` if this
+    /// configuration does not know it.
     pub(crate) fn tagged(self, step: u64) -> Option<Fingerprint> {
         match step.checked_sub(2 * self.generation)? {
             0 => Some(self.masters),
@@ -204,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_marker_admits_only_clients_whose_majorities_share_a_master() {
+    fn generation_marker_admits_only_clients_at_matching_steps_of_the_replacement() {
         let [a, b, c] = prints();
         for (number, print, admitted) in [
             (0, a, [Admitted, Admitted, Early, Early, Early]),
@@ -224,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn client_with_other_masters_is_refused_even_at_the_same_step_of_the_change() {
+    fn client_with_other_masters_is_refused_at_every_step_of_the_replacement() {
         let [a, b, c] = prints();
         let marker = |number, print| Some(Marker { number, print });
         let old = |print| Configuration::new(0, print, None);
@@ -244,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_generation_markers_are_exactly_those_that_admit_the_client() {
+    fn markers_lists_exactly_the_generation_markers_that_admit_the_client() {
         let known = || {
             prints()
                 .into_iter()
@@ -263,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_knows_the_tags_of_clients_at_neighbouring_steps() {
+    fn configuration_knows_the_client_tags_of_its_own_and_neighbouring_steps() {
         let [a, b, _] = prints();
         let change = Configuration::new(3, a, Some(b));
         let tags: Vec<_> = (5..10).map(|step| change.tagged(step)).collect();

@@ -25,14 +25,17 @@ pub(crate) enum NextSlot {
     Open,
 }
 
-/// Returns the first slot from `start` on that a majority shows as free. If there is none, returns the first slot that
-/// may be free on a majority. A master that granted the requested slot did not report its other slots, so any of those
-/// may be free on that master. Without this second rule, a client of three masters could ask for the same slot forever.
-/// For example, one master grants this slot, one refuses it, and one is down, while another slot is free on the first
-/// two masters.
+/// Chooses the slot to ask for next, searching from `start` on:
 ///
-/// The client chooses the slot, and asks every master for the same slot. If each master chose a slot, the votes would
-/// be split as long as a minority is down.
+/// - the first slot that a majority shows as free;
+/// - if there is none, the first slot that may be free on a majority.
+///
+/// A master that granted the requested slot does not report its other slots, so each of them may be free there. Without
+/// the second rule, a client of three masters could ask for the same slot forever. For example, one master grants this
+/// slot, one refuses it, and one is down. Another slot is free on the first two masters.
+///
+/// The client asks every master for the same slot. If each master chose a slot, the masters would grant different
+/// slots.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
     let free = |slot: u8| -> MasterSet {
         let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);
@@ -75,13 +78,13 @@ mod tests {
             NextSlot::Ask(slot) => Some(slot),
             NextSlot::Held => None,
             NextSlot::Open => {
-                panic!("the choice must be certain, because all masters have answered")
+                panic!("next_slot() must decide, because all masters have answered")
             }
         }
     }
 
     #[test]
-    fn next_slot_is_undecided_while_a_missing_answer_may_decide_it() {
+    fn next_slot_is_undecided_while_missing_answers_can_change_the_result() {
         let next = |free: &[u64], silent| {
             let free: Vec<_> = free.iter().copied().enumerate().collect();
             let seen = SlotsSeen {
@@ -104,20 +107,20 @@ mod tests {
         assert_eq!(
             next(&[0b0010, 0b0100], 0, 0, 0),
             None,
-            "no slot must be chosen if each master shows another free slot"
+            "no slot must be chosen if each master shows a different free slot"
         );
         assert_eq!(next(&[], 0, 0, 0), None);
     }
 
     #[test]
-    fn granted_slot_counts_as_free_on_the_granting_master() {
+    fn next_slot_counts_a_granted_slot_as_free_on_the_granting_master() {
         assert_eq!(next(&[0b0001], 1, 0, 0), Some(0));
         assert_eq!(next(&[0b1000, 0b1000], 1, 0, 0), Some(3));
     }
 
     #[test]
     fn master_that_granted_one_slot_may_have_other_free_slots() {
-        // In these cases the third master does not answer.
+        // If a case has fewer than three answers, the other masters have failed.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
         assert_eq!(
             next(&[0b1010], 1, 0, 2),
@@ -128,7 +131,7 @@ mod tests {
         assert_eq!(
             next(&[0b0010, 0b0001], 1, 0, 0),
             Some(0),
-            "a slot that another master shows as free must be chosen first"
+            "slot 0 must be chosen, because one master granted it and another shows it as free"
         );
         assert_eq!(
             next(&[], 1, 0, 0),

@@ -54,12 +54,13 @@ impl FromIterator<usize> for MasterSet {
     }
 }
 
-/// Which of the configured masters make a majority. Faults never reduce the number of masters that is required: with a
-/// majority of only the reachable masters, both halves of a partitioned network could win.
+/// Which of the configured masters make a majority. Faults never reduce the required number of masters. Otherwise two
+/// clients could get the lock, one in each half of a partitioned network.
 ///
-/// While masters are replaced there are two sets, and a quorum is a majority of **each** set. A majority of the union,
-/// or of one set alone, could let two clients win (`docs/protocol.md`, "Replacing masters"). A master in both sets is
-/// asked once, has one vote, and counts in both. If no replacement is in progress, both sets are the same.
+/// While masters are replaced, there are two sets, and a quorum is a majority of **each** set. A majority of the union,
+/// or of one set alone, would not exclude a second holder (`docs/protocol.md`, "Replacing masters"). A client asks a
+/// master in both sets once, and counts its vote in both sets. If no replacement is in progress, both sets are the
+/// same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quorum {
     sets: [MasterSet; 2],
@@ -113,7 +114,7 @@ impl Quorum {
         self.sets[1].has(node)
     }
 
-    /// The number of all masters; a master in both sets counts once.
+    /// The number of all masters. While masters are replaced, a master in both the old and the new set counts once.
     pub(crate) const fn nodes(self) -> usize {
         self.sets[0].or(self.sets[1]).len()
     }
@@ -132,8 +133,8 @@ impl Quorum {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
-    /// Whether these masters include a majority of at least one set. If these masters refuse a claim, the refusal is
-    /// final. If they grant it, a client that knows only one of the sets can hold the lock.
+    /// Whether these masters include a majority of at least one set. If they refuse a claim, the claim cannot get a
+    /// quorum. If they show the same holder, this holder may be a client that knows only one set.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
@@ -143,8 +144,8 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// The smallest value `v` for which the masters with values up to `v` are a quorum; `said` are pairs of a value and
-    /// a master's index. `None` if all masters in `said` together are no quorum.
+    /// Adds the masters in `said` in the order of their values, until they are a quorum. Returns the value of the last
+    /// added master; `None` if all masters together are no quorum. `said` are pairs of a value and a master's index.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -177,7 +178,7 @@ pub(crate) enum Verdict {
 /// Why a round of votes was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A majority of the masters answered, so the refusals (because of other clients) prevented the grant.
+    /// A majority of the masters answered. So the grant failed because of refusals, not because of faults.
     Contention,
     /// Too many masters failed for a majority to answer.
     Outage,
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_text_of_a_quorum_is_the_number_of_masters_it_needs_of_each_set() {
+    fn debug_text_of_a_quorum_shows_the_majority_of_each_set_of_masters() {
         assert_eq!(format!("{:?}", Quorum::of(5)), "3 of 5");
         let joint = Quorum::joint(MasterSet::first(3), MasterSet::first(4));
         assert_eq!(format!("{joint:?}"), "2 of 3 and 3 of 4");
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_of_a_round_of_votes_never_changes_once_given() {
+    fn verdict_of_a_round_never_changes_after_it_is_decided() {
         for nodes in 1..=7usize {
             // Tries every sequence of answers (yes, no, fault) of all masters, encoded as digits in base three.
             for code in 0..3usize.pow(nodes as u32) {
@@ -323,11 +324,18 @@ mod tests {
                     rest /= 3;
                     let verdict = tally.verdict();
                     if fallen != Verdict::Pending {
-                        assert_eq!(verdict, fallen, "{nodes} nodes, votes {code}");
+                        assert_eq!(
+                            verdict, fallen,
+                            "later votes must not change a verdict: {nodes} nodes, votes {code}"
+                        );
                     }
                     fallen = verdict;
                 }
-                assert_ne!(fallen, Verdict::Pending, "{nodes} nodes, votes {code}");
+                assert_ne!(
+                    fallen,
+                    Verdict::Pending,
+                    "the votes of all nodes must decide: {nodes} nodes, votes {code}"
+                );
             }
         }
     }
@@ -341,8 +349,7 @@ mod tests {
         ]
     }
 
-    /// The pairs of old and next sets that are tried: three to three masters, three to five and back, and even numbers
-    /// on either side.
+    /// Pairs of old and next sets of several sizes, with every possible number of shared masters.
     fn shapes() -> impl Iterator<Item = [MasterSet; 2]> {
         let sizes = [(3, 3), (3, 5), (5, 3), (1, 3), (4, 3), (2, 2)];
         sizes.into_iter().flat_map(|(old, next)| {
@@ -408,7 +415,7 @@ mod tests {
         }
     }
 
-    /// Whether two clients can both win: some masters vote for the first client, and all others for the second.
+    /// Whether two clients can both win if each master votes for only one of them.
     fn two_can_win(one: impl Fn(MasterSet) -> bool, other: impl Fn(MasterSet) -> bool) -> bool {
         (0..1u64 << 10).any(|yes| one(MasterSet(yes)) && other(MasterSet(!yes)))
     }
@@ -427,7 +434,7 @@ mod tests {
             union += u32::from(two_can_win(only(old.or(next)), only(next)));
             alone += u32::from(two_can_win(only(old), only(next)));
         }
-        // Two wrong rules would let two clients win: a majority of the union, and a majority of one set alone.
+        // The test must detect two wrong rules: a majority of the union, and a majority of one set alone.
         assert!(union > 5 && alone > 10, "{union} {alone}");
     }
 

@@ -1,20 +1,21 @@
-//! The value under a lock (quota or once-per-period record): how the masters' answers to a read and to a write are
-//! counted.
+//! How a client counts the masters' answers to a read and to a write of a value. A value is a quota or a
+//! once-per-period record under a lock.
 //!
-//! A read counts the value of a master only if the master wrote it since the last start of its server process. A master
-//! that has lost its value, or shows a copy from before a restart, may once have had a later value.
+//! A master may have lost its value in a restart, or may show an outdated copy. So a read does not count a master
+//! without a value, or with a value from before its last restart.
 
 use super::quorum::{MasterSet, Quorum};
 
 /// How the reader counts one master's answer to a read of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadVote {
-    /// The master has a value that was written in the current run of its server process. The number is the fencing
-    /// token of the value's writer.
+    /// The master has a value that this client trusts (`StoredValue::vouched`). The number is the fencing token of the
+    /// value's writer.
     Value(u64),
     /// The master has no value: it never had one, or has lost it.
     Nothing,
-    /// The master has a value that was not written in the current run of its server process.
+    /// The master has a value that may be outdated, because it was written before the last restart of the server
+    /// process.
     Old,
     /// The master refused the read: the reader does not hold the lock there, or the master has seen a larger fencing
     /// token.
@@ -26,12 +27,12 @@ pub(crate) enum ReadVote {
 /// The result of reading the value from all masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// The value on the master with this index is the current one.
+    /// The master with this index has the current value.
     Found(usize),
-    /// There is no value: the masters that may still have one are no majority.
+    /// There is no value: no master shows one, and the masters that may still have one are no majority.
     Missing,
-    /// Some masters have a value, but it cannot be decided which value was written last: too many masters have none, or
-    /// have a copy from before a restart.
+    /// Some masters show a value, but the last written value is unknown. Too many masters have no value, or show a copy
+    /// from before a restart.
     Lost,
     /// A majority reports that the reader does not hold the lock any more.
     NotOurs,
@@ -39,12 +40,12 @@ pub(crate) enum Reading {
     Outage,
 }
 
-/// Finds the current value: if a majority of masters shows a value, the value with the largest fencing token. `votes`
-/// has one entry per master, which is `None` until the master has answered. Returns `None` while more answers are
-/// needed.
+/// Finds the current value. If a majority of masters shows a value, it is the value with the largest fencing token.
+/// `votes` has one entry per master, which is `None` until the master has answered. Returns `None` while more answers
+/// are needed.
 ///
-/// A single answer is not enough. An acknowledged write is on some majority, and any two majorities share a master. So
-/// the largest token on any majority belongs to the last acknowledged write or to a later write.
+/// Every acknowledged write is on a majority, and any two majorities share a master. So the largest token on a majority
+/// belongs to the last acknowledged write or to a later write.
 pub(crate) fn read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<Reading> {
     let values = votes
         .iter()
@@ -111,10 +112,10 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
 /// How the writer counts one master's answer to a write of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteVote {
-    /// The master wrote the value, in the same run of its server process in which it had answered the read.
+    /// The master wrote the value, and the write counts. The master showed a current value in the read, and has not
+    /// restarted since. If all masters reported that they had no value, each of them counts as well.
     Counted,
-    /// The master wrote the value, but the write does not count: the master did not answer the read, or answered it in
-    /// another run of its server process.
+    /// The master wrote the value, but does not meet the conditions of [`Counted`](Self::Counted).
     Refilled,
     /// The master certainly did not write the value, for example because it refused.
     NotWritten,
@@ -133,9 +134,8 @@ pub(crate) enum Writing {
     Unknown,
 }
 
-/// The result of a write; `None` while answers are missing. The write succeeds if a majority stored the value. This
-/// majority may contain only masters that had answered the preceding read, because any other master may have a later
-/// value that the writer did not see.
+/// The result of a write; `None` while more answers are needed. The write succeeds if a majority voted
+/// [`Counted`](WriteVote::Counted). The other masters may have had a later value that the writer did not see.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
@@ -157,8 +157,8 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
 pub(crate) enum Carrying {
     /// The value of the master with this index must be written to the old and the next masters.
     Value(usize),
-    /// A majority of the old masters has no value, and no old master shows one, but a next master does. The value was
-    /// removed, so it must be removed from the next masters as well.
+    /// The value was removed: a majority of the old masters has no value, and only next masters show one. The client
+    /// must remove the value from the next masters as well.
     Removed,
     /// No master shows a value.
     Nowhere,
@@ -169,10 +169,10 @@ pub(crate) enum Carrying {
     Undecided,
 }
 
-/// Decides what to do with a value while masters are replaced, once every master has answered or failed.
+/// Decides what to do with a value while masters are replaced, after every master has answered or failed.
 ///
-/// Only old masters that show a value count, because an acknowledged value is on a majority of the old masters. A
-/// master without a value may have lost it, and a master with a copy from before a restart may have had a later value.
+/// Every acknowledged value is on a majority of the old masters, so only the values of old masters decide. A master
+/// without a value, or with a copy from before a restart, does not count: it may have had a later value.
 pub(crate) fn carry(quorum: Quorum, votes: &[ReadVote]) -> Carrying {
     let old = quorum.old_only();
     let such = |is: fn(ReadVote) -> bool| those(votes, |_, vote| is(vote));
@@ -211,12 +211,14 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
 }
 
 /// Whether a copied value has arrived on a majority of the old masters and on a majority of the next masters, which
-/// replace them. `written` are the masters that stored the value and have not restarted since they answered the read.
-/// `open` are the next masters that already vote for clients which know only the next masters.
+/// replace them.
 ///
-/// A master counts if it showed the value in the read and is in `written`. A master that had no value also counts as a
-/// next master, if it is in `written` but neither an old master nor open. Only clients that know both sets write there,
-/// and never without a majority of the old masters.
+/// - `written`: the masters that stored the value and have not restarted since they answered the read.
+/// - `open`: the next masters that already vote for clients that know only the next masters.
+///
+/// A master in `written` counts if it showed a value in the read. A master in `written` without a value counts only if
+/// it is a next master, but neither an old master nor in `open`. Only clients that know both sets write to such a
+/// master, and each of their acknowledged writes is also on a majority of the old masters.
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],
@@ -233,8 +235,7 @@ pub(crate) fn carried(
     quorum.old_only().is_met_by(those(read, shown)) && quorum.next_only().is_met_by(next)
 }
 
-/// Whether a removed value is gone: a majority of each set has executed the removal, and so has every master that
-/// showed the value.
+/// Whether a removal is complete: a majority of each set has executed it, and so has every master that showed a value.
 pub(crate) fn removed(quorum: Quorum, read: &[ReadVote], written: MasterSet) -> bool {
     let left = |node: usize, vote: ReadVote| {
         !written.has(node) && matches!(vote, ReadVote::Value(_) | ReadVote::Old)
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn read_without_a_majority_of_values_returns_the_reason() {
+    fn failed_value_read_returns_its_cause() {
         for (votes, verdict) in [
             (&[Value(7), Nothing, Nothing][..], Reading::Lost),
             (&[Value(7), Old, Nothing], Reading::Lost),
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn read_waits_for_a_majority_with_values_or_for_all_masters() {
+    fn value_read_stays_pending_until_a_majority_shows_values_or_all_masters_answer() {
         let of = |votes: &[Option<ReadVote>]| read(Quorum::of(3), votes);
         assert_eq!(of(&[Some(Value(7)), None, None]), None);
         assert_eq!(of(&[Some(Nothing), Some(Nothing), None]), None);
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn carried_value_has_the_largest_token_among_a_majority_of_old_masters() {
+    fn carry_chooses_the_largest_token_if_a_majority_of_old_masters_shows_values() {
         let quorum = sets(3, 1, 3);
         for (votes, verdict) in [
             (
@@ -359,7 +360,7 @@ mod tests {
                 [Fault, Value(4), Value(5), Fault, Fault],
                 Carrying::Value(2),
             ),
-            // A master that answers but has no value does not count as having it.
+            // Only one old master shows a value. The old master that answers without a value does not count.
             (
                 [Fault, Nothing, Value(5), Value(5), Value(5)],
                 Carrying::Undecided,
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn carry_never_loses_an_acknowledged_value_of_the_old_masters() {
+    fn carry_never_drops_a_value_that_the_old_masters_acknowledged() {
         for quorum in [sets(3, 1, 3), sets(2, 1, 2), sets(3, 2, 2), sets(2, 2, 3)] {
             for votes in all_votes(quorum.nodes()) {
                 let of_old = |such: fn(&ReadVote) -> bool| {
@@ -439,8 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn carried_value_counts_on_old_masters_that_showed_a_value_and_on_next_masters_without_a_value()
-    {
+    fn carried_counts_no_master_that_may_have_had_a_later_value() {
         let quorum = sets(3, 1, 3);
         let none = MasterSet::default();
         let of = |read: [ReadVote; 5], written: &[usize], open| {
@@ -450,30 +450,30 @@ mod tests {
         assert!(of(read, &[0, 1, 3, 4], none));
         assert!(
             !of(read, &[0, 1, 4], none),
-            "a minority of the next masters must not be enough"
+            "the copy must fail if only a minority of the next masters has the value"
         );
         assert!(
             !of(read, &[0, 2, 3, 4], none),
-            "an old master that showed no value must not count: it may have forgotten a later value"
+            "an old master without a value must not count as a copy, because it may have lost a later value"
         );
         assert!(
             !of(read, &[0, 1, 2, 3], none),
-            "a master of both sets that did not show the value must not count"
+            "a master of both sets must not count as a copy if it did not show the value"
         );
         assert!(
             !of(read, &[0, 1, 3, 4], MasterSet::one(4)),
-            "an open master must not count: clients of the next masters may have written there"
+            "an open master must not count as a copy, because clients may have written a later value to it"
         );
         let read = [Value(1), Value(2), Value(2), Nothing, Old];
         assert!(of(read, &[0, 2, 3], none));
         assert!(
             !of(read, &[0, 2, 4], none),
-            "a master with an old copy must not count: it may have had a later value"
+            "a master with a value from an earlier server run must not count, because it may have lost a later value"
         );
     }
 
     #[test]
-    fn removed_value_must_be_gone_from_a_majority_of_each_set_and_from_masters_that_showed_it() {
+    fn removal_must_reach_a_majority_of_each_set_and_every_master_with_the_value() {
         let read = [Nothing, Nothing, Nothing, Value(3), Fault];
         let of =
             |written: &[usize]| removed(sets(3, 1, 3), &read, written.iter().copied().collect());
@@ -484,7 +484,7 @@ mod tests {
         );
         assert!(
             !of(&[0, 1, 3]) && !of(&[2, 3, 4]),
-            "a minority of one set must not be enough"
+            "the removal must fail if it reaches only a minority of one set"
         );
     }
 }

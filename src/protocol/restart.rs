@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::instant::Instant;
 use super::marker::RESTORED;
 
-/// Until when a master that has been up for `uptime` whole seconds may have forgotten a lock that is still valid;
-/// `None` if every such lock has expired.
+/// The time until which clients ignore the votes of a master that has been up for `uptime` whole seconds. `None` if
+/// every lock that the master may have forgotten has expired.
 ///
-/// The remaining time is measured from the master's answer and not from the request: the master read its uptime after
-/// the request was sent, and a slow handshake can take longer than the drift allowance. The uptime can be one second
-/// too large: it is the difference of two times that are each cut to whole seconds.
+/// - The remaining time is counted from the master's answer, because the master read its uptime after the request was
+///   sent.
+/// - The uptime can be one second too large, because it is the difference of two times that are cut to whole seconds.
 pub(crate) fn quarantined_until(
     answered: Instant,
     uptime: u64,
@@ -23,9 +23,10 @@ pub(crate) fn quarantined_until(
 }
 
 /// How long clients must still ignore the votes of a master. `left_ms` is the remaining expiry (`PTTL`) of its
-/// generation marker, in milliseconds. A negative number means that the marker was never lost. A lost marker is
-/// restored with the expiry [`RESTORED`]. Once `max_ttl` has passed since then, every lock that the master may have
-/// forgotten, or that another server granted in its place, has expired.
+/// generation marker, in milliseconds. A negative number means that the marker was never lost.
+///
+/// A client restores a lost marker with the expiry [`RESTORED`]. When `max_ttl` has passed since then, all locks have
+/// expired that the master may have forgotten, or that another server granted in its place.
 pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn votes_of_a_master_with_a_restored_marker_are_ignored_for_the_longest_ttl() {
+    fn master_with_a_restored_generation_marker_does_not_vote_until_max_ttl_has_passed() {
         let max_ttl = Duration::from_secs(30);
         let lifetime = i64::try_from(RESTORED.as_millis()).expect("a number");
         for (left, guarded) in [
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn restarted_master_votes_once_every_forgotten_lock_has_expired() {
+    fn restarted_master_votes_only_after_the_longest_ttl_since_its_start() {
         let answered = Instant::from_nanos(7_000_000_000);
         let max_ttl = Duration::from_secs(30);
         for (uptime, left) in [

@@ -171,14 +171,17 @@ mod tests {
                     let end = (fallen, round.reason(), round.agreement(), undo);
                     assert_ne!(fallen, Verdict::Pending);
                     let first = first.get_or_insert_with(|| end.clone());
-                    assert_eq!(*first, end, "{nodes} nodes, votes {code}, order {order:?}");
+                    assert_eq!(
+                        *first, end,
+                        "the order of votes must not matter: {nodes} nodes, votes {code}, order {order:?}"
+                    );
                 });
             }
         }
     }
 
     #[test]
-    fn master_that_was_not_asked_adds_nothing_to_the_finding() {
+    fn withdrawn_request_is_not_counted_in_the_finding_of_a_round() {
         let mut round = Round::open(Quorum::of(3));
         round.record(0, Vote::Refused);
         round.record(1, Vote::Fault { sent: true });
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn round_lost_early_leaves_the_reason_open_until_a_majority_answers() {
+    fn is_lost_early_is_true_until_the_reason_of_the_loss_is_certain() {
         let refused_by = |quorum, nodes: &[usize]| {
             let mut round = Round::open(quorum);
             let mut early = Vec::new();
@@ -199,7 +202,7 @@ mod tests {
             }
             early
         };
-        // With an odd number of masters, the refusals that decide the round are themselves a majority of answers.
+        // With three masters, the second refusal decides the round and also proves its reason: a majority has answered.
         assert_eq!(refused_by(Quorum::of(3), &[0, 1, 2]), [false; 3]);
         assert_eq!(refused_by(Quorum::of(2), &[0, 1]), [true, false]);
         assert_eq!(refused_by(Quorum::of(4), &[0, 1, 2]), [false, true, false]);
@@ -216,7 +219,7 @@ mod tests {
         round.record(2, Vote::Refused);
         assert!(
             !round.is_lost_early(),
-            "the reason must be certain once a majority has refused"
+            "a round must not count as lost early if a majority has refused"
         );
     }
 

@@ -42,8 +42,8 @@ impl Drift {
     }
 }
 
-/// When a lease ends whose first request was sent at `started`: `started + ttl - drift`. The lease is measured from
-/// before the send, because a master may have started the ttl as early as that.
+/// The end of a lease: `started + ttl - drift`. `started` is a time before the first request was sent, because no
+/// master can have started the ttl earlier.
 pub(crate) fn valid_until(started: Instant, ttl: Duration, drift: Drift) -> Instant {
     started + ttl.saturating_sub(drift.of(ttl))
 }

@@ -29,8 +29,8 @@ use crate::settings::Wait;
 use crate::waiting::Waiting;
 
 impl Redlock {
-    /// A request for a lock with its own options. The lock is never re-entrant, whatever the options are: see
-    /// [`acquire`](Self::acquire).
+    /// Creates a request for a lock, with options that apply only to this request. No option makes the lock re-entrant:
+    /// see [`acquire`](Self::acquire).
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -83,16 +83,16 @@ impl Redlock {
         self.lock(first).of_kind(Kind::Several(all))
     }
 
-    /// A request for one permit of the semaphore `name`, which has at most `permits` holders at a time (1 to 64), first
-    /// come, first served.
+    /// A request for one permit of the semaphore `name`. At most `permits` permits (1 to 64) are held at the same time.
+    /// Waiters get permits first come, first served.
     ///
-    /// Each permit is a numbered slot, and each slot is a lock with fencing tokens of its own: [`LockGuard::slot`]
-    /// returns the slot's number. A system that checks tokens must keep the largest token **per slot**.
+    /// - Each permit is a numbered slot ([`LockGuard::slot`]), and each slot is a lock with fencing tokens of its own.
+    ///   A system that checks tokens must keep the largest token **per slot**.
+    /// - The callers choose the number of permits. If callers choose different numbers, the largest number applies.
+    /// - If all callers reduce the number, there may be more holders until the removed slots are released.
+    /// - A semaphore has other keys than the plain lock with the same name, even with a single permit.
     ///
-    /// The callers decide how many permits there are. If callers name different numbers, the largest number applies.
-    /// After all callers have reduced the number, there may be more holders until the removed slots are released. A
-    /// semaphore has other keys than the plain lock with the same name, even with a single permit. The rules:
-    /// `docs/protocol.md`, "Several resources, readers, owners, semaphores".
+    /// The rules are in `docs/protocol.md`, "Several resources, readers, owners, semaphores".
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -238,10 +238,13 @@ impl LockRequest {
         self
     }
 
-    /// A text that describes the holder, at most 1 KiB. [`Redlock::status`] and the observers of waiters show it
-    /// together with the holder's host, pid, process name and the time of the acquire. With `None` the lock has no note
-    /// at all, and [`Redlock::status`] does not show which host and process waits for the lock. Default: the builder's
-    /// `note`.
+    /// Sets a text that describes the holder, at most 1 KiB. Default: the builder's `note`.
+    ///
+    /// [`Redlock::status`] and the observers of waiters ([`waiting`](Self::waiting)) show this text in the holder's
+    /// note. The note also contains the holder's host, process id, program name and the time of the acquire.
+    ///
+    /// With `None`, the lock has no note. While this request waits, [`Redlock::status`] then does not show its host and
+    /// process either.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -342,7 +345,7 @@ impl LockRequest {
         }
     }
 
-    /// Runs a body that may fail under this lock; see [`Redlock::try_scope`].
+    /// Runs `body`, which returns a `Result`, under this lock; see [`Redlock::try_scope`].
     ///
     /// # Errors
     ///
@@ -386,21 +389,24 @@ impl LockRequest {
         self.kind.wanted(coordinator, &self.resource)
     }
 
-    /// Acquires the lock as a reader. Several readers may hold the lock at the same time, but never together with a
-    /// writer. Readers and writers are served in order of arrival, and adjacent readers enter together, so neither side
+    /// Acquires the lock as a reader. Several readers can hold the lock at the same time, but not together with a
+    /// writer. Readers and writers are served in order of arrival, and adjacent readers enter together. So neither side
     /// starves.
     ///
     /// A reader's [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier writer and smaller
-    /// than that of every later writer; several readers may have the same token. The protected system must refuse a
-    /// **write** whose token is below the largest token it has seen, including the tokens of reads. It must refuse a
-    /// **read** whose token is below the largest token of a write. It never refuses a read because of another read with
-    /// a larger token.
+    /// than that of every later writer. Several readers may have the same token. The protected system must check tokens
+    /// by these rules:
     ///
-    /// To acquire as a reader costs as much as a plain lock: two messages per master. Use it for long reads, not for a
-    /// cache that is read every microsecond. Only a lock on a single resource has readers. For several resources, a
-    /// semaphore or an owner, the acquire returns an error
-    /// ([`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders)). The rules: `docs/protocol.md`, "Several
-    /// resources, readers, owners, semaphores".
+    /// - Refuse a **write** if its token is below the largest token seen, of reads and writes.
+    /// - Refuse a **read** if its token is below the largest token of a write. Never refuse a read because of another
+    ///   read.
+    ///
+    /// Acquiring as a reader costs two messages per master, like a plain lock. Use it for long reads, not for a cache
+    /// that is read every microsecond.
+    ///
+    /// Only a lock on a single resource has readers. For several resources, a semaphore or an owner, the acquire
+    /// returns [`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders). The rules are in `docs/protocol.md`,
+    /// "Several resources, readers, owners, semaphores".
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -488,8 +494,8 @@ impl LockRequest {
             says,
         };
         let held = Held::new(won, holding, &core.lines, place);
-        // Keep the slot reserved until here, after `Held` has recorded the slot as held. Otherwise another task could
-        // ask for the same slot in between.
+        // `asked` reserves the slot for this task. Drop it only now, after `Held` has recorded the slot as held.
+        // Otherwise another task could ask for the same slot.
         drop(asked);
         if self.announce {
             let runtime = &core.coordinator.runtime;

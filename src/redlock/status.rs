@@ -11,8 +11,8 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 pub struct Status {
     /// The lock's state on each master, in the order of the builder.
     pub nodes: Vec<NodeStatus>,
-    /// How many masters make a majority. While masters are being replaced, this is the smallest number of masters that
-    /// can contain a majority of each set.
+    /// The number of masters that make a majority. While masters are being replaced, the smallest number of masters
+    /// that can include a majority of the old masters and a majority of the new masters.
     pub quorum: usize,
     /// The rule that decides which sets of masters are a majority.
     pub(super) majority: Quorum,
@@ -89,8 +89,8 @@ impl Status {
         known.any(|state| state.holder.is_some())
     }
 
-    /// The holds of readers or of an owner that a majority of the masters shows, with their notes. They are ordered by
-    /// remaining TTL, the longest last; a hold's remaining TTL is the longest that any master reports.
+    /// The holds of readers, or of one owner, that a majority of the masters reports, with their notes. The holds are
+    /// sorted by remaining TTL, shortest first. The remaining TTL of a hold is the longest that any master reports.
     pub fn holds(&self) -> Vec<Hold> {
         let known = self.nodes.iter().enumerate();
         let known = known.filter_map(|(node, said)| Some((node, said.state.as_ref().ok()?)));
@@ -114,8 +114,8 @@ impl Status {
         holds.into_iter().map(|(_, hold)| hold).collect()
     }
 
-    /// The note of the holder that a majority of the masters shows; `None` if there is no such holder, or if it has
-    /// written no note.
+    /// The note of the lock's holder. `None` if no majority of the masters reports the same holder, or if the holder
+    /// has written no note.
     pub fn note(&self) -> Option<&Note> {
         let StatusVerdict::Held(holder) = self.verdict() else {
             return None;

@@ -99,9 +99,9 @@ impl AcquireAnswers {
         Some(slots.fold(0, |bits, slot| bits | slot))
     }
 
-    /// The slot of a semaphore to ask for next; `None` while that depends on missing answers. The result is `Held` if
-    /// other waiters are ahead of this waiter. Slots in the bit mask `taken` are left out, because this process itself
-    /// uses them.
+    /// The slot of a semaphore to ask for next; `None` while missing answers can change it. Returns `Held` if other
+    /// waiters are ahead of this waiter, or if no master reported a queue. Leaves out the slots in the bit mask
+    /// `taken`, because this process itself uses them.
     pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
         let Some(refusals) = refusals else {
@@ -155,8 +155,8 @@ impl AcquireAnswers {
         }
     }
 
-    /// Ends the round at its deadline. Silent masters count as failed if they had at least the time `patience` to
-    /// answer. If they had less, this call changes nothing.
+    /// Ends the round at its deadline: counts silent masters as failed. Does nothing if the round has lasted for less
+    /// than `patience`, the time that each master has to answer.
     pub(super) fn give_up(&mut self, now: Instant, patience: Duration) {
         let waited = now.saturating_since(self.started);
         if waited < patience {
@@ -199,9 +199,10 @@ impl AcquireAnswers {
         !self.quorum.possible_without(self.replies.lasting_faults())
     }
 
-    /// Hands the masters' replies over to the lock that was won, and all later replies when they arrive. After that,
-    /// the round's memory can be freed while the lock is held. Lock order: the mutex of the answers is always taken
-    /// before the mutex of the lock.
+    /// Passes the masters' replies to `holder`, the lock that was won. Later replies go to `holder` directly. So the
+    /// round's memory can be freed while the lock is held.
+    ///
+    /// Lock order: the mutex of the answers is always taken before the mutex of `holder`.
     pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
         holder.take_over(std::mem::take(&mut self.replies));
         let holder: Weak<_> = Arc::downgrade(holder);

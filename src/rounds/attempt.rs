@@ -121,9 +121,8 @@ impl Coordinator {
         Token::from_bytes(bytes)
     }
 
-    /// Whether a master that granted the lock has since been found to have lost its generation marker
-    /// (docs/protocol.md, "Generation markers"). If so, this client discards the grant, and ignores the master's votes
-    /// in the next attempt.
+    /// Whether a master that granted the lock has lost its generation marker in the meantime (docs/protocol.md,
+    /// "Generation markers"). If so, the attempt fails, and the replies show this master as quarantined.
     fn doubts(&self, round: &AcquireRound) -> bool {
         let now = self.now();
         let doubted = |(node, master): (usize, &Arc<dyn Node>)| {
@@ -150,8 +149,8 @@ impl Coordinator {
         mut limit: Limit<'_>,
     ) -> FailedAttempt {
         let round = cleanup.round.clone();
-        // Keep asking all masters if the reason depends on the missing answers. If the requests were withdrawn, these
-        // masters would count as silent, and the waiter would leave its place in the queue.
+        // If the reason depends on missing answers, do not withdraw the requests yet. Otherwise the waiter would leave
+        // the queue, and later waiters would overtake it.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
             // Release the granted keys now. Keep the cleanup armed, because masters that have not answered yet may
@@ -178,8 +177,8 @@ impl Coordinator {
                 (reason.map(Failure::from), answers.round.finding())
             }
         };
-        // An acquire that was sent again may have been granted after its own release, so withdraw and release once
-        // more. After the withdrawal, only releases are sent for this claim.
+        // A master may have executed a repeated acquire after the first release. So withdraw the claim, which prevents
+        // further acquires, and release once more.
         let undo = if asks_all { cleanup.end() } else { undo };
         if failure.is_some() {
             metrics::round(failure);

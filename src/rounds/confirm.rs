@@ -14,8 +14,8 @@ use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 
-/// The largest number of rounds that confirm a fencing token within one attempt. After the first such round, a further
-/// round with a larger token is needed only if a master with a larger counter granted the lock late.
+/// The largest number of rounds that confirm a fencing token within one attempt. After the first of these rounds,
+/// another round is needed only if a master with a larger counter granted the lock late.
 const CONFIRM_ROUNDS: usize = 3;
 
 impl Coordinator {
@@ -87,21 +87,22 @@ impl Coordinator {
         Err(Failure::Contention)
     }
 
-    /// The agreement of a majority or, if there is none, of all masters that answer. Used for owners, to see the
-    /// fencing token of the owner's other holds before any number is written.
+    /// Waits until a majority agrees on a fencing token, all masters have answered, or the time limit has passed. Then
+    /// returns the agreement. Used for a further hold of an owner: it needs the fencing token of the owner's other
+    /// holds before it writes a number.
     async fn agreement_of_all(&self, round: &AcquireRound) -> Agreement {
         let mut limit = Limit::new(&*self.runtime, self.answered_by());
         limit.wait(round.until(AcquireAnswers::settled)).await;
         round.answers().round.agreement()
     }
 
-    /// The fencing token of an owner's other holds, which the masters return when they are asked again
-    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If no majority returns the same token, the
-    /// new hold cannot join the other holds, and the attempt fails.
+    /// Asks the masters again for the fencing token of an owner's other holds (docs/protocol.md, "Several resources,
+    /// readers, owners, semaphores"). If no majority returns the same token, the new hold cannot join the other holds,
+    /// and the attempt fails.
     ///
-    /// A token below `confirmed`, the number that the masters were asked to confirm, is not accepted either. A master
-    /// may execute that request late, after the other holds have ended. This would raise the counter while this hold
-    /// has the smaller token, and a further hold would get the larger token.
+    /// A token below `confirmed`, the number that this client asked the masters to confirm, is not accepted. A master
+    /// may execute that request late, after the other holds have ended, and raise its counter to `confirmed`. A further
+    /// hold of the owner would then get a larger token than this hold.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
@@ -112,8 +113,8 @@ impl Coordinator {
         let mut delays = self.delays();
         for asked in 0..CONFIRM_ROUNDS {
             if asked > 0 {
-                // Give the other holds time to finish their requests. Keep the pause short, because the grants of this
-                // hold block the other holds during the pause.
+                // Give the other holds time to finish their requests. The pause is short, because this hold blocks the
+                // other holds meanwhile.
                 let pause = delays.next().unwrap_or_default();
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;
@@ -151,9 +152,9 @@ impl Coordinator {
         self.retry.delays(u64::from_le_bytes(seed))
     }
 
-    /// Updates the estimate of the masters' clocks. A hold that joins other holds of its owner gets their older token,
-    /// which shows nothing about clocks, so this token is ignored. The estimate would take it for a proposal that the
-    /// masters had lowered, and would move all later proposals back by a second.
+    /// Updates the estimate of the masters' clocks. A hold that joins other holds gets their token, which can be old.
+    /// Such a token is ignored: it would move the estimate back by a second, as if the masters had lowered the
+    /// proposal.
     fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
         if numbering != Numbering::Raised && granted < offset.proposal(wall) {
             return;
@@ -165,8 +166,7 @@ impl Coordinator {
     }
 }
 
-/// The fencing counters that the masters returned when a further hold of an owner asked for the token of the other
-/// holds.
+/// The fencing counters that the masters returned, when the client asked for the token of an owner's other holds.
 struct OwnerAnswers {
     quorum: Quorum,
     numbers: Vec<(usize, u64)>,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_confirmation_returns_the_largest_counter_above_the_token() {
+    fn refused_confirmation_returns_the_largest_counter_that_masters_reported() {
         let mut answers = ConfirmAnswers::open(Quorum::of(5));
         let above = |counter| Ok(Answer::CounterAbove(counter));
         assert!(!answers.count(from(0), above(9)));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn confirmation_reports_outage_and_other_holds_of_the_owner() {
+    fn failed_confirmation_distinguishes_an_outage_from_other_holds_of_the_owner() {
         let mut answers = ConfirmAnswers::open(Quorum::of(3));
         let down = || Err(Fault::Down("off".into()));
         assert!(!answers.count(from(0), down()));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn fencing_number_of_an_owner_is_decided_by_a_majority_or_by_all_answers() {
+    fn owner_fencing_number_is_pending_until_a_majority_agrees_or_all_masters_answer() {
         let granted = |counter| Ok(Answer::Granted { counter });
         let answers = || OwnerAnswers {
             quorum: Quorum::of(3),

@@ -13,9 +13,8 @@ use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::runtime::Runtime;
 
-/// How much longer than the node timeout a caller waits. A node that keeps its contract answers within the node
-/// timeout, and reads pending input before it reports a timeout. But in a process that gets too little CPU time, the
-/// caller could stop waiting although the answers have arrived.
+/// How much longer than the node timeout a caller waits for answers. A node answers within the node timeout. But if the
+/// process gets too little CPU time, an answer can reach the caller later.
 const BACKSTOP: Duration = Duration::from_secs(1);
 
 /// All masters, and the settings that every round of requests needs.
@@ -36,8 +35,8 @@ pub(crate) struct Coordinator {
     /// True once this client has asked the masters. From then on, requests get no additional time for a first
     /// connection.
     pub(super) met: AtomicBool,
-    /// The learned difference between the masters' clocks and this client's wall clock in microseconds, for proposing
-    /// fencing tokens.
+    /// The estimate of the masters' clocks minus this client's wall clock, in microseconds. Used to propose fencing
+    /// tokens.
     pub(super) offset: AtomicI64,
 }
 
@@ -139,7 +138,8 @@ impl Coordinator {
         }
     }
 
-    /// When callers stop waiting for the answers to a request that is sent now, even if a node breaks its contract.
+    /// The time at which callers stop waiting for answers to a request that is sent now, even if a node has not
+    /// answered by [`answered_by`](Self::answered_by).
     pub(crate) fn given_up_by(&self) -> Instant {
         self.answered_by() + BACKSTOP
     }

@@ -27,7 +27,7 @@ pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answe
     }
 }
 
-/// The vote of one master on one lock: extended only if the master has extended all keys of the lock.
+/// The vote of one master on one lock. The vote is `Yes` only if the master has extended all keys of the lock.
 fn kept(keys: &[Extended]) -> Kept {
     if keys.contains(&Extended::Withdrawn) || keys.is_empty() {
         Kept::Unknown
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_of_a_lock_is_returned_only_once() {
+    fn extension_reports_the_loss_of_a_lock_only_once() {
         let said = votes(&[
             &[NotOurs, NotOurs],
             &[NotOurs, NotOurs],

@@ -24,8 +24,8 @@ pub(crate) struct Named {
 }
 
 impl Coordinator {
-    /// Asks each master for its keys that match `pattern` and for which `is_wanted` returns true. Stops asking a master
-    /// after about `most` keys, and all masters at the time `until`. The result has one entry per master.
+    /// Lists the keys of each master that match `pattern` and for which `is_wanted` returns true. Stops at a master
+    /// after about `most` keys, and at all masters at the time `until`. The result has one entry per master.
     pub(crate) async fn list(
         &self,
         pattern: &[u8],

@@ -19,7 +19,7 @@ impl Coordinator {
         };
         let fan_out = FanOut::new(self.runtime.clone(), answers);
         self.ask_all(&fan_out, Phase::Look, || request.clone());
-        // Stop waiting after twice the node timeout, in case a node never answers.
+        // If a node does not answer in time, stop waiting one node timeout later.
         let most = self.answered_by() + self.patience.answer;
         let mut limit = Limit::new(&*self.runtime, most);
         if let Some(answers) = limit.wait(fan_out.until(LookAnswers::complete)).await {

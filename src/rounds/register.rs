@@ -29,8 +29,8 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // Yield a few times, because the other masters usually answer at the same moment. If all masters have answered
-        // the read, the lock's release can be sent right behind the write.
+        // Give the other masters time to answer, because they usually answer at almost the same moment. If all masters
+        // have answered the read, the client can release the lock right after it has sent the write.
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
                 break;
@@ -41,9 +41,10 @@ impl Coordinator {
         (answers, asked)
     }
 
-    /// Writes or removes the value on every master. The requests are queued when this function returns. A master whose
-    /// answer is in `read` accepts the write only if its server process has not restarted since that answer. Nothing is
-    /// sent after `until`.
+    /// Writes or removes the value on every master. The requests are queued when this function returns.
+    ///
+    /// - To a master whose answer is in `read`, the write is sent only if its server process has not restarted since.
+    /// - Nothing is sent at the time `until` or later.
     pub(crate) fn write_value(
         &self,
         claim: &Arc<Claim>,
@@ -94,17 +95,17 @@ impl Coordinator {
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
 
 impl AskedForValue {
-    /// The answers in `before`, completed by answers that have arrived since.
+    /// Adds to `before` the answers of masters that have answered since `before` was copied. Keeps the answers in
+    /// `before`.
     pub(crate) fn with_later(&self, before: ValueAnswers) -> ValueAnswers {
         self.0.answers().later_than(before)
     }
 }
 
-/// How many bytes of a stored value are shown to an operator.
+/// The maximum number of bytes of a stored value that `ValueAnswers::shown` prints.
 const SHOWN: usize = 40;
 
-/// After a majority has answered a read, how many times the reading task yields to other tasks, so that the remaining
-/// answers can arrive.
+/// How many times a read yields to other tasks after it has enough answers, so that more answers can arrive.
 const STRAGGLE: u32 = 3;
 
 /// One master's answer, and how long the master took to answer.
@@ -131,7 +132,7 @@ impl ValueAnswers {
         }
     }
 
-    /// These answers, with a timeout for every silent master.
+    /// These answers, with a timeout as the answer of each master that has not answered.
     fn cut_off(&self, now: Instant) -> Self {
         let waited = now.saturating_since(self.started);
         let mut all = self.clone();
@@ -141,8 +142,8 @@ impl ValueAnswers {
         all
     }
 
-    /// Returns the answers in `before`. If `before` has no answer of a master, the result has the master's answer from
-    /// `self`. A timeout in `before` counts as an answer.
+    /// Adds to `before` the answers in `self` of masters that have no answer in `before`. A timeout in `before` counts
+    /// as an answer.
     fn later_than(&self, mut before: Self) -> Self {
         for (before, said) in before.said.iter_mut().zip(&self.said) {
             *before = before.take().or_else(|| said.clone());
@@ -150,12 +151,12 @@ impl ValueAnswers {
         before
     }
 
-    /// Whether every master has answered the read, so that the current run of each master's server process is known.
+    /// Whether every master has executed the read, and so returned the id of its server run.
     pub(crate) fn all_read(&self) -> bool {
         (0..self.said.len()).all(|node| self.run(node).is_some())
     }
 
-    /// Whether every master has answered or failed.
+    /// Whether no answer is missing: each master has answered or failed.
     pub(crate) fn complete(&self) -> bool {
         self.said.iter().all(Option::is_some)
     }
@@ -179,7 +180,7 @@ impl ValueAnswers {
         self.answers().map(|answer| answer.map(vote)).collect()
     }
 
-    /// The result of a read; `None` while more answers are needed.
+    /// The result of the read; `None` until the answers decide it.
     pub(crate) fn reading(&self) -> Option<Reading> {
         register::read(self.quorum, &self.read_votes())
     }
@@ -189,8 +190,8 @@ impl ValueAnswers {
         register::vacancy(&self.read_votes())
     }
 
-    /// The bytes of the value on this master, even if the value is a copy from before a restart; `None` if the master
-    /// has shown no value.
+    /// The bytes of the value that this master returned, even if the value was written before the master's last
+    /// restart. `None` if the master returned no value.
     pub(crate) fn bytes(&self, node: usize) -> Option<&[u8]> {
         match self.said.get(node)? {
             Some((Ok(Answer::Value { stored, .. }), _)) => {
@@ -200,13 +201,13 @@ impl ValueAnswers {
         }
     }
 
-    /// The bytes of the values on all masters that have one.
+    /// The bytes of the values that masters returned. Masters without a value are left out.
     pub(crate) fn all_bytes(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.said.len()).filter_map(|node| self.bytes(node))
     }
 
-    /// The run of this master's server process that answered the read, whether the master has a value or not. `None` if
-    /// the master did not answer.
+    /// The id of the server run in which this master answered the read, with or without a value. `None` if the master
+    /// refused the read, failed, or has not answered.
     fn run(&self, node: usize) -> Option<&ServerRun> {
         match self.said.get(node)?.as_ref()? {
             (Ok(Answer::Value { run, .. }), _) => Some(run),
@@ -214,16 +215,20 @@ impl ValueAnswers {
         }
     }
 
-    /// Whether the value should be written to some master again: the master answered the read, but has no value, or has
-    /// a copy from before a restart.
+    /// Whether the value should be written again, because some master that answered the read has no value, or only a
+    /// copy from before its restart.
     pub(crate) fn has_gaps(&self) -> bool {
         let gap = |vote: &Option<ReadVote>| matches!(vote, Some(ReadVote::Nothing | ReadVote::Old));
         self.read_votes().iter().any(gap)
     }
 
-    /// The result of a write that followed this `read`; `None` while answers are missing. The write counts on a master
-    /// that showed a current value in the read, if the master's server process has not restarted since. If no master
-    /// had a value, the write counts on the masters that reported so.
+    /// The result of a write that followed this `read`; `None` until the answers decide it.
+    ///
+    /// A master that executed the write counts only if it has not restarted since the read, and if one of these is
+    /// true:
+    ///
+    /// - The master returned a value in the read, and had not restarted since that value was written.
+    /// - Every master answered in the read that it has no value.
     pub(crate) fn writing(&self, read: &Self) -> Option<Writing> {
         let vacant = read.vacancy() == Some(Vacancy::Vacant);
         let votes = read.read_votes();
@@ -247,19 +252,19 @@ impl ValueAnswers {
         register::written(self.quorum, &votes)
     }
 
-    /// The votes of all masters on the read; a missing answer counts as a fault.
+    /// The vote of each master on the read. A master without an answer votes `Fault`.
     fn all_votes(&self) -> Vec<ReadVote> {
         let votes = self.read_votes().into_iter();
         votes.map(|vote| vote.unwrap_or(ReadVote::Fault)).collect()
     }
 
-    /// Decides from these answers to a read what to do with the value while masters are replaced, for example to copy
-    /// it to both sets of masters.
+    /// Decides from these answers to a read how to handle the value while masters are replaced: for example, whether to
+    /// copy it to the next masters.
     pub(crate) fn carrying(&self) -> Carrying {
         register::carry(self.quorum, &self.all_votes())
     }
 
-    /// The masters that executed the write in the same run of their server process in which they answered this `read`.
+    /// The masters that executed the write and have not restarted since they answered this `read`.
     fn written_as_read(&self, read: &Self) -> MasterSet {
         let answers = self.answers().enumerate();
         let written = answers.filter(|(node, answer)| {
@@ -268,16 +273,14 @@ impl ValueAnswers {
         written.map(|(node, _)| node).collect()
     }
 
-    /// Whether a write that followed this `read` has copied the value to a majority of the old masters and to a
-    /// majority of the next masters: see `register::carried`. `open` are the next masters (those that replace the old
-    /// masters) that `open` has already opened to clients.
+    /// Whether a write that followed this `read` has copied the value to enough old and next masters; see
+    /// `register::carried`. `open` are the next masters that already vote for clients which know only the next masters.
     pub(crate) fn has_carried(&self, read: &Self, open: MasterSet) -> bool {
         let written = self.written_as_read(read);
         register::carried(self.quorum, &read.all_votes(), written, open)
     }
 
-    /// Whether a removal that followed this `read` has removed the value from enough masters of both sets: see
-    /// `register::removed`.
+    /// Whether a removal that followed this `read` has succeeded; see `register::removed`.
     pub(crate) fn has_removed(&self, read: &Self) -> bool {
         let written = self.written_as_read(read);
         register::removed(self.quorum, &read.all_votes(), written)
@@ -289,7 +292,7 @@ impl ValueAnswers {
         answers.all(|answer| matches!(answer, Some(Ok(Answer::Written { .. }))))
     }
 
-    /// Whether the user lacks a right on too many masters, so that the other masters are no majority.
+    /// Whether no majority is possible, because the client's user lacks a right on too many masters.
     pub(crate) fn is_denied(&self) -> bool {
         let answers = self.answers().enumerate();
         let denied = answers.filter(|(_, answer)| matches!(answer, Some(Err(Fault::Denied(_)))));
@@ -360,7 +363,7 @@ mod tests {
     use crate::node::StoredValue;
 
     #[test]
-    fn write_to_a_master_that_showed_a_value_from_before_its_restart_does_not_count() {
+    fn value_write_does_not_count_on_a_master_whose_value_predates_its_restart() {
         let run = || ServerRun::new("run");
         let value = |vouched| {
             let stored = Some(StoredValue {

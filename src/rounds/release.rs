@@ -1,4 +1,4 @@
-//! Releases a lock, the keys of a lost attempt, or a queue entry.
+//! Requests that release a lock, delete the keys of a failed attempt, or remove a waiter's queue entry.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::report::{NodeReport, Replies};
 
 impl Coordinator {
-    /// Deletes the keys of `claim` on every master. Returns the answers, which a caller may wait for.
+    /// Deletes the keys of `claim` on every master. The caller may wait for the returned answers.
     pub(crate) fn release(&self, claim: &Arc<Claim>) -> Arc<FanOut<ReleaseAnswers>> {
         claim.withdraw();
         let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
@@ -49,12 +49,13 @@ impl Coordinator {
     }
 }
 
-/// Releases that have been queued or sent. Dropping this value does not stop them.
+/// The requests of a release, queued or sent. Dropping this value does not cancel them.
 pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
 
 impl Undoing {
-    /// Waits until every node has acknowledged the release or failed. Without this wait, the next attempt of the same
-    /// waiter could be refused because of its own keys, and three waiters could block each other forever.
+    /// Waits until every master has acknowledged the release or failed. Without this wait, a master could refuse the
+    /// waiter's next attempt because the keys of its last attempt still exist. Three such waiters could block each
+    /// other forever.
     pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
         let fan_out = self.0.clone();
         async move {
@@ -74,7 +75,7 @@ pub(crate) struct ReleaseAnswers {
     deleted: usize,
     gone: usize,
     faults: usize,
-    /// The masters on which the lock is free after the release.
+    /// The masters that answered. The claim holds no key on them any more.
     free: MasterSet,
 }
 
@@ -92,7 +93,8 @@ impl ReleaseAnswers {
         }
     }
 
-    /// Three numbers of masters: those that have deleted the key, those that had no such key, and those that failed.
+    /// Three numbers of masters: those that deleted a key of the claim, those that had no such key, and those that
+    /// failed.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         (self.deleted, self.gone, self.faults)
     }
@@ -105,8 +107,7 @@ impl ReleaseAnswers {
         self.answers() >= self.asked
     }
 
-    /// True once a majority has released the lock, so that the next client can acquire it. Also true once all masters
-    /// that were asked have answered or failed.
+    /// Whether a majority has confirmed the release, or every master that was asked has answered or failed.
     pub(crate) fn settled(&self) -> bool {
         self.quorum.is_met_by(self.free) || self.complete()
     }

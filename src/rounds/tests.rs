@@ -64,7 +64,7 @@ fn names(nodes: usize) -> Vec<NodeName> {
 }
 
 #[test]
-fn future_that_waits_for_a_verdict_is_woken_by_the_verdict_and_by_its_reason() {
+fn round_wakes_its_waiter_for_the_verdict_and_for_the_reason() {
     let mut won = opened(5);
     assert!(!won.count(from(0, 1), granted()));
     assert!(!won.count(from(1, 1), granted()));
@@ -75,7 +75,8 @@ fn future_that_waits_for_a_verdict_is_woken_by_the_verdict_and_by_its_reason() {
         !won.count(from(3, 1), granted()),
         "the waiter must be woken only once"
     );
-    // With two refusals and a fault the round is lost, but the reason depends on a missing answer.
+    // After two refusals and a fault, no majority is possible. The next answer decides between contention and an
+    // outage.
     let mut lost = opened(5);
     assert!(!lost.count(from(0, 1), plainly_refused()));
     assert!(!lost.count(from(1, 1), plainly_refused()));
@@ -104,13 +105,13 @@ fn refused_round_reports_holder_and_queue() {
     );
     answers.count(from(4, 1), refused(40, 3, 6, Some("b")));
     answers.count(from(2, 1), refused(60, 1, 9, None));
-    // The majority is free when the third of 0, 40, 60 and 90 ms has passed.
+    // The masters are free in 0, 40, 60 and 90 ms. So three of five masters, a majority, are free in 60 ms.
     assert_eq!(answers.free_in(), Some(ms(60)));
     assert_eq!(answers.ttl_left(), Some(ms(90)));
     let refusals = answers.refusals().expect("three");
     assert_eq!((refusals.ticket, refusals.ahead), (9, Some(3)));
     assert_eq!(refusals.holder.as_deref(), Some(&b"a"[..]));
-    // A refusal without details about the queue does not mean that there is no queue.
+    // A plain refusal does not report the number of waiters, so the number is unknown.
     let mut plain = opened(3);
     plain.count(from(0, 1), plainly_refused());
     let refusals = plain.refusals().expect("one");
@@ -153,7 +154,7 @@ fn abandoned_round_counts_masters_that_stayed_silent_for_the_timeout_as_failed()
     let reports = late.reports(names.iter());
     assert!(reports[1].to_string().contains("50ms"), "{}", reports[1]);
     assert!(!reports[1].late && !reports[2].late);
-    // An answer that arrives from now on is reported as late.
+    // An answer that arrives after the timeout is reported as late.
     late.count(from(1, 60), granted());
     let reports = late.reports(names.iter());
     assert!(reports[1].late && !reports[2].late);
@@ -200,7 +201,7 @@ fn master_with_a_fault_that_left_no_key_needs_no_release() {
 }
 
 #[test]
-fn release_is_settled_by_a_majority_and_complete_with_the_last_answer() {
+fn release_is_settled_once_a_majority_or_every_asked_master_has_answered() {
     let mut release = ReleaseAnswers::open(Quorum::of(5), 5, BEGAN);
     let released = |was_ours| Ok(Answer::Released(was_ours));
     assert!(!release.count(from(0, 1), released(true)));

@@ -1,4 +1,4 @@
-//! The keys that an acquire asks for, and the mode of each key: exclusive or shared.
+//! The request of an acquire: its keys, and the mode of each key.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::node::{Claim, Class, Group, Mode, Part, Permit, Shape, Token};
 /// The keys that an acquire asks for, and the mode of each key: exclusive or shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// The key for which waiters queue in this process: the lock key (for several resources: the first), or the name of
-    /// the queue of a semaphore.
+    /// The key of the queue in this process. For a semaphore, it is the key of the semaphore's queue, otherwise the
+    /// first lock key.
     key: Arc<[u8]>,
-    /// The kind of claim: the keys with their modes if there are several, or the slot of a semaphore.
+    /// Whether the request is for one plain lock, for a group of keys with their modes, or for a slot of a semaphore.
     shape: Shape,
 }
 
@@ -25,7 +25,7 @@ impl Wanted {
     /// A request for one slot of a semaphore.
     pub(crate) fn slot(permit: Permit) -> Self {
         Self {
-            // Waiters queue for the whole semaphore, in this process and on the masters, and not for one slot.
+            // All slots of a semaphore share one queue, both in this process and on the masters.
             key: permit.line(),
             shape: Shape::Permit(permit),
         }
@@ -41,7 +41,7 @@ impl Wanted {
         Self::group(keys.into_iter().map(part).collect())
     }
 
-    /// A request for one key that several holds share: the holds of readers, or those of one owner.
+    /// A request for a hold on one key that readers, or the holds of one owner, share.
     pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
         let mode = Mode::Class(class);
         Self::group(vec![Part { key, mode }])
@@ -51,7 +51,7 @@ impl Wanted {
     pub(crate) fn group(parts: Vec<Part>) -> Self {
         let first = parts.first().map(|part| part.key.clone());
         let key = first.unwrap_or_default();
-        // A single exclusive key is a plain lock, which is cheaper.
+        // Request a single exclusive key as a plain lock, which is cheaper than a group.
         if parts.len() < 2 && parts.iter().all(|part| part.class().is_none()) {
             return Self::exclusive(key);
         }
@@ -59,8 +59,8 @@ impl Wanted {
         Self { key, shape }
     }
 
-    /// A request that replaces this claim by a reader's hold on the same key. `None` if the claim is not on a plain
-    /// lock, because only a writer of a single resource can become a reader.
+    /// A request that replaces this writer's claim with a reader's hold on the same key. `None` if the claim is not a
+    /// plain lock on a single key.
     pub(crate) fn readers_instead_of(claim: &Claim) -> Option<Self> {
         let key = claim
             .shape()
@@ -75,13 +75,13 @@ impl Wanted {
         Some(Self { key, shape })
     }
 
-    /// The key for which waiters queue in this process: the lock key (for several resources: the first), or the name of
-    /// the queue of a semaphore.
+    /// The key of the queue in this process. For a semaphore, it is the key of the semaphore's queue, otherwise the
+    /// first lock key.
     pub(crate) fn key(&self) -> &Arc<[u8]> {
         &self.key
     }
 
-    /// The kind of claim: the keys with their modes if there are several, or the slot of a semaphore.
+    /// Whether the request is for one plain lock, for a group of keys with their modes, or for a slot of a semaphore.
     pub(crate) fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -93,12 +93,12 @@ impl Wanted {
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
-    /// The claim under which a waiter's entry in the queues on the masters is removed. Its token never holds a lock.
+    /// A claim for removing the waiter's queue entries from the masters. It holds no lock: its token is a placeholder.
     pub(crate) fn waiter(&self, coordinator: &Coordinator) -> Claim {
         let token = Token::from_bytes([0; 16]);
         let claim = coordinator.claim(&self.key, token);
         match &self.shape {
-            // A semaphore's queue entry is removed in the same way as that of a plain lock.
+            // The key of a semaphore's request is the key of its queue. So a plain claim removes the queue entry.
             Shape::Plain | Shape::Permit(_) => claim,
             Shape::Group(_) => claim.with_shape(&self.shape),
         }
@@ -110,7 +110,7 @@ impl Wanted {
             Shape::Plain | Shape::Group(_) => coordinator.claim(&self.key, token),
             Shape::Permit(permit) => {
                 let key = permit.key();
-                // The claim's resource is the semaphore's name, without the slot's prefix.
+                // The number of bytes of `key` in front of the semaphore's name.
                 let before = key.len() - permit.name().len() + coordinator.prefix.len();
                 Claim::on(key, before, token, coordinator.fencing)
             }

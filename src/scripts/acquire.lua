@@ -1,9 +1,8 @@
--- ACQUIRE (docs/protocol.md, "Majority"). Grants a free lock once, and raises its fencing counter.
+-- ACQUIRE (docs/protocol.md, "Majority"): takes the lock if it is free, and raises its fencing counter.
 -- KEYS: lock. ARGV: value, ttl ms, proposed counter in microseconds.
--- MAX_TTL and FENCE_TTL, in ms, are set in front of this text when the script is loaded.
--- Reply: the counter (granted), or {ttl left ms, counter} (another client holds the lock).
--- Each redis.call costs time here (docs/benchmarks.md). So the script builds the other key names itself instead of
--- receiving them. It formats the counter only if the counter differs from the proposed counter.
+-- Reply: the counter if the lock was granted, otherwise {ttl left ms, counter}.
+-- When the script is loaded, a line in front of it defines MAX_TTL and FENCE_TTL, both in ms.
+-- To save time, the script makes few calls of redis.call, and formats the counter only if it differs from the proposal.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end

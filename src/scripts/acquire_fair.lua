@@ -1,9 +1,12 @@
--- ACQUIRE in order (docs/protocol.md, "Queue"). Like acquire.lua, but grants the lock only to the first waiter.
--- KEYS: lock. ARGV: value, ttl ms, proposed counter in microseconds; from a queued waiter also its id, ticket and
--- heartbeat ms. A request without these three does not join the queue.
--- Reply: the counter (granted), or
--- {ms until the lock may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', the
--- holder's note if there is one}.
+-- ACQUIRE in order (docs/protocol.md, "Queue"). Like acquire.lua, but a request never overtakes a queued waiter.
+-- KEYS: lock. ARGV: value, ttl ms, proposed counter in microseconds. Only a waiter that joins the queue also sends its
+-- id, ticket and heartbeat ms.
+-- Reply: the counter if the lock was granted, otherwise a list:
+-- - ms until the lock may be free
+-- - the number of waiters ahead
+-- - the largest ticket
+-- - the first 96 bytes of the holder's value, or ''
+-- - the holder's note, if there is one
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end

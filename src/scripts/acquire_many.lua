@@ -1,13 +1,16 @@
--- ACQUIRE of many (docs/protocol.md, "Queue"). If clients use queues, each lock is treated as acquire_fair.lua treats a
--- claim that is not queued; otherwise as in acquire.lua.
--- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and
--- proposed counter in microseconds.
--- Reply, for each lock: -1 (granted with the proposed counter), the counter (granted), the refusal or error that a
--- single request would get, or 0 (nothing was done: the client must send this request by itself).
--- On a full server the result may differ from that of single requests: once the script has removed something, for
--- example a dead waiter of another lock, the server lets it go on writing.
--- A free lock whose counter takes the proposal unchanged costs two calls. Counters of 16 digits (dates from 2001 to
--- 2286) are compared as text, and all counters are read with one MGET. All other locks are handled one by one.
+-- ACQUIRE of many (docs/protocol.md, "Queue"): requests many locks, none of them for a queued waiter. The script treats
+-- each lock as acquire_fair.lua does, or as acquire.lua does if clients use no queues.
+-- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and proposed
+-- counter in microseconds.
+-- Reply, for each lock:
+-- - -1: granted with the proposed counter
+-- - another counter: granted with this counter
+-- - a list or an error: the refusal or the error that a single request would get
+-- - 0: nothing was done; the client must send this request by itself
+-- A full server accepts all writes of a script after the script's first write. So a lock may be granted here although
+-- the server would refuse the single request.
+-- To save time, all counters are read with one MGET, and counters of 16 digits (dates from 2001 to 2286) are compared
+-- as text. The function `attempt` handles all locks for which this shortcut is not possible.
 if tonumber(ARGV[1]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -24,12 +27,11 @@ local time = call('TIME')
 local lowest = string.format('%.0f', time[1] * 1000000 + time[2] - 1000000)
 local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
 local usual, find = #lowest == 16 and #highest == 16, string.find
--- The beginning of the period of 1,000 s to which `highest` belongs (fence/raise.lua).
+-- The start of the 1,000 s period of `highest`. Only a counter from this period keeps its expiry (fence/raise.lua).
 local began = string.sub(highest, 1, 7) .. '000000000'
 
--- Handles one lock as a single request would. `taken` is the last lock that this function took. If an error follows
--- after a lock was taken, the script returns the error and not 0 for it, because the client must not repeat a request
--- that took its lock.
+-- Handles one lock as a single request would. `taken` is the last lock that this function took. If an error follows,
+-- the reply for that lock is the error and not 0, because 0 would make the client repeat the request.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil
@@ -50,8 +52,8 @@ local function attempt(key, ARGV)
   --+ line/refused.lua
 end
 
--- Raises the counter of the lock `key`, which has just been taken, from `was` to the proposal `text`, as fence/raise.lua
--- does. The proposal is at most a second ahead of this master's time, so nothing is added to FENCE_TTL.
+-- Sets the counter of the lock `key`, which has just been taken, to the proposal `text`. `was` is the old counter, if
+-- there is one. FENCE_TTL is long enough, because the proposal is at most a second ahead of this master's time.
 local function number(key, fence, was, text)
   if was then
     local set

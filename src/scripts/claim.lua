@@ -1,11 +1,15 @@
--- CLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): takes several locks, or a hold that
--- readers or an owner share with their other holds. The script takes all keys or none.
+-- CLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): takes all keys of a request or none. Each
+-- key is taken exclusively, or shared by readers or by the holds of one owner.
 -- KEYS: lock keys. ARGV: value, ttl ms, proposed counter in microseconds, the value of the lock that this claim
 -- replaces or '', the waiter's id or '', its ticket, its heartbeat ms, and for each key 'x' (exclusive) or the marker
 -- of the readers or the owner.
--- Reply: the fencing number (granted), or
--- {ms until the lock may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', the
--- index of the key that is not free}, followed by the holder's note if it is readable.
+-- Reply: the fencing number if all keys were granted, otherwise a list:
+-- - ms until the lock may be free
+-- - the number of waiters ahead
+-- - the largest ticket
+-- - the first 96 bytes of the holder's value, or ''
+-- - the index of the key that is not free
+-- - the holder's note, if it is readable
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -34,7 +38,7 @@ end
 local counter = most
 if mine == #KEYS then
   if waiter ~= '' and instead == '' then
-    -- A waiter that asks again is alive: renew its place.
+    -- The request shows that the waiter is alive: renew its place in the queue.
     for i, key in ipairs(KEYS) do
       local queue, alive, ticket = '{queue}' .. key, '{alive}' .. key, '{ticket}' .. key
       local id = ARGV[7 + i] == '{shared}' and waiter .. ':r' or waiter
@@ -69,8 +73,7 @@ for i, key in ipairs(KEYS) do
     ahead = math.max(ahead, rank)
     if (mode ~= 'x' and mode ~= '{shared}' and held[i] == mode)
       or (instead ~= '' and held[i] == instead) then
-      -- Waiters do not block this claim: an owner overtakes them to share a lock that the owner already holds, and a
-      -- holder may replace its own lock.
+      -- Ignore the queue: the owner already holds this lock, or the holder replaces its own lock.
     elseif mode == '{shared}' then
       -- Readers wait only for a writer that is queued before them, not for other readers.
       for _, other in ipairs(rank > 0 and call('ZRANGE', queue, 0, rank - 1) or {}) do
@@ -111,8 +114,8 @@ if way > 0 then
   return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and string.sub(note, 1, NOTE_SHOWN) or nil}
 end
 if joins and counter == 0 then
-  -- The lock is already held by the same readers or owner and has a number, but its counter is gone. There is no number
-  -- to return until a renewal of one of those holds restores the counter.
+  -- The same readers or owner already hold the lock, but its counter is gone, so there is no number to return. The next
+  -- renewal of one of their holds restores the counter.
   return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local number, written, kept = counter, nil, nil
@@ -131,7 +134,7 @@ for i, key in ipairs(KEYS) do
   else
     local lives = ttl
     if held[i] ~= mode then
-      -- The lock key does not name these readers or this owner. So all holds that are still listed have expired.
+      -- All listed holds have expired, because the lock key does not name these readers or this owner.
       call('DEL', holds)
       call('SET', key, mode, 'PX', ARGV[2])
     else
@@ -146,7 +149,7 @@ for i, key in ipairs(KEYS) do
     if held[i] and held[i] == instead then
       --+ note/forget.lua
       if waiter ~= '' then
-        -- Remove the replaced holder's place from the queue. The place would block the readers or owners that may share
+        -- Remove the replaced holder's place from the queue, where it would block the readers or owners that may share
         -- the lock now.
         call('ZREM', '{queue}' .. key, waiter)
         call('ZREM', '{alive}' .. key, waiter)

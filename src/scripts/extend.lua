@@ -1,11 +1,16 @@
--- EXTEND (docs/protocol.md, "Renewal"), for many locks at once. Never shortens a lock. Restores a missing lock, unless
--- an operator has force-released it.
+-- EXTEND (docs/protocol.md, "Renewal"): renews many locks. Never shortens a lock. Restores a missing lock, unless an
+-- operator has force-released it.
 -- KEYS: locks. ARGV: value and ttl ms of each. A ttl of 0 means that the request was withdrawn: do not change this
 -- lock. A minus before the ttl means that the lock has a note: keep the note alive as well.
--- Reply: one digit per lock: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 4 (ours, but its note is gone), 5
--- (unknown, a related key has another type), 0 (another client's). If a lock failed, the reply is an array with the
--- error in place of the digit of that lock. An error of one lock (no permission, or a full server that cannot restore
--- it) does not stop the renewal of the others.
+-- Reply: one digit per lock:
+-- - 0: not ours, or force-released
+-- - 1: ours
+-- - 2: was missing, restored
+-- - 3: withdrawn
+-- - 4: ours, but its note is gone
+-- - 5: unknown, because a related key has another type
+-- If a lock failed (no permission, or a full server that cannot restore it), the reply is an array with the error in
+-- place of the lock's digit. The script goes on with the other locks.
 local said = {}
 --+ mark/has.lua
 --+ many/call.lua
@@ -16,8 +21,8 @@ local function extend(key, value, ttl, noted)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The user may not read the key. That does not mean that another client holds the lock, so the reply must be an
-    -- error. Call again, because the error of `call` names the line of the call.
+    -- The user may not read the key, but may still hold the lock. So return an error and not 0: `call` fails again, and
+    -- adds its line number to the error.
     held = call('GET', key)
   end
   if held == value then

@@ -1,12 +1,14 @@
 -- KEEP (docs/protocol.md, "Several resources, readers, owners, semaphores"): EXTEND for several locks, some of which
--- readers or an owner share. Never shortens a hold. Restores a missing hold with its fencing number, unless an operator
--- has force-released it.
--- KEYS: lock keys. ARGV: for each key the value of the hold, ttl ms (0 means that the request was withdrawn: change
--- nothing), 'x' (exclusive) or the marker of the readers or the owner, and the fencing number.
+-- readers or an owner share. Never shortens a hold. Restores a missing hold, unless an operator has force-released it.
+-- KEYS: lock keys. ARGV: for each key:
+-- - the value of the hold
+-- - ttl ms, or 0 if the request was withdrawn: change nothing
+-- - 'x' (exclusive) or the marker of the readers or the owner
+-- - the fencing number
 -- Reply: one digit per key: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 5 (unknown), 0 (not ours). If a key
 -- failed, an array with errors as in EXTEND.
--- A full server refuses writes that take memory, but only until the script has written once. So it refuses either the
--- first write for a key or none, and no hold is written in part.
+-- A full server accepts all writes of a script after the script's first write. So it never stops the script in the
+-- middle of a hold.
 local said = {}
 --+ mark/has.lua
 --+ mark/class.lua
@@ -20,8 +22,8 @@ local function keep(key, value, ttl, mode, number)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The user may not read the key. That does not mean that another client holds the lock, so the reply must be an
-    -- error. Call again, because the error of `call` names the line of the call.
+    -- The user may not read the key, but may still hold the lock. So return an error and not 0: `call` fails again, and
+    -- adds its line number to the error.
     held = call('GET', key)
   end
   local ours = mode == 'x' and value or mode
@@ -32,8 +34,8 @@ local function keep(key, value, ttl, mode, number)
   if held and mode ~= 'x' then
     known = call('ZSCORE', holds, value)
   end
-  -- The hold is missing. Check the break record even if the same readers or owner hold the lock key: this hold may have
-  -- been force-released before the present holds were taken.
+  -- The hold is missing: check the break record. The lock key does not decide this, because the same readers or owner
+  -- may have taken the lock again after a force-release of this hold.
   local mark = not known and call('GET', '{broken}' .. key)
   if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'
@@ -50,19 +52,18 @@ local function keep(key, value, ttl, mode, number)
   --+ fence/read.lua
   local owned, v, text = mode ~= '{shared}', tonumber(number), number
   if owned and counter > v then
-    -- All holds of an owner share one fencing number. A counter above that number means that another client has held
-    -- the lock since.
+    -- All holds of an owner share one fencing number. A larger counter shows that another client has held the lock in
+    -- the meantime.
     return '0'
   end
   if held then
-    -- Write the expiry even if it does not change. This write takes no memory, and after it a full server accepts the
-    -- writes that take memory.
+    -- Write the expiry even if it does not change. After this write, which needs no memory, a full server accepts all
+    -- writes of the script.
     local left = call('PTTL', key)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end
   if not known and counter > v and not held then
-    -- Later holders have had larger fencing numbers. So the restored hold of a reader must not keep its old number, and
-    -- gets a new one.
+    -- Later holders have larger fencing numbers than this reader had. So the reader's restored hold gets a new number.
     v, text = counter + 1, nil
   end
   if counter < v then

@@ -1,8 +1,13 @@
 -- LOOK: reads the state of a lock.
 -- KEYS: lock. ARGV: the name of its queue if that is not the lock key (a slot uses its semaphore's queue).
--- Reply: {first 96 bytes of the value or nil, ttl left ms, counter or nil, the waiters in order, ms until each waiter's
--- place expires, note}. The note is left out if it does not exist or is not readable. If readers or an owner share the
--- lock, a flat list takes its place: value, ms left, and note or '' of each hold.
+-- Reply, a list:
+-- - the first 96 bytes of the value, or nil
+-- - the remaining ttl in ms
+-- - the counter, or nil
+-- - the waiters in order
+-- - for each waiter, the ms until its place expires
+-- - the holder's note, if it exists and is readable; or, if readers or an owner share the lock, a flat list with the
+--   value, the remaining ms, and the note or '' of each hold
 local name = ARGV[1] or KEYS[1]
 local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,6 +1,8 @@
--- NOTE: writes the notes of the holders of many locks. Only the holder writes, while its lock lives, and the note
--- begins with the holder's value. The note may outlive the lock, but is shown only while the lock key holds that value.
--- If readers or an owner share the lock, each hold has its own note. A key of another type is never touched.
+-- NOTE: writes the notes of the holders of many locks.
+-- - A note is written only while its writer holds the lock. It begins with the holder's value.
+-- - A note may outlive its lock, but is shown only while the lock key has the same value.
+-- - If readers or an owner share the lock, each hold has its own note.
+-- - A key of another type is not changed.
 -- KEYS: locks. ARGV: for each lock its value, its note ('' means that the request was withdrawn), and 1 to announce a
 -- new leader.
 -- Reply: one digit per lock: 1 (written), 0 (not written).

@@ -1,10 +1,13 @@
 -- PERMIT (docs/protocol.md, "Several resources, readers, owners, semaphores"): takes one slot of a semaphore. A slot is
 -- a lock of its own, and only the first waiter of the semaphore's queue may take one.
--- KEYS: the lock key that the semaphore's name would have. ARGV: value, ttl ms, proposed counter in
+-- KEYS: the key that a lock with the semaphore's name would have. ARGV: value, ttl ms, proposed counter in
 -- microseconds, slot, number of slots; from a queued waiter also its id, ticket and heartbeat ms. A request without
 -- these three does not join the queue.
--- Reply: the fencing number (granted), or {for each slot 1 (free) or 0, ms until one may be free, waiters ahead,
--- largest ticket}. The slots are text, because a Lua number does not hold 64 bits.
+-- Reply: the fencing number if the slot was granted, otherwise a list:
+-- - a text with one character for each slot: 1 (free) or 0
+-- - ms until a slot may be free
+-- - the number of waiters ahead
+-- - the largest ticket
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end

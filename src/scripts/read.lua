@@ -1,8 +1,10 @@
 -- READ (docs/protocol.md, "Values under a lock"): returns the stored value, and sets the fencing counter as CONFIRM
 -- does. From then on, this master refuses writes with a smaller fencing number.
--- KEYS: lock. ARGV: value of the attempt, token.
--- Reply: {stored value or nil} (the counter equals the token now), 0 (the lock is not ours), or the largest fencing
--- number on this master if it is above the token (the counter equals that number now).
+-- KEYS: lock. ARGV: value of the lock key, token.
+-- Reply, one of these:
+-- - {the stored value, or nil}: the counter equals the token now.
+-- - 0: the lock is not ours.
+-- - a number above the token: the largest fencing number on this master. The counter equals this number now.
 local call, key = redis.call, KEYS[1]
 --+ value/read.lua
 if call('GET', key) ~= ARGV[1] then
@@ -14,8 +16,8 @@ local above = v > tonumber(ARGV[2])
 if above and number <= counter then
   return v
 end
--- Set the counter to the token. If the stored value was written while a clock was ahead, its fencing number is larger
--- than the token. Then raise the counter to that number, so that the next holder's number is above it.
+-- Set the counter to the token, or to the fencing number of the stored value if that is larger. It can be larger if the
+-- value was written while a clock was ahead. Then the next holder gets a number above it.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --+ fence/lives.lua

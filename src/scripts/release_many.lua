@@ -1,9 +1,12 @@
--- RELEASE of many (docs/protocol.md, "Release"). If clients use queues, each lock is treated as release_fair.lua treats
--- a claim that is not queued; otherwise as in release.lua. None of the locks has a note.
+-- RELEASE of many (docs/protocol.md, "Release"): releases many locks without notes. The script treats each lock as
+-- release_fair.lua does for a client that is not queued, or as release.lua does if clients use no queues.
 -- KEYS: locks, all different. ARGV: the value of each, and 1 if clients use queues.
--- Reply: one character per lock: 1 (deleted), 0 (not ours), - (nothing was done: the client must send this release by
--- itself). If a queue key has another type, the reply is an array, with an error in place of that lock's character; the
--- lock itself was released.
+-- Reply: one character per lock:
+-- - 1: deleted
+-- - 0: not ours
+-- - '-': nothing was done; the client must send this release by itself
+-- If a queue key has another type, the reply is an array with an error in place of that lock's character. The lock
+-- itself was released.
 local call, keys, count = redis.call, KEYS, #KEYS
 local lines, names = ARGV[count + 1], {unpack(keys)}
 --+ many/lines.lua

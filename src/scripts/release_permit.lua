@@ -1,7 +1,8 @@
 -- RELEASE of a slot (docs/protocol.md, "Several resources, readers, owners, semaphores"): deletes the slot's lock if it
 -- is ours, leaves the queue of the semaphore, and wakes its first waiter.
--- KEYS: the lock key that the semaphore's name would have. ARGV: value, slot, the waiter's id or '', 1 to leave the
--- queue, and 1 if a note was written. Trailing arguments may be missing. Reply: 1 (deleted), 0 (the slot was not ours).
+-- KEYS: the key that a lock with the semaphore's name would have. ARGV: value, slot, the waiter's id or '', 1 to leave
+-- the queue, and 1 if a note was written. Trailing arguments may be missing. Reply: 1 (deleted), 0 (the slot was not
+-- ours).
 local call, name, waiter = redis.call, KEYS[1], ARGV[3]
 local key, line = '{slot}' .. ARGV[2] .. ':' .. name, '{slot}line:' .. name
 local mine = 0

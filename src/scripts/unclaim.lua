@@ -1,7 +1,8 @@
 -- UNCLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): deletes the locks or holds that are
 -- ours, leaves the queues, and wakes the first waiter of each queue.
--- KEYS: lock keys. ARGV: value, the waiter's id or '', a sum of 1 (leave the queues) and 2 (notes were written), and
--- for each key 'x' (exclusive) or the marker of the readers or the owner. Reply: how many of the keys were ours.
+-- KEYS: lock keys. ARGV: value, the waiter's id or '', a bit mask (1 to leave the queues, 2 if notes were written), and
+-- for each key 'x' (exclusive) or the marker of the readers or the owner.
+-- Reply: how many of the keys were ours.
 local call, value, waiter = redis.call, ARGV[1], ARGV[2]
 local leave, noted = ARGV[3] % 2 == 1, ARGV[3] >= '2'
 local held, ours = {}, 0

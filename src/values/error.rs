@@ -7,17 +7,20 @@ use crate::error::{AcquireError, with_replies};
 use crate::outcome::LossCause;
 use crate::report::{NodeOutcome, NodeReport};
 
-/// Why a value under a lock ([`Quota`](crate::Quota), [`Once`](crate::Once)) was not read, or not written.
+/// Why an operation on a [`Quota`](crate::Quota) or a [`Once`](crate::Once) record failed.
 ///
-/// The stored value has not changed, with two exceptions: [`Unknown`](Self::Unknown), and a removal that is
-/// [`Incomplete`](Self::Incomplete).
+/// The stored value has not changed, except possibly in these cases:
+///
+/// - [`Unknown`](Self::Unknown): the new value may have been written.
+/// - [`Incomplete`](Self::Incomplete): the value may have been removed from some masters.
+/// - [`Stopped`](Self::Stopped) with `recorded`: the period was recorded as done before the body was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValueError {
     /// The lock that protects the value was not acquired.
     NotAcquired(AcquireError),
-    /// The `Redlock` was built with `fencing(false)`: without fencing tokens an earlier value cannot be distinguished
-    /// from a later one. Nothing was sent.
+    /// The `Redlock` was built with `fencing(false)`. Values need fencing tokens, which show which value was written
+    /// last. Nothing was sent.
     NoFencing,
     /// The number of units or the period is invalid. Nothing was sent.
     Invalid(&'static str),
@@ -28,16 +31,16 @@ pub enum ValueError {
     /// No master has a value with this name: none was created, or all masters have lost it. Because the value may have
     /// been lost, it is never created automatically.
     Missing(ValueTrouble),
-    /// Some masters have lost the value, and no majority shows the value that was written last. This lasts until an
+    /// Too many masters have lost the value, so it is not certain which value was written last. This lasts until an
     /// operator removes the value and creates it again.
     Lost(ValueTrouble),
     /// The value was not created, because a master already has a value with this name.
     Exists(ValueTrouble),
-    /// Creating or removing a value needs every master, and some masters did not answer. A removal was executed on the
-    /// masters that answered.
+    /// Creating or removing a value needs every master, but some masters gave no usable answer. A removal was executed
+    /// on the masters that answered.
     Incomplete(ValueTrouble),
-    /// The value may or may not have been written. Do not use the requested units, and do not start the work of the
-    /// period.
+    /// The value may have been written. Treat the call as failed: do not use the requested units of a quota, and do not
+    /// start the work of a period.
     Unknown(ValueTrouble),
     /// The stored value with this name is of another kind (quota or once-per-period record).
     OtherKind {
@@ -48,15 +51,14 @@ pub enum ValueError {
         /// The beginning of the stored value, as text.
         found: String,
     },
-    /// A period begins more than a minute after the masters' time, so some clock is wrong. No work was run and nothing
-    /// was recorded.
+    /// A period begins more than a minute in the future by the masters' clocks, so some clock is wrong. No work was run
+    /// and nothing was recorded.
     Ahead {
         /// The name of the once-per-period record.
         name: String,
         /// How long after the masters' time the period begins.
         ahead: Duration,
-        /// True if the last recorded period begins more than a minute after the masters' time. False if this is the
-        /// period that was to be done now.
+        /// Which period begins too late: true for the last recorded period, false for the period of this call.
         recorded: bool,
     },
     /// The body was dropped because the lock was lost.
@@ -70,7 +72,7 @@ pub enum ValueError {
     },
 }
 
-/// The replies of the masters about a value.
+/// The name of a quota or once-per-period record, and the masters' replies that caused an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueTrouble {
@@ -102,7 +104,7 @@ impl ValueError {
 }
 
 impl ValueError {
-    /// The masters' replies, and the problem in words; `None` if the masters were not asked about the value.
+    /// The masters' replies about the value, and the error in words. `None` if the error contains no such replies.
     fn what(&self) -> Option<(&ValueTrouble, &'static str)> {
         Some(match self {
             Self::LockLost(trouble) => (
@@ -120,18 +122,19 @@ impl ValueError {
             ),
             Self::Lost(trouble) => (
                 trouble,
-                "is lost: too few masters have it to decide which value was the last; find out the correct value, \
-                 drop the lost one, and create it again",
+                "is lost: too few masters have it to determine the latest value; find out the correct value, \
+                 drop the lost value, and create the correct value",
             ),
             Self::Exists(trouble) => (trouble, "was not created: it exists already"),
             Self::Incomplete(trouble) => (
                 trouble,
                 "needs an answer of every master to be created or dropped: try again when all masters \
-                 answer (a value that some masters have dropped stays dropped there)",
+                 answer; masters that have already dropped the value do not restore it",
             ),
             Self::Unknown(trouble) => (
                 trouble,
-                "may have been written or not: treat this call as failed; at worst, what it took is wasted",
+                "may have been written or not: treat this call as failed; the units or the period that it took may \
+                 be lost",
             ),
             _ => return None,
         })
@@ -167,8 +170,8 @@ impl fmt::Display for ValueError {
                 found,
             } => write!(
                 f,
-                "the value of {name:?} is not a {wanted}, but begins with {found:?}: it was not changed; \
-                 choose another name"
+                "the value of {name:?} is not a {wanted}, because it begins with {found:?}: the value was not \
+                 changed; choose another name"
             ),
             Self::Ahead {
                 name,
@@ -180,11 +183,11 @@ impl fmt::Display for ValueError {
                 cause,
                 recorded,
             } => {
-                let counts = if *recorded { "done" } else { "not done" };
+                let is_done = if *recorded { "is" } else { "is not" };
                 write!(
                     f,
-                    "{name:?} was stopped because the lock was lost: {cause}; this period counts \
-                     as {counts}"
+                    "the work of {name:?} was stopped because its lock was lost: {cause}; its period \
+                     {is_done} recorded as done"
                 )
             }
             _ => Ok(()),
@@ -202,19 +205,19 @@ fn write_ahead(
     if recorded {
         return write!(
             f,
-            "the last period of {name:?} that is recorded as done begins {ahead} after the masters' time: a machine \
-             whose clock was ahead recorded it; drop the record and create it again"
+            "the last recorded period of {name:?} begins {ahead} after the masters' time: a machine with a clock that \
+             was ahead has recorded this period; drop the record and create it again"
         );
     }
     write!(
         f,
-        "the period of {name:?} begins {ahead} after the masters' time: the clock of this machine is ahead, or \
-         those of the masters are behind; the period was not run"
+        "the current period of {name:?} begins {ahead} after the masters' time: the clock of this machine is ahead, \
+         or the masters' clocks are behind; correct the clocks (the work of this period has not run)"
     )
 }
 
 impl ValueTrouble {
-    /// The names of the masters that have a value.
+    /// The names of the masters that returned a value.
     fn that_have_one(&self) -> String {
         let has =
             |said: &&NodeReport| matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::OldValue);

@@ -19,16 +19,18 @@ use crate::waiting::Waiting;
 /// Work that runs once per period across all machines, for example a nightly report or a monthly invoice.
 ///
 /// Made by [`Redlock::once`]. The masters store a record of the last period done, under the lock with the same name.
-/// Holding a lock for the whole period would not be enough, because the lock ends with its ttl and a restart forgets
-/// it.
+/// The record is needed because the lock itself ends with its ttl, and does not survive a restart of the masters.
 ///
-/// Periods are counted from 1970, UTC: a period of 24 h begins at midnight UTC. For days, weeks and months of a
-/// calendar, use [`Redlock::once_in`]. A call is for the period in which the call was made, by the wall clock of the
-/// caller. If the next period begins while the call waits for the lock, the call does not do the work of that period.
+/// Rules for periods:
 ///
-/// A machine whose clock is ahead does the work of the next period early, and the other machines then skip that period.
-/// No work is done twice because of a wrong clock. A period that begins more than a minute after the masters' time is
-/// an error ([`ValueError::Ahead`]) and is not recorded.
+/// - Periods are counted from 1970, UTC: a period of 24 h begins at midnight UTC. For days, weeks and months of a
+///   calendar, use [`Redlock::once_in`].
+/// - A call is for the period in which the call was made, by the wall clock of the caller. If the next period begins
+///   while the call waits for the lock, the call does not do the work of that period.
+/// - A machine whose clock is ahead does the work of the next period early, and the other machines then skip that
+///   period. No work is done twice because of a wrong clock.
+/// - A period that begins more than a minute after the masters' time is an error ([`ValueError::Ahead`]), and is not
+///   recorded.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -68,9 +70,8 @@ pub enum OnceOutcome<T> {
     /// The body ran, but recording the period failed, so the work of this period may be done again. Only
     /// [`at_least_once`](Once::at_least_once) returns this.
     NotRecorded(T, ValueError),
-    /// The body ran to its end, but the lock had ended before the body did. So another client may have begun the next
-    /// period before the body ended. The body's own period is recorded as done. Only
-    /// [`at_most_once`](Once::at_most_once) returns this.
+    /// The body ran to its end, but the lock ended earlier. So another client may have begun the next period before the
+    /// body ended. This period is recorded as done. Only [`at_most_once`](Once::at_most_once) returns this.
     Outlived(T, LossCause),
     /// The work of this period was already done, so the body did not run.
     AlreadyDone {
@@ -81,7 +82,7 @@ pub enum OnceOutcome<T> {
 
 /// The answer to the question whether the work of this period must be done now; see [`Once::due`].
 #[derive(Debug)]
-#[must_use = "the work of a period that is not recorded as done runs again"]
+#[must_use = "if a period is not recorded as done, its work runs again"]
 pub enum Due<'a> {
     /// The work of this period must be done now.
     Now(Turn<'a>),
@@ -92,14 +93,14 @@ pub enum Due<'a> {
     },
 }
 
-/// The result of reading the record: whether the work must be done now (see [`Due`]), and the stored record.
+/// The result of reading the stored record: whether the work of this period must be done now.
 enum Looked<'a> {
     Due(Turn<'a>),
     Done { next: Duration, known: Known<'a> },
 }
 
 /// A period whose work must be done now, by the holder of the lock.
-#[must_use = "the work of a period that is not recorded as done runs again"]
+#[must_use = "if a period is not recorded as done, its work runs again"]
 pub struct Turn<'a> {
     known: Known<'a>,
     /// The start of this period, in milliseconds since 1970.
@@ -117,13 +118,15 @@ impl Turn<'_> {
         self
     }
 
-    /// Records this period as done. To do the work at most once, call `record` before the work; to do it at least once,
-    /// call it after the work.
+    /// Records this period as done. Call `record` before the work to do the work at most once, or after the work to do
+    /// it at least once.
     ///
     /// # Errors
     ///
-    /// [`ValueError::Unknown`] if the period may or may not have been recorded. All other errors have changed nothing.
-    /// A lock can record only one period: acquire it again for the next period.
+    /// [`ValueError::Unknown`] if the period may or may not have been recorded. After any other error, nothing was
+    /// recorded.
+    ///
+    /// A lock can record only one period. For the next period, acquire the lock again.
     ///
     /// # Cancel safety
     ///
@@ -210,9 +213,9 @@ impl Once {
         self
     }
 
-    /// Creates the record, with no period done. An operator does this once; do not do it automatically at start-up.
-    /// **Every** master must report that it has no record, because a record that is missing on some masters may have
-    /// been lost.
+    /// Creates the record, with no period done. An operator calls this once; do not call it automatically at start-up.
+    /// The call fails unless **every** master reports that it has no record. If one master has a record, the others may
+    /// have lost theirs.
     ///
     /// # Errors
     ///
@@ -227,13 +230,13 @@ impl Once {
     }
 
     /// Runs `body` under the lock, unless this period is already done. The period is recorded as done before the body
-    /// runs, so a crash between the two skips the work of this period. If the lock is lost, the body is dropped, as in
-    /// [`Redlock::scope`].
+    /// runs. A crash between the recording and the body skips the work of this period. If the lock is lost, the body is
+    /// dropped, as in [`Redlock::scope`].
     ///
     /// # Errors
     ///
-    /// [`ValueError::Stopped`] if the body was dropped; after any other error it did not run. After
-    /// [`ValueError::Unknown`] this period may be recorded as done.
+    /// - [`ValueError::Stopped`]: the body was dropped.
+    /// - Any other error: the body did not run. After [`ValueError::Unknown`], this period may be recorded as done.
     ///
     /// # Cancel safety
     ///
@@ -256,11 +259,12 @@ impl Once {
 
     /// Runs `body` under the lock, unless this period is already done. The period is recorded as done after the body
     /// has returned `Ok`. After a crash, an error of the body, or the loss of the lock, a later call runs the body
-    /// again, so it must be idempotent.
+    /// again. So the body must be idempotent.
     ///
     /// # Errors
     ///
-    /// [`ValueError::Stopped`] if the body was dropped because the lock was lost; after any other error it did not run.
+    /// - [`ValueError::Stopped`]: the body was dropped because the lock was lost.
+    /// - Any other error: the body did not run.
     ///
     /// # Cancel safety
     ///
@@ -272,7 +276,8 @@ impl Once {
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             let done = match guard.while_held(body).await {
-                // If the lock ended before the body did, recording fails below, and the result is `NotRecorded`.
+                // If the lock ended before the body did, the call of `record` below fails, and the result is
+                // `NotRecorded`.
                 Ok(done) | Err((_, Some(done))) => done,
                 Err((cause, None)) => return Err(self.stopped(cause, false)),
             };
@@ -301,14 +306,17 @@ impl Once {
         self.value.remove().await
     }
 
-    /// Whether the work of this period must be done now. Use this method if you hold the lock with this name yourself,
-    /// for example with your own options. The lock must be a plain, exclusive lock on a single resource, taken by the
-    /// `Redlock` that made this value or by a clone of it.
+    /// Whether the work of this period must be done now. This call writes nothing.
     ///
-    /// This call is for the period in which it is made, even if you began to wait for the lock in an earlier period. To
-    /// decide by an earlier moment, use [`Redlock::once_in`] with the period of that moment. This call writes nothing.
-    /// If the period is already done, keep the lock and call `due` again in the next period, which this lock can then
-    /// record.
+    /// Use this method if you hold the lock with this name yourself, for example with your own options. The lock must
+    /// be a plain, exclusive lock on a single resource. It must be taken by the `Redlock` that made this `Once`, or by
+    /// a clone of that `Redlock`.
+    ///
+    /// "This period" is the period at the time of the call, even if you began to wait for the lock in an earlier
+    /// period. To ask about an earlier period, use [`Redlock::once_in`] with that period.
+    ///
+    /// If the period is already done, you can keep the lock and call `due` again in the next period. The lock can then
+    /// record the next period.
     ///
     /// # Errors
     ///
@@ -324,10 +332,13 @@ impl Once {
         })
     }
 
-    /// Writes the record again to masters that have lost it, so that the record survives if more masters lose it. Use
-    /// this method if you hold the lock yourself (see [`due`](Self::due)) and the period was already done. All other
-    /// methods write the record again without being asked. Each lock allows one write. This call uses up this write if
-    /// some masters have lost the record.
+    /// Writes the record again to masters that have lost it. The record then survives if more masters lose it.
+    ///
+    /// Use this method if you hold the lock yourself (see [`due`](Self::due)) and the period was already done.
+    /// [`at_most_once`](Self::at_most_once) and [`at_least_once`](Self::at_least_once) do this automatically.
+    ///
+    /// A record can be written only once under each lock. If some masters have lost the record, this call is that one
+    /// write.
     ///
     /// # Errors
     ///
@@ -394,7 +405,7 @@ impl Once {
     }
 
     /// Rejects a period that begins more than [`SLACK`] (one minute) after the masters' time, because some clock is
-    /// wrong. If such a period were recorded as done, no period before it could be done any more.
+    /// wrong. If it were recorded as done, all earlier periods would count as done.
     fn has_come(&self, start: u64, masters: u64, recorded: bool) -> Result<(), ValueError> {
         let ahead = start.saturating_sub(masters);
         if ahead <= SLACK {
@@ -412,8 +423,8 @@ impl Once {
         &self,
         body: impl AsyncFnOnce(&LockGuard, Turn<'_>) -> Result<OnceOutcome<T>, ValueError>,
     ) -> Result<OnceOutcome<T>, ValueError> {
-        // Read the clock before the wait for the lock. Otherwise a call that waits beyond the end of its period would
-        // do the work of the next period, although that work was not requested yet.
+        // Read the clock before waiting for the lock. Otherwise a call that waits past the end of its period would do
+        // the work of the next period too early.
         let period = self.now()?;
         let run = async |guard: &LockGuard| match self.look(guard, period).await? {
             Looked::Due(turn) => body(guard, turn).await,
@@ -447,11 +458,12 @@ impl Once {
     }
 }
 
-/// How many milliseconds after the masters' time a period may begin, because clocks differ.
+/// The maximum time in milliseconds by which a period may begin after the masters' time. It allows for small
+/// differences between clocks.
 const SLACK: u64 = 60_000;
 
-/// An estimate of the masters' time in milliseconds since 1970: the fencing token (a time in microseconds) plus the
-/// time since the acquire. A granted token is at least the time of the granting master minus one second.
+/// An estimate of the masters' time in milliseconds since 1970: the fencing token, which is a time in microseconds,
+/// plus the time since the acquire. The token is at most a second behind the clock of each master that granted it.
 fn masters_millis(guard: &LockGuard) -> u64 {
     let held_for = guard.core.coordinator.now();
     let held_for = held_for.saturating_since(guard.held.since()).as_millis();

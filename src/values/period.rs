@@ -46,8 +46,8 @@ impl Periods {
 
 impl Period {
     /// Returns `None` if the work of this period must be done. Otherwise returns the start of the next period that is
-    /// not done. `last` is the start of the last period done, which may have had another length. If `last` is later
-    /// than this period, all periods are taken to be as long as this one.
+    /// not done. `last` is the start of the last period done. The length of recorded periods is unknown, so all periods
+    /// are assumed to be as long as this one.
     pub(crate) fn next_if_done(self, last: Option<u64>) -> Option<u64> {
         let since = last?.checked_sub(self.start)?;
         let done = (since / self.length).saturating_add(1);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn period_is_due_once_whatever_the_clocks_show() {
+    fn period_is_not_due_again_after_it_was_recorded_even_with_wrong_clocks() {
         let hour = 3_600_000;
         for (now, length, last, next) in [
             (7 * hour + 5, hour, None, None),
@@ -73,7 +73,7 @@ mod tests {
             (8 * hour, hour, Some(7 * hour), None),
             // The last period was done by a machine whose clock is ahead.
             (7 * hour + 5, hour, Some(9 * hour), Some(10 * hour)),
-            // The last period was recorded by an impossible clock: no start follows the maximum.
+            // A wrong clock recorded the largest possible start, which no other start can follow.
             (7 * hour, hour, Some(u64::MAX), Some(u64::MAX)),
             // The last period was recorded when the period was shorter.
             (7 * hour, 24 * hour, Some(6 * hour), Some(24 * hour)),

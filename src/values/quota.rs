@@ -13,9 +13,9 @@ use crate::waiting::Waiting;
 /// A limited number of units that are handed out across all machines: prizes, seats, licences. No unit is handed out
 /// twice.
 ///
-/// Made by [`Redlock::quota`]. The masters store how many units are left, under the lock with the same name, which each
-/// call takes and releases. Fencing tokens and majorities, not clocks, decide which stored number is the current one.
-/// So a pause, a late or repeated message, or a wrong clock never hands out a unit twice.
+/// Made by [`Redlock::quota`]. The masters store the number of units left, under the lock with the same name. Each call
+/// takes and releases this lock. Fencing tokens and majorities decide which stored number is current; clocks do not. So
+/// a pause, a late or repeated message, or a wrong clock never hands out a unit twice.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -38,30 +38,29 @@ use crate::waiting::Waiting;
 ///
 /// # Promises and their limits
 ///
-/// - Never more units are handed out than were created. This holds even if masters lose their memory one after another,
-///   as long as a [`take`](Self::take) or [`left`](Self::left) succeeds in between. If a majority loses its memory
+/// - At most as many units are handed out as were created. This holds even if masters lose their memory one after
+///   another, if a [`take`](Self::take) or [`left`](Self::left) succeeds in between. If a majority loses its memory
 ///   before that, calls return [`Lost`](ValueError::Lost) and hand out nothing.
-/// - A unit may be wasted: by a crash during a call, by a dropped future, or by an [`Unknown`](ValueError::Unknown)
-///   write. No unit is handed out twice because of that.
-/// - The masters must not evict keys (`noeviction`). Before a majority of them may be stopped on purpose, they must be
-///   configured to lose nothing: `appendfsync always`, and the restart guard [`Off`](crate::RestartGuard::Off) on every
-///   client.
+/// - A crash during a call, a dropped future, or an [`Unknown`](ValueError::Unknown) write can waste units. Wasted
+///   units are not handed out again.
+/// - The masters must not evict keys (`noeviction`).
+/// - Before an operator stops a majority of the masters on purpose, the masters must be configured to lose nothing:
+///   `appendfsync always`, and the restart guard [`Off`](crate::RestartGuard::Off) on every client.
 /// - Fencing tokens are required: a quota does not work with `fencing(false)`.
 ///
-/// If you have a database, a single statement there is the better choice: `UPDATE .. SET left = left - 1 WHERE left >
-/// 0`.
+/// If you have a database, use a single statement there instead: `UPDATE .. SET left = left - 1 WHERE left > 0`.
 ///
 /// # Cost
 ///
-/// A [`take`](Self::take) costs one round trip in addition to the lock, because the release is sent together with the
-/// write. It costs two round trips if a master has not yet answered the read. A [`left`](Self::left) costs one round
-/// trip, and another one if a lost value is written again to a master.
+/// - [`take`](Self::take): one round trip in addition to the lock, because the release is sent together with the write.
+///   Two round trips if a master has not yet answered the read.
+/// - [`left`](Self::left): one round trip, and another one if a lost value is written again to a master.
 #[derive(Clone, Debug)]
 pub struct Quota(NamedValue);
 
 /// The result of [`Quota::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "only units that were taken may be handed out"]
+#[must_use = "check the result: the units are taken only if it is `Taken`"]
 pub enum Take {
     /// The caller has got the units. They are not handed out to any other caller.
     Taken {
@@ -98,9 +97,9 @@ impl Quota {
         self
     }
 
-    /// Creates the quota with this number of units. An operator does this once; do not do it automatically at start-up.
-    /// **Every** master must report that it has no such quota, because a quota that is missing on some masters may have
-    /// been lost.
+    /// Creates the quota with this number of units. An operator calls this once; do not call it automatically at
+    /// start-up. The call fails unless **every** master reports that it has no such quota. If one master has the quota,
+    /// the others may have lost theirs.
     ///
     /// # Errors
     ///
@@ -124,10 +123,10 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// [`Unknown`](ValueError::Unknown) if too few masters reported that they stored the new number of units. Treat the
-    /// requested units as wasted: do not use them; another call takes other units. After
-    /// [`Missing`](ValueError::Missing), [`Lost`](ValueError::Lost), [`NoQuorum`](ValueError::NoQuorum) and the other
-    /// errors nothing was taken.
+    /// - [`Unknown`](ValueError::Unknown): too few masters reported that they stored the new number of units. Treat the
+    ///   requested units as wasted, and do not use them. A repeated call takes other units.
+    /// - Any other error, for example [`Missing`](ValueError::Missing), [`Lost`](ValueError::Lost) or
+    ///   [`NoQuorum`](ValueError::NoQuorum): nothing was taken.
     ///
     /// # Cancel safety
     ///

@@ -85,7 +85,9 @@ impl<'a> Stored<'a> {
     /// The whole text to store, including the prefix `once`; an error if the note is too long.
     pub(crate) fn text(last: Option<u64>, note: &str) -> Result<Vec<u8>, ValueError> {
         if note.len() > MAX_NOTE_LEN {
-            return Err(ValueError::Invalid("the note of the record is too long"));
+            return Err(ValueError::Invalid(
+                "the note of the record is longer than 1024 bytes",
+            ));
         }
         let last = last.map_or_else(|| Self::NEVER.to_owned(), |start| start.to_string());
         let space = if note.is_empty() { "" } else { " " };

@@ -1,13 +1,12 @@
-//! The fenced register: one stored value under a held lock. Only holders of the lock change the value, and their
-//! fencing tokens decide which value is current.
+//! The fenced register: one stored value under a held lock. Only holders of the lock change the value. Their fencing
+//! tokens, and no clock, decide which value is current.
 //!
-//! No clock is involved. A read raises the fencing counter on a majority of the masters to the reader's token. From
-//! then on these masters refuse the writes of earlier holders, however late a message arrives. A write succeeds only if
-//! a majority of the masters stored the value, each in the same server run in which it answered the read. The majority
-//! that answers the next read therefore has this value or a later one.
-//!
-//! Each lock allows one write. Two values with the same token could not be distinguished, and a late copy of the first
-//! write would undo the second.
+//! - A read raises the fencing counter on a majority of the masters to the reader's token. These masters then refuse
+//!   the writes of earlier holders, even if a write arrives very late.
+//! - A write succeeds only if a majority of the masters stored the value, each in the same server run in which it
+//!   answered the read. So the next read finds this value or a later one.
+//! - Each lock allows one write. Two values with the same token could not be distinguished, and a late copy of the
+//!   first write would undo the second.
 
 use std::sync::Arc;
 
@@ -26,15 +25,15 @@ pub(crate) struct Register<'a> {
     number: u64,
 }
 
-/// The result of copying a value to the next masters, while masters are being replaced. The text of a failed copy shows
-/// the masters' answers.
+/// The result of copying a value to the next masters, while masters are being replaced. Each text contains the masters'
+/// answers.
 #[derive(Clone)]
 pub(crate) enum Carried {
     /// The value is now stored on the old and on the next masters.
     Both,
     /// No old master had the value, so it was removed from the next masters.
     Removed,
-    /// Nothing was changed: no master had a value, or only next masters had one.
+    /// Nothing was changed. Either no master had a value, or only next masters had one and `removes` was false.
     Nowhere,
     /// No majority of the old masters shows the last value that was written.
     Lost(String),
@@ -49,7 +48,7 @@ pub(crate) struct Known<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
     read: ValueAnswers,
-    /// The read request. It collects the answers of slow masters even after the read was decided.
+    /// The read request, which collects more answers even after the read was decided.
     asked: AskedForValue,
 }
 
@@ -129,10 +128,11 @@ impl<'a> Register<'a> {
     }
 
     /// Copies the value to the next masters while masters are being replaced: writes the value of the old masters to
-    /// both sets. If no old master has a value and `removes` is true, removes the value from both sets. `open` are the
-    /// next masters that already accept clients which know only the next masters.
+    /// both sets. If only next masters have a value and `removes` is true, removes it from both sets. `open` are the
+    /// next masters that already vote for clients which know only the next masters.
     ///
-    /// If the future is dropped, only some masters may have been changed; the value stays the same. Call it again.
+    /// Cancel safety: if the future is dropped, only some masters may have been changed: call it again. The value
+    /// itself does not change.
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
         let (read, _) = self.ask(ValueAnswers::complete).await;
         let carrying = read.carrying();
@@ -203,9 +203,9 @@ impl Known<'_> {
         &self.bytes
     }
 
-    /// Leaves the value unchanged, but writes it again to masters that have no value or a copy from before a restart,
-    /// including slow masters. The value then survives if further masters lose it. The caller does not learn whether
-    /// the masters accept the value.
+    /// Leaves the value unchanged. First waits for slow masters. If some master has no value or a copy from before a
+    /// restart, writes the value again, so that it survives further losses. The caller does not learn whether the
+    /// masters accept this write.
     pub(crate) async fn keep(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
         let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
@@ -232,8 +232,8 @@ impl Known<'_> {
             asked,
             ..
         } = self;
-        // Also use the answers to the read that have arrived since a majority answered, because one of the faster
-        // masters may have failed.
+        // Include the answers that arrived after the read was decided. Each of them allows one more master to count in
+        // the write.
         let read = asked.with_later(read);
         let asked = register.send(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;
@@ -255,10 +255,10 @@ pub(crate) struct BegunWrite {
 }
 
 impl BegunWrite {
-    /// Whether the release may be sent directly after the write, without waiting for the write's result. This needs a
-    /// read answer from every master. Each answer names the server run (the time between two restarts) to which the
-    /// write is bound. Within this server run, the master refuses the write if a later holder came first. Without a
-    /// read answer, a master accepts the write only while the lock is still held, so a release would come too early.
+    /// Whether the release may be sent directly after the write, without waiting for the write's result.
+    ///
+    /// This needs a read answer from every master, because the answer names the server run to which the write is bound.
+    /// Without a read answer, the write is not sent any more once the lock is released.
     pub(crate) fn may_be_followed(&self) -> bool {
         self.read.all_read()
     }

@@ -47,8 +47,8 @@ impl NamedValue {
         }
     }
 
-    /// Whether this guard holds the lock that protects the value. That lock has the value's name, is held on the same
-    /// masters, exclusively, and on a single key.
+    /// Whether this guard holds the lock that protects the value: an exclusive lock with the value's name, on a single
+    /// key, from the same `Redlock`.
     pub(crate) fn is_under(&self, guard: &LockGuard) -> bool {
         let claim = &guard.held.claim;
         claim.is_plain_on(&self.name) && Arc::ptr_eq(&guard.core, &self.redlock.core)
@@ -70,8 +70,9 @@ impl NamedValue {
         done
     }
 
-    /// Takes the lock, reads the value, and writes the new value that `change` returns, if there is one. If possible,
-    /// the release is sent together with the write. The future is large, so callers box it.
+    /// Takes the lock, reads the value, and writes the new value that `change` returns. If `change` returns no new
+    /// value, writes the old value again to masters that have lost it. If possible, sends the release together with the
+    /// write. The future is large, so callers box it.
     pub(crate) async fn change<T>(
         &self,
         change: impl FnOnce(&[u8]) -> Result<(Option<Vec<u8>>, T), ValueError>,

@@ -1,5 +1,5 @@
-//! The last finding of one waiter: the reason why the lock is not available, as the waiter's last attempt has shown.
-//! Waiters behind this waiter in the local queue may use the finding.
+//! The last finding of a waiter: why the lock was not available at its last attempt. Waiters behind it in the local
+//! queue may use the finding.
 
 use std::sync::Arc;
 
@@ -10,22 +10,23 @@ use crate::rounds::acquire::AcquireRound;
 #[derive(Clone)]
 pub(crate) struct LastFinding {
     pub(crate) finding: Finding,
-    /// The round of requests that led to the finding; `None` if the lock is held in this process.
+    /// The round of requests that led to the finding; `None` if this process holds the lock, or held it last.
     pub(crate) round: Option<Arc<AcquireRound>>,
     /// Whether the holder that the masters named in `round` also blocks the waiter that uses this finding. False if the
-    /// round was for several resources, because the resource that this waiter wants may be free.
+    /// round was for several resources: its holder may hold a resource that this waiter does not want.
     pub(crate) names_holder: bool,
 }
 
 impl LastFinding {
-    /// The reason that waiters get while a task of this process holds the lock, or was the last to hold it.
+    /// The finding of waiters behind a holder in this process. The next first waiter keeps it until its own first
+    /// attempt.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,
         names_holder: false,
     };
 
-    /// Replaces `last_finding` by the finding of a later round of requests, if [`Finding::replaces`] allows this.
+    /// Records the finding of a later round of requests in `last_finding`, if [`Finding::replaces`] allows this.
     pub(crate) fn add(
         last_finding: &mut Option<Self>,
         finding: Option<Finding>,
@@ -54,7 +55,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[test]
-    fn less_certain_finding_does_not_replace_an_earlier_finding() {
+    fn split_or_missing_finding_does_not_replace_an_earlier_finding() {
         let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
         let mut last_finding = None;

@@ -1,11 +1,11 @@
 //! The local queue of each resource, and the wake-ups from the masters.
 //!
-//! Within one process the waiters for one resource wait in this queue. Only the first waiter, called the front, asks
-//! the masters, so a thousand waiters cost no more messages than one. The front stays first in the queue while it holds
-//! the lock. So the requests of the next waiter follow the front's releases on the same connections, and need not wait
-//! for the replies to the releases.
+//! Waiters of one process for one resource wait in a local queue. Only the first waiter, called the front, asks the
+//! masters. So a thousand waiters send no more requests than one. The masters grant the locks; the local queue only
+//! decides which waiter asks them.
 //!
-//! The local queue only decides which waiter may ask the masters. The masters grant the locks.
+//! A holder keeps its place at the front until it releases the lock. The requests of the next waiter follow the
+//! releases on the same connections, and need not wait for the replies to the releases.
 
 mod line;
 pub(crate) mod place;
@@ -22,21 +22,22 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 /// The local queues of all resources of one process.
 pub(crate) struct LocalLines {
     map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
-    /// The locks that are held outside of the local queues, and the slots of semaphores that waiters ask for.
+    /// The locks that this process holds without a place in a local queue, and the slots of semaphores that its waiters
+    /// ask for.
     own: Arc<OwnLocks>,
-    /// The waiters that have left the queue of their semaphore to ask for a slot, by arrival number. Lock order: this
-    /// mutex is taken after `map`. The function that decides which waiter is the first takes both mutexes.
+    /// The arrival numbers of the waiters that have left the queue of their semaphore to ask for a slot. Lock order:
+    /// `map` is locked before this mutex.
     aside: Mutex<Aside>,
     /// The number of waiters that have entered a queue so far. It gives each waiter its arrival number.
     came: AtomicU64,
-    /// The waiters that ask for a key although they are not in its queue: readers, which may ask together with other
-    /// readers, and owners, which need not queue.
+    /// The waiters that ask for a key without a place in its queue: readers that ask together with other readers, and
+    /// owners.
     beside: Mutex<Beside>,
     /// The observers of elections in this process, which wait for announcements of new leaders.
     pub(crate) watchers: Watchers,
 }
 
-/// The waiters that ask for each key outside of its queue.
+/// For each key, the waiters that ask for it without a place in its queue.
 type Beside = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
 
 /// The arrival numbers of the waiters that ask for a slot, by the key of the semaphore's queue.
@@ -74,8 +75,7 @@ impl LocalLines {
     }
 
     /// Records that a lock recorded by [`hold`](Self::hold) has ended. Must be called once for each lock. If the lock
-    /// was a slot of a semaphore, this wakes the first waiter in the semaphore's local queue, so that it asks for the
-    /// slot without further waiting.
+    /// was a slot, wakes the first waiter in the semaphore's local queue, which may now ask for the slot.
     pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
         self.own.let_go(key);
         let Some(permit) = permit else {
@@ -105,8 +105,8 @@ impl LocalLines {
         self.beside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the next waiter the first of the local queue when the holder releases the lock, so that it may ask the
-    /// masters. A holder keeps its place at the front of the queue until it calls this, and must call it exactly once.
+    /// Makes the next waiter the first of the local queue, so that it may ask the masters. The holder must call this
+    /// exactly once, when it releases the lock.
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();

@@ -22,11 +22,11 @@ pub struct Waiting {
     pub note: Option<Note>,
     /// How long the masters keep the holder's key if it is not renewed; `None` if unknown.
     pub ttl_left: Option<Duration>,
-    /// The number of masters that are not in `trouble`. A master counts, too, if it had not answered yet when the answers
+    /// The number of masters that are not in `trouble`. It includes masters that had not answered yet when the answers
     /// of other masters decided the attempt.
     pub answering: usize,
-    /// Whether the masters that are not in `trouble` are a majority. While masters are being replaced: a majority of
-    /// the old masters and a majority of the next masters.
+    /// Whether the masters that are not in `trouble` are a majority. While masters are being replaced, whether they
+    /// include a majority of the old masters and a majority of the new masters.
     pub majority_answers: bool,
     /// The masters that failed in the last attempt, with the fault; the most informative fault first.
     pub trouble: Vec<NodeReport>,

@@ -1,5 +1,5 @@
-//! The locks that this process holds outside of its local queues, and the slots of semaphores that it asks for. With
-//! this record, tasks of one process avoid asking for the same slot.
+//! Records the locks that this process holds without a place in a local queue, and the slots of semaphores that its
+//! tasks ask for. So two tasks of one process avoid asking for the same slot.
 //!
 //! The record decides nothing: the masters grant the slots.
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use crate::node::Permit;
 use crate::sync::{Mutex, MutexGuard};
 
-/// The locks that one process holds outside of its local queues, and the slots that it asks for.
+/// The locks that one process holds without a place in a local queue, and the slots that its tasks ask for.
 #[derive(Default)]
 pub(crate) struct OwnLocks(Mutex<Counts>);
 
@@ -52,10 +52,11 @@ impl OwnLocks {
         count_off(&mut self.counts().held, key);
     }
 
-    /// Chooses the slot of a semaphore to ask for, and reserves it: the slot that is most likely free. Among equally
-    /// likely slots this function takes the first, counting from the slot of `permit`. `elsewhere` is a bit mask of the
-    /// slots that other processes are known to hold. If `passes` is true, slots that other tasks of this process ask
-    /// for are not avoided.
+    /// Chooses the slot of a semaphore to ask for, and reserves it. Chooses the slot that is most likely free. Among
+    /// equally likely slots, chooses the first, counting from the slot of `permit`.
+    ///
+    /// - `elsewhere`: a bit mask of the slots that other processes are known to hold.
+    /// - `passes`: whether slots that other tasks of this process ask for may be chosen like any other slot.
     pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
         let (first, permits) = (permit.slot(), permit.permits().max(1));
         let slots = (0..permits).map(|step| (first % permits + step) % permits);
@@ -112,7 +113,7 @@ impl OwnLocks {
     }
 }
 
-/// How likely a slot is to be granted: the least likely case first.
+/// How likely the masters are to grant a slot, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
     /// This process holds all slots of the semaphore.
@@ -173,14 +174,14 @@ mod tests {
         assert_eq!(
             (two.permit.slot(), two.alone),
             (1, true),
-            "slot 1 must be asked for: slot 3 is asked for, and another process holds slot 0"
+            "slot 1 must be asked for, because another task asks for slot 3 and another process holds slot 0"
         );
         drop(one);
         let one = asks(&own, 0, 0b0001);
         assert_eq!(
             (one.permit.slot(), one.alone),
             (3, true),
-            "slot 3 must be asked for again, because no other task asks for it any more"
+            "slot 3 must be asked for again, because the first task no longer asks for it"
         );
     }
 
@@ -201,12 +202,12 @@ mod tests {
         assert_eq!(
             (four.permit.slot(), four.alone),
             (3, false),
-            "slot 3 must be asked for a second time"
+            "slot 3 must be asked for by two tasks, because other tasks already ask for slots 1 and 2"
         );
         drop(three);
         assert!(
             !asks(&own, 3, 0).alone,
-            "a second request for slot 3 must not count as alone"
+            "`alone` must be false if another task also asks for slot 3"
         );
         let all = holding(&[0, 1, 2, 3]);
         let none = asks(&all, 2, 0);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn first_waiter_may_ask_for_slots_that_others_ask_for() {
+    fn first_waiter_may_request_slots_that_other_tasks_request() {
         let own = holding(&[0]);
         let _others = [asks(&own, 1, 0), asks(&own, 2, 0)];
         let passing = own.ask(&api(0), 0b1000, true);
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_others_ask_for_do_not_include_the_slot_of_the_caller() {
+    fn slots_lists_as_requested_only_slots_that_other_tasks_request() {
         let own = holding(&[1]);
         let mine = asks(&own, 3, 0);
         let other = asks(&own, 2, 0);
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_permits_yields_a_valid_slot() {
+    fn ask_always_chooses_a_valid_slot_of_the_semaphore() {
         let own = Arc::<OwnLocks>::default();
         for (slot, permits) in [(0, 0), (63, 64), (7, 3)] {
             let permit = Permit::new(Arc::from(&b"api"[..]), slot, permits);

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_observer_is_notified_even_if_it_was_not_waiting() {
+    async fn notification_before_an_observer_waits_is_not_lost() {
         let watchers = Watchers::default();
         let key: Arc<[u8]> = b"job".as_slice().into();
         let [first, second] = [(); 2].map(|()| watchers.begin(&key));

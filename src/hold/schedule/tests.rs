@@ -69,7 +69,7 @@ fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
     // When a majority has replied to one batch, the next batch may be sent immediately.
     schedule.open -= 1;
     assert_eq!(take(&mut schedule, at(3_001)), BATCH);
-    // Without replies, the next batch waits for `PACE`, and only for `SOON` once its renewals are late.
+    // Without replies, the next batch waits for `PACE`.
     assert_eq!(take(&mut schedule, at(3_001) + PACE / 2), 0);
     assert_eq!(take(&mut schedule, at(3_001) + PACE), BATCH);
     assert_eq!(take(&mut schedule, at(3_400)), BATCH);
@@ -90,7 +90,7 @@ fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
 }
 
 #[test]
-fn ends_of_locks_do_not_wait_behind_a_burst_of_renewals() {
+fn schedule_ends_locks_on_time_despite_a_burst_of_renewals() {
     let mut schedule = burst(5_000);
     let max_hold = Duration::from_millis(3_002);
     let bounded = held(Some(max_hold), true);
@@ -115,16 +115,16 @@ fn ids(due: &[Due]) -> Vec<u64> {
 }
 
 #[test]
-fn renewal_that_is_due_soon_is_sent_in_the_batch_of_a_due_renewal() {
+fn renewal_due_soon_joins_the_batch_of_a_renewal_due_now() {
     let mut schedule = Schedule::default();
     let first = schedule.insert(held(None, true), at(3_000));
-    // This lock is due 150 ms later, which is within a sixtieth of the ttl, so it is renewed in the same batch.
+    // A batch also takes locks that are due within the next sixtieth of the ttl, here 150 ms.
     let soon = schedule.insert(held(None, true), at(3_150));
     let later = schedule.insert(held(None, true), at(3_151));
     let fixed = schedule.insert(held(None, false), at(3_001));
     assert_eq!(ids(&schedule.take_due(at(2_999))), []);
     assert_eq!(ids(&schedule.take_due(at(3_000))), [first, soon]);
-    // If only the end of a lock is due, no lock is ended early, and no renewal is sent early.
+    // The end of a lock does not cause an early renewal of another lock.
     assert_eq!(ids(&schedule.take_due(at(3_001))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(3_151))), [later]);
     // Each renewed lock already has its next due time.
@@ -132,7 +132,7 @@ fn renewal_that_is_due_soon_is_sent_in_the_batch_of_a_due_renewal() {
 }
 
 #[test]
-fn lock_is_taken_from_the_schedule_once_for_each_due_time() {
+fn take_due_returns_each_lock_once_per_due_time() {
     let mut schedule = Schedule::default();
     // A lock whose end is due becomes due again every `SOON`, until it is removed from the schedule.
     let fixed = schedule.insert(held(None, false), at(9_000));
@@ -193,7 +193,7 @@ fn due_time_of_a_renewal_can_be_moved_earlier_but_not_later() {
 }
 
 #[test]
-fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
+fn extension_changes_validity_and_renewal_time_within_max_hold() {
     let held = held(Some(Duration::from_secs(15)), true);
     assert_eq!(held.valid_until(), at(9_000));
     assert!(held.extend_lease(at(10_000), 2 * TTL, at(1)));
@@ -211,7 +211,7 @@ fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
 }
 
 #[test]
-fn one_call_of_take_due_ends_a_limited_number_of_locks() {
+fn take_due_ends_at_most_a_fixed_number_of_locks_per_call() {
     let mut schedule = Schedule::default();
     for _ in 0..=ENDS {
         schedule.insert(held(None, false), at(9_000));
@@ -221,7 +221,7 @@ fn one_call_of_take_due_ends_a_limited_number_of_locks() {
 }
 
 #[test]
-fn renewal_is_late_if_overdue_by_more_than_a_thirtieth_of_the_ttl() {
+fn renewals_overdue_by_a_thirtieth_of_the_ttl_are_sent_at_shorter_intervals() {
     let mut schedule = burst(1);
     schedule.open = OPEN;
     schedule.sent_at = at(3_300);
@@ -229,7 +229,7 @@ fn renewal_is_late_if_overdue_by_more_than_a_thirtieth_of_the_ttl() {
     assert!(schedule.held_back);
     let late = at(3_300) + Duration::from_nanos(1);
     assert_eq!(schedule.next_batch(late), Some(at(3_300) + SOON));
-    // A batch of renewals is not delayed any more once `PACE` has passed since the last batch.
+    // If the last batch was sent more than `PACE` ago, the next batch is not delayed.
     schedule.sent_at = BEGAN;
     assert_eq!(schedule.next_batch(at(3_000)), Some(at(3_000)));
     assert!(!schedule.held_back);
@@ -254,7 +254,6 @@ fn outdated_due_times_of_renewals_are_dropped() {
     }
     assert!(schedule.ends.len() < 2_000);
     assert_eq!(ids(&schedule.take_due(at(3_000))), [fixed, renewed]);
-    // A sweep visits all due times and drops all outdated ones, so it need not run often.
     schedule.sweep();
     assert_eq!(schedule.ends.len() + schedule.renewals.len(), 2);
 }

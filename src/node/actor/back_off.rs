@@ -101,8 +101,7 @@ mod tests {
                 (4..12).contains(&tries(&fault, None)),
                 "pauses must be long after the refusal {fault}"
             );
-            // If the connection had been established before the fault, the fault does not mean that the server refuses
-            // the client.
+            // If a connection had been established, the same fault is not a refusal.
             let stood = Some(Duration::from_millis(1));
             assert!(
                 (20..60).contains(&tries(&fault, stood)),

@@ -34,8 +34,11 @@ pub(in crate::node) fn split(
     }
 }
 
-/// The items that one session sends: the session's index, the positions of the items' results in the whole answer, and
-/// the items.
+/// The items of a request that one session sends:
+///
+/// - the index of the session;
+/// - the positions of the items' results in the answer to the whole request;
+/// - the items.
 type OfSession<T> = (usize, Vec<usize>, Vec<T>);
 
 fn by_session<T: Clone>(

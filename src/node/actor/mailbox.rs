@@ -18,25 +18,24 @@ use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 /// this long only if callers send more requests than the master can answer within a node timeout.
 const CAPACITY: usize = 16_384;
 
-/// Releases are accepted while fewer requests than this are queued, twice [`CAPACITY`]. Each release frees a lock, so
-/// it must be accepted even if the queue is full for other requests.
+/// The largest number of queued requests with which a release is still accepted. It is twice [`CAPACITY`], because each
+/// release frees a lock.
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
 /// A request to one master, and the receiver of its answer.
 pub(in crate::node) struct Queued {
     pub(in crate::node) request: Request,
     reply: Reply,
-    /// Whether the request is sent for the second time, because the master did not have its script when it was first
-    /// sent.
+    /// Whether the request is sent for the second time. The first time, the master did not have the script.
     pub(in crate::node) resent: bool,
-    /// Whether the request must be sent as a separate script call, because it was sent in another form before and was
-    /// not executed.
+    /// Whether the request must be sent as a separate script call. The master refused it when it was sent as the
+    /// built-in delete command.
     pub(in crate::node) apart: bool,
-    /// Whether this release was sent as the server's own compare-and-delete command. The server can refuse this
-    /// command, and the release must then be sent as a script call.
+    /// Whether this release was sent as the server's built-in compare-and-delete command (`DELIFEQ`). If the server
+    /// refuses the command, the release is sent again as a script call.
     pub(in crate::node) compared: bool,
-    /// For a release that the master refused before: the time at which the lock key has expired, and after which the
-    /// release is not needed. `None` for other requests.
+    /// For a release that the master has refused: the time by which the lock key has certainly expired. From then on
+    /// the release is not needed. `None` for all other requests.
     pub(in crate::node) until: Option<Instant>,
 }
 
@@ -92,8 +91,8 @@ pub(in crate::node) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     queue: VecDeque<Queued>,
-    /// Queued renewals. They are sent before all other requests, because a held lock expires while other requests can
-    /// wait. So a renewal may overtake any request. If the lock is released, its queued renewal is withdrawn.
+    /// Queued renewals. They are sent before all other requests, because a lock expires if its renewal is late. A
+    /// renewal never restores a released lock: releasing a lock withdraws its queued renewals.
     renewals: VecDeque<Queued>,
     /// Whether an actor takes requests from this queue, or is being started for it.
     read: bool,
@@ -103,8 +102,8 @@ struct Inbox {
     closed: bool,
     /// The number of requests that have been taken from `queue` so far.
     gone: u64,
-    /// The time of the last check for overdue requests, and the number of requests that had been added to `queue`
-    /// before that time, including those that have been taken since. `None` if the queue was empty.
+    /// The time of the last check for overdue requests. The number counts all requests that were added to `queue`
+    /// before that time, including requests that have been taken. `None` if the queue was empty.
     looked: Option<(Instant, u64)>,
 }
 
@@ -163,8 +162,8 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests that have been queued for at least `limit`. Must be called from time to time. The queue does
-    /// not record arrival times, so a request is taken when it has waited for between one and two times `limit`.
+    /// Takes the requests other than renewals that have been queued for at least `limit`. The queue stores no arrival
+    /// times. If this method is called regularly, a request is taken after one to two times `limit`.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_go_first_and_are_accepted_when_the_mailbox_is_full() {
+    fn full_mailbox_accepts_renewals_and_returns_them_first() {
         let mailbox = Mailbox::new();
         for _ in 0..CAPACITY {
             assert!(put(&mailbox, look("a")));
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn overdue_requests_are_taken_from_the_mailbox_within_twice_the_limit() {
+    fn overdue_takes_a_request_after_one_to_two_times_the_limit() {
         let limit = Duration::from_millis(100);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mailbox = Mailbox::new();
@@ -308,14 +307,14 @@ mod tests {
         assert_eq!(
             overdue(199),
             0,
-            "request c must not be overdue, because the previous check was the first to see it"
+            "request c must not be overdue, because only one earlier check has found it in the mailbox"
         );
         assert_eq!(overdue(200), 1);
         assert_eq!(overdue(900), 0);
     }
 
     #[test]
-    fn mailbox_with_a_queued_renewal_is_neither_idle_nor_over() {
+    fn is_over_is_false_while_a_renewal_is_queued_in_a_closed_mailbox() {
         let mailbox = Mailbox::new();
         assert!(put(&mailbox, renewal()));
         mailbox.close();
@@ -409,7 +408,7 @@ mod models {
     }
 
     #[test]
-    fn idle_resolves_in_every_thread_interleaving() {
+    fn idle_future_of_the_mailbox_resolves_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             push(&mailbox, 1).join().expect("the thread must not panic");

@@ -12,7 +12,7 @@ use crate::protocol::marker::Marker;
 #[derive(Debug, Default)]
 pub(crate) struct Markers {
     masters: usize,
-    /// The old masters that do not also belong to the next masters.
+    /// The masters that the replacement removes: they are in the old set of masters but not in the next set.
     old: Vec<NodeName>,
     seen: Mutex<Seen>,
     /// The number of masters that show a marker. If it is 0, as with masters that were never replaced, `seen` need not
@@ -20,14 +20,13 @@ pub(crate) struct Markers {
     marked: AtomicUsize,
 }
 
-/// Which generation marker a master has lost that shows no marker.
+/// The generation marker that a master has lost, if the master shows no marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Missed {
     /// No marker was lost, as far as this client has seen.
     Nothing,
-    /// A marker was lost, but its number is unknown, because no majority of the masters shows markers. The lost marker
-    /// may have a larger number than the markers that are shown. If the master got a marker with a lower number than
-    /// the lost one, it would admit clients that the lost marker shut out.
+    /// A marker was lost, but its number is unknown, because no majority of the masters shows markers. The marker is
+    /// not restored yet: with too low a number, the master would admit clients that the lost marker rejected.
     Unknown,
     /// This marker was lost. A majority of the masters shows markers, and this marker has the largest number among
     /// them.
@@ -38,7 +37,7 @@ pub(in crate::node) enum Missed {
 struct Seen {
     /// The masters that show a marker, each with the marker and a flag that is true if the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
-    /// The masters that showed no marker at their last handshake, except those whose votes count again.
+    /// The masters that showed no marker at their last handshake and are not trusted again ([`Markers::trusts`]).
     bare: HashSet<NodeName>,
 }
 
@@ -89,9 +88,8 @@ impl Markers {
         self.seen().missed(self.masters)
     }
 
-    /// Whether earlier votes of the master `name` must be withdrawn: this master showed no marker although another
-    /// master has one, so it may have forgotten a lock that is valid. Its votes may have been counted before this
-    /// client saw the marker of the other master.
+    /// Whether the earlier votes of the master `name` must be withdrawn. They must be if the master has lost its
+    /// marker: it may also have forgotten locks that are still valid.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;
@@ -106,12 +104,13 @@ impl Markers {
 }
 
 impl Seen {
-    /// Which marker a master without a marker has lost.
+    /// The marker that a master without a marker has lost.
     ///
     /// An operator writes the markers of all masters together. So if another master shows a marker that admits this
-    /// client, a master without a marker has lost its own. One such marker is enough as evidence, because all other
-    /// masters may be down. A marker that does not admit this client is ignored, because it may be on a foreign master
-    /// that was configured by mistake.
+    /// client, a master without a marker has lost its own.
+    ///
+    /// Markers that do not admit this client count only if a majority of the masters shows markers. Otherwise they may
+    /// be on foreign masters that were configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn marker_that_does_not_admit_the_client_is_missed_only_if_a_majority_shows_markers() {
+    fn missed_ignores_markers_of_a_minority_that_do_not_admit_the_client() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&a, marker(2), false);
@@ -149,12 +148,12 @@ mod tests {
         assert_eq!(
             markers.missed(),
             Missed::Nothing,
-            "no marker must be missing if one of three masters shows a marker that does not admit the client"
+            "no marker must count as lost if the only marker on three masters does not admit the client"
         );
     }
 
     #[test]
-    fn marker_that_admits_the_client_is_missed_on_masters_without_a_marker() {
+    fn one_marker_that_admits_the_client_makes_masters_without_a_marker_doubtful() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&b, marker(5), false);
@@ -165,14 +164,14 @@ mod tests {
         assert!(markers.doubts(&b));
         assert!(
             !markers.doubts(&a) && !markers.doubts(&c),
-            "votes of a master with a marker, or of a master that was never reached, must not be doubted"
+            "a master must not be doubted if it shows a marker or was never reached"
         );
         markers.trusts(&b);
         assert!(!markers.doubts(&b));
     }
 
     #[test]
-    fn master_without_a_marker_is_trusted_if_no_master_shows_one() {
+    fn master_without_a_marker_is_not_doubted_if_no_master_has_a_marker() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, _] = names();
         for name in [&a, &b] {

@@ -31,8 +31,8 @@ pub(in crate::node) struct PendingReleases {
 struct Release {
     claim: Arc<Claim>,
     leave: bool,
-    /// For a release that the master refused: the time at which the lock key has expired. `None` for a release that was
-    /// not refused.
+    /// For a release that the master has refused: the time by which the lock key has certainly expired. `None` for a
+    /// release that was not refused.
     until: Option<Instant>,
 }
 
@@ -79,8 +79,7 @@ impl PendingReleases {
 
     /// Keeps a release that was not sent or not answered as a pending release. Other requests are ignored.
     pub(in crate::node) fn keep(&mut self, queued: &Queued) {
-        // If there is no room for all releases, keep the earliest ones. They were outstanding when the connection
-        // broke. The later releases follow acquires that were not sent, so the master has nothing to release for them.
+        // If the list is full, drop this release: its lock expires with the TTL.
         if self.queue.len() < MOST {
             self.queue.extend(Release::of(queued));
         }
@@ -130,10 +129,9 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Handles the requests in `open`, which were outstanding on a broken connection. Keeps the releases among them,
-    /// and returns all of the requests. The kept releases are put before the releases that the master refused earlier.
-    /// If there is no room for all, the refused ones are dropped, because the master may have executed the acquires
-    /// before the kept releases.
+    /// Handles the requests in `open`, which were outstanding on a broken connection. Puts the releases among them in
+    /// front of all earlier pending releases, and drops the last releases if the list becomes too long. Returns all
+    /// requests of `open`.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();
@@ -200,7 +198,7 @@ mod tests {
             assert_eq!(
                 pending_releases.wake_at(),
                 Some(at(50)),
-                "the pause must continue"
+                "a call before the end of the pause must not change the retry time"
             );
         }
         let again = pending_releases
@@ -246,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_above_the_limit_of_pending_releases_are_dropped() {
+    fn pending_releases_above_the_limit_are_dropped() {
         let mut pending_releases = PendingReleases::new();
         for _ in 0..MOST + 10 {
             pending_releases.keep(&release("a"));

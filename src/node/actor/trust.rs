@@ -19,17 +19,18 @@ pub(in crate::node) struct Memory {
 }
 
 impl Memory {
-    /// Creates the state for a server with the run id `run`; `None` if the server does not report its run id. `lasts`
-    /// is whether the server is configured to lose nothing in a restart. The restart guard refuses a server without a
-    /// run id, and without the guard the run id does not matter.
+    /// Creates the state for a server.
+    ///
+    /// - `run` is the server's run id; `None` if the server does not report one.
+    /// - `lasts` is true if the server is configured to lose nothing in a restart.
     pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
         Self { run, lasts }
     }
 
-    /// Whether a stored value that was written in the server run `run` is certainly the newest value. It is if the
-    /// server cannot have lost a later value in a restart since.
+    /// Whether a stored value that was written in the server run `run` is certainly the newest value. True if the
+    /// server still is in this run, or if it loses nothing in a restart.
     pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
@@ -46,14 +47,14 @@ struct Seen {
     /// The run id of the server on the last connection, and the client id that the server gave that connection; `None`
     /// before the first connection.
     last: Option<(String, i64)>,
-    /// The run id that was seen last, and the time until which the restart guard withholds the master's votes because
-    /// an earlier connection showed another run id. `None` before the first connection.
+    /// The latest run id, and the time until which the restart guard withholds the master's votes. The time is 0 if the
+    /// run id has never changed. `None` before the first connection.
     run: Option<(String, Instant)>,
 }
 
 impl Acquaintance {
-    /// Returns a copy for an additional connection to the same master. The copy contains the run ids that were seen,
-    /// but not the client id of the last connection. So the additional connection does not close that connection.
+    /// Returns a copy for an additional connection to the same master. The copy omits the client id of the last
+    /// connection, so that opening the additional connection does not close the last one.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -63,9 +64,11 @@ impl Acquaintance {
         }))
     }
 
-    /// The time until which the restart guard withholds the votes of a master because its run id has changed; time 0 if
-    /// it has never changed. The server's uptime does not matter: if the address leads to another server than before,
-    /// that server may have been up for long, but has none of the earlier grants.
+    /// Records the run id `run`, which the master reported at `answered`. Returns the time until which the restart
+    /// guard withholds the master's votes: `max_ttl` after the run id last changed, or 0 if it has never changed.
+    ///
+    /// The server's uptime does not matter. If the address leads to another server than before, that server may have
+    /// been up for long, but has none of the earlier grants.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_run_is_accepted_at_only_one_master_address() {
+    fn roster_refuses_a_second_address_of_the_same_server_process() {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let roster = Roster::default();
         assert_eq!(roster.enter("run 1", &a), Ok(()));
@@ -142,7 +145,7 @@ mod tests {
         assert_eq!(
             roster.enter("run 2", &b),
             Ok(()),
-            "a name that leads to another server now must be accepted"
+            "a known name must be accepted if it now belongs to another server run"
         );
         assert_eq!(
             roster.enter("run 3", &a),
@@ -165,26 +168,26 @@ mod tests {
     }
 
     #[test]
-    fn votes_of_a_new_server_at_a_known_address_are_withheld_until_the_longest_ttl_has_passed() {
+    fn votes_of_a_new_server_at_a_known_address_are_ignored_for_max_ttl() {
         let seen = Acquaintance::default();
         let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
         let guarded = |run, now| seen.guarded(run, at(now), Duration::from_secs(30));
         assert_eq!(
             guarded("run 1", 5),
             at(0),
-            "the first run of the server must not be guarded"
+            "the restart guard must not apply to the first server run"
         );
         assert_eq!(guarded("run 1", 9), at(0));
         assert_eq!(guarded("run 2", 10), at(40));
         assert_eq!(
             guarded("run 2", 20),
             at(40),
-            "a new connection to the same run of the server must not extend the guard"
+            "a new connection to the same server run must not extend the restart guard"
         );
         assert_eq!(
             guarded("run 1", 21),
             at(51),
-            "the first run of the server must be guarded when it comes back, because its data is outdated"
+            "the restart guard must apply when the first server run returns, because its data is outdated"
         );
         assert_eq!(
             seen.beside()
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_to_a_restarted_server_is_not_closed_by_a_client_id_from_before_the_restart() {
+    fn replace_returns_no_client_id_from_before_a_server_restart() {
         let seen = Acquaintance::default();
         assert_eq!(seen.replace("run 1", 5), None);
         assert_eq!(seen.replace("run 1", 9), Some(5));

@@ -8,13 +8,12 @@ use crate::protocol::instant::Instant;
 /// trip is kept busy. Further requests wait in the mailbox, where they can still be withdrawn.
 pub(in crate::node) const UNDER_WAY: usize = 8_192;
 
-/// The smallest limit on outstanding requests. A new connection begins with this limit, because the master's speed is
-/// not known yet. A slow master keeps it.
+/// The smallest limit on outstanding requests. Each connection begins with this limit, which grows if the master
+/// answers quickly.
 const NARROW: usize = 512;
 
-/// Computes how many requests may be outstanding: as many as the master can answer within a small part of the node
-/// timeout. In a burst that is too fast for the master, the other requests wait in this process, not at the master.
-/// They take longer than the node timeout in total, but they do not time out and are not sent again
+/// Computes how many requests may be outstanding on a connection: as many as the master answers within a fraction of
+/// the node timeout. Further requests wait in the mailbox, so that they do not time out at the master
 /// (`excess_requests_to_a_slow_master_wait_without_timeouts`).
 pub(in crate::node) struct Window {
     width: usize,
@@ -79,7 +78,7 @@ mod tests {
         assert_eq!(
             window.width,
             NARROW + 1_000,
-            "the window of requests must keep its width while answers are this fast"
+            "the window of requests must keep its width if answers take only 45 ms"
         );
         for _ in 0..1_000 {
             window.learn(start, start + ms(51));
@@ -87,7 +86,7 @@ mod tests {
         assert_eq!(
             window.width,
             NARROW.midpoint(1_000),
-            "the window must be narrowed only once for all requests that were outstanding"
+            "slow answers to requests sent at the same time must narrow the window only once"
         );
         for n in 1..1_000 {
             window.learn(start + ms(100 * n), start + ms(100 * n + 51));

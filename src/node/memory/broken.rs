@@ -33,10 +33,11 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds an entry for a force-released lock to the lock's break record, in front of the older entries. The entry
-    /// contains the value of the lock. For a lock that readers or an owner share, it contains their marker with the
-    /// fencing counter, and the value of each hold. Locks of other programs get no break record, because no client of
-    /// this library renews them.
+    /// Adds an entry for a force-released lock to the lock's break record, in front of the older entries:
+    ///
+    /// - for a plain lock: its value;
+    /// - for a lock that readers or an owner share: their marker with the fencing counter, and the value of each hold;
+    /// - for a lock of another program: nothing, because no client of this library renews it.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -73,9 +74,11 @@ impl Master {
         Ok(mark.windows(line.len()).any(|piece| piece == line))
     }
 
-    /// Whether a force-release has ended one of the holds that share a lock. This is so if the break record contains
-    /// the value of the hold. It is also so if the hold's number is not larger than the counter was at the last
-    /// force-release of these readers or this owner.
+    /// Whether a force-release has ended this hold of a shared lock. True in two cases:
+    ///
+    /// - The break record contains the value of the hold.
+    /// - The hold's number is not larger than the fencing counter that the break record stores for these readers or
+    ///   this owner.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,

@@ -21,9 +21,8 @@ const LOOKED_AT: usize = 256;
 /// The largest number of holds that one reply about the state of a lock lists.
 const SHOWN: usize = 100;
 
-/// Why a claim cannot be granted: another lock or a waiter ahead is the obstacle. `left` is the time until the obstacle
-/// expires if it is not renewed; `None` if it does not expire. `holder` is the value of the lock key; `None` if the key
-/// does not exist.
+/// The lock or the waiter that prevents a grant. `left` is the time until it expires if it is not renewed; `None` if it
+/// does not expire. `holder` is the value of the lock key; `None` if the key does not exist.
 struct Obstacle {
     left: Option<Duration>,
     holder: Option<Vec<u8>>,
@@ -214,8 +213,8 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // The key does not have the value of the lock that this claim replaces. If that lock was force-released,
-            // another writer may have held the key since. Then refuse the claim.
+            // The lock that this claim replaces does not hold the key now. If that lock was force-released, refuse the
+            // claim: another writer may have held the key after the force-release.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -254,8 +253,7 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // If the claim is repeated, replace the earlier entry of its hold, even if the new expiry is earlier. Only
-            // a renewal must never shorten a hold.
+            // A repeated claim replaces the earlier entry of its hold, even if the new expiry is earlier.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);

@@ -48,9 +48,10 @@ impl Item {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Whether this item is a fencing counter that must be kept. `date` is the current time, in microseconds since
-    /// 1970. A counter is kept until `date` is a day later than the counter's number, which is a time as well. Without
-    /// the counter, the next number would be derived from `date`, and could be smaller than the counter.
+    /// Whether this item is a fencing counter that must be kept at the time `date` (microseconds since 1970).
+    ///
+    /// A counter's number is a time as well. The counter is kept until one day after that time. If it were dropped
+    /// earlier, the next number would be derived from `date` and could be smaller.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
         let is_counter = self.id.kind == Kind::Text
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
@@ -61,8 +62,11 @@ impl Item {
 }
 
 impl Master {
-    /// All items that have not expired. Also the expired places in queues that have not expired, because a waiter that
-    /// repeats its request gets such a place back.
+    /// All items that have not expired, and also:
+    ///
+    /// - the expired places in queues that have not expired, because a waiter that repeats its request gets such a
+    ///   place back;
+    /// - the holds that expired less than a day ago.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {
             let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
@@ -84,7 +88,6 @@ impl Master {
                 what: Vec::new(),
                 until: Some(until * 1000),
             });
-            // Leave out the holds that expired more than a day ago.
             items
                 .extend(holds.filter(|hold| hold.until > Some(now.saturating_sub(COUNTER_TTL_US))));
         }

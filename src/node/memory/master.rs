@@ -24,7 +24,8 @@ const VALUE_SHOWN: usize = 96;
 /// represent every integer above 2^53.
 pub(super) const LARGEST_COUNTER: u64 = 1 << 53;
 
-/// The keys of one master. [`apply`](Self::apply) executes requests on them as the scripts do on a server.
+/// The keys of one in-memory master. [`apply`](Self::apply) executes requests with the same results as the Lua scripts
+/// on a Redis server.
 #[derive(Clone, Debug, Default)]
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry, Quick>,
@@ -37,8 +38,8 @@ pub struct Master {
     dates: Dates,
 }
 
-/// The clock from which fencing numbers are derived. On Redis it is the clock by which keys expire. On databases and
-/// other stores it can be another clock.
+/// The clock from which fencing numbers are derived. On databases and other stores, it can differ from the clock by
+/// which keys expire.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(any(test, feature = "node")), allow(dead_code))]
 pub(in crate::node) enum Dates {
@@ -47,8 +48,8 @@ pub(in crate::node) enum Dates {
     Own,
     /// Another clock, which now shows this many microseconds since 1970.
     Shown(u64),
-    /// The clock of the requesting client. It may be behind the clocks of earlier clients. So the counter is kept
-    /// forever: without the counter, the next number could be smaller than an earlier one.
+    /// The clock of the requesting client. It may be behind the clocks of other clients. So the counter never expires:
+    /// without it, the next number could be smaller than an earlier one.
     Unknown,
 }
 
@@ -98,9 +99,8 @@ pub(super) struct Waiting {
     pub(super) ticket: u64,
     /// When the ticket key expires, in milliseconds on the master's clock.
     pub(super) expires: u64,
-    /// When the keys `{queue}` and `{alive}` expire, in milliseconds on the master's clock. In a queue without waiters
-    /// these keys do not exist and this value is 0, so the next waiter sets the expiry from its own heartbeat time
-    /// alone.
+    /// When the keys `{queue}` and `{alive}` expire, in milliseconds on the master's clock; 0 if the queue has no
+    /// waiters.
     pub(super) queue_expires: u64,
 }
 
@@ -166,8 +166,8 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // If the request also extends groups, the script KEEP executes it, and KEEP does not renew the notes of
-                // plain locks.
+                // If the request also extends groups, a server executes the script KEEP. This script does not renew the
+                // notes of plain locks.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -213,8 +213,8 @@ impl Master {
         }
     }
 
-    /// The holds that share the lock key `key`: the value of each hold, and its expiry in milliseconds on the master's
-    /// clock. The list can exist longer than the lock key itself.
+    /// The holds of readers, or of one owner, that share the lock key `key`. Each entry is the random value of a hold,
+    /// and its expiry in milliseconds on the master's clock. Expired holds may still be listed.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
         if self.holds.is_empty() {
             return &[];
@@ -234,7 +234,8 @@ impl Master {
         self.len(now) == 0
     }
 
-    /// Begins a new run of the server with this id. Stored values that were written in earlier runs are not trusted.
+    /// Simulates a restart of the server: sets the id of its current run to `run`. Answers then mark stored values from
+    /// earlier runs as untrusted ([`StoredValue::vouched`](crate::node::StoredValue::vouched)).
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
     }
@@ -244,7 +245,8 @@ impl Master {
         &self.run.0
     }
 
-    /// Deletes the ticket key of a lock's queue, as happens if the server evicts the key or an operator deletes it.
+    /// Deletes the key with the last ticket number of a lock's queue. Simulates an eviction of this key, or an operator
+    /// who deletes it.
     pub fn forget_ticket(&mut self, lock: &[u8]) {
         if let Some(line) = self.lines.get_mut(lock) {
             line.ticket = 0;
@@ -258,8 +260,8 @@ impl Master {
         self.dates = dates;
     }
 
-    /// Raises the fencing counter of the lock `key`, as an operator does when masters are replaced; never lowers it.
-    /// Returns whether the counter was below `number`.
+    /// Raises the fencing counter of the lock `key` to `number` and returns true. If the counter is `number` or higher,
+    /// changes nothing and returns false. Operators carry counters over in this way when they replace masters.
     pub fn carry(&mut self, now: u64, key: &[u8], number: u64) -> bool {
         let below = self.peek(now, key).counter.unwrap_or(0) < number;
         if below {
@@ -279,7 +281,8 @@ impl Master {
         );
     }
 
-    /// Stores a string under `key`, as a client of another program might.
+    /// Stores the string `value` under `key`, as another program might. The key expires after `ttl`; `None` means no
+    /// expiry.
     pub fn put_text(&mut self, now: u64, key: &[u8], value: &[u8], ttl: Option<Duration>) {
         self.set(now, key, value.to_vec(), ttl);
     }
@@ -353,8 +356,7 @@ impl Master {
         let ahead = line.ahead(me);
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         let counter = self.counter(now, claim.key())?;
-        // The lock is not free if its key has a value of another type. This is not an error here: in the script, `SET
-        // NX` fails for such a key.
+        // A key of another type than string is not free. Reading the holder below then returns the error.
         let free = matches!(self.text(now, claim.key()), Ok(None));
         self.sweep(claim.key());
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {
@@ -409,7 +411,8 @@ impl Master {
         std::mem::take(&mut self.published)
     }
 
-    /// Removes and returns the lock keys of the elections whose new leader was announced since the last call.
+    /// Removes and returns the announcements of new leaders since the last call. Each announcement is the lock key of
+    /// the election.
     pub fn take_announced(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.announced)
     }
@@ -562,7 +565,9 @@ impl Master {
         match self.text(now, &Family::Fence.of(key))?.map(parse) {
             None => Ok(0),
             Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
-            Some(_) => Err(Fault::Server("no number to count on".into())),
+            Some(_) => Err(Fault::Server(
+                "the fencing counter is not a number below 2^53".into(),
+            )),
         }
     }
 
@@ -574,9 +579,8 @@ impl Master {
         }
     }
 
-    /// Raises the counter of a lock that is being taken. `counter` is the current value. The new value is the proposed
-    /// number, or the nearest number that is larger than `counter` and near enough to this master's clock. Returns the
-    /// new value.
+    /// Raises the counter of a lock that is being taken, and returns the new value ([`raised`]). `counter` is the
+    /// current value, and `proposal` is the number that the client proposes.
     pub(super) fn raise_counter(
         &mut self,
         now: u64,
@@ -585,8 +589,8 @@ impl Master {
         counter: u64,
     ) -> u64 {
         let number = raised(self.date(now), proposal, counter);
-        // Keep the counter's expiry only if numbers and expiries follow the same clock. For a store they may not, and a
-        // store writes the whole record in any case.
+        // Keep the expiry if the counter already has a number of the same period. If numbers and expiries follow
+        // different clocks, always set a new expiry.
         let keeps =
             matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
         let fence = Family::Fence.of(key);
@@ -756,8 +760,8 @@ pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(VALUE_SHOWN)].to_vec()
 }
 
-/// The number to which the counter is raised when a lock is taken: `proposal`, limited to one second before and after
-/// `now`, but at least `counter + 1`.
+/// The number to which the counter is raised when a lock is taken. It is `proposal`, but at least one second before
+/// `now` and at most one second after it. If this is not larger than `counter`, it is `counter + 1`.
 pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
     proposal
@@ -770,7 +774,10 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);
-        let why = format!("ERR quorate: {} is gone", String::from_utf8_lossy(&fence));
+        let why = format!(
+            "ERR quorate: the fencing counter {} is gone",
+            String::from_utf8_lossy(&fence)
+        );
         return Err(Fault::Server(why.into()));
     }
     let counter = Some(counter);

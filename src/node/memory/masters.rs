@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::MemoryNode;
 use crate::node::Node;
 
-/// Masters in memory, for tests with more than one `Redlock`. Each `Redlock` represents a separate process. A clone
-/// refers to the same masters.
+/// Masters in memory that several `Redlock`s of a test share. Each of these `Redlock`s acts as a separate process. A
+/// clone of `Masters` refers to the same masters.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

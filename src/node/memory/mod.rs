@@ -86,8 +86,8 @@ impl MemoryNode {
         self.restart();
     }
 
-    /// Restarts the master with all its keys. A new run of the server begins, so stored values from before the restart
-    /// are not trusted.
+    /// Restarts the master without loss of keys. Answers then mark values that were stored before the restart as
+    /// untrusted ([`StoredValue::vouched`](super::StoredValue::vouched)).
     pub fn restart(&self) {
         let mut state = self.state();
         state.restarts += 1;
@@ -95,8 +95,8 @@ impl MemoryNode {
         state.master.set_run(run);
     }
 
-    /// Passes the keys of the master to `read`, which may change them, and returns its result. The second argument of
-    /// `read` is the master's time in microseconds.
+    /// Calls `read` with the keys of the master and the master's time in microseconds since 1970. `read` may change the
+    /// keys. Returns the result of `read`.
     pub fn with_master<T>(&self, read: impl FnOnce(&mut Master, u64) -> T) -> T {
         read(&mut self.state().master, paced::wall_micros())
     }

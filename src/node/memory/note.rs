@@ -39,8 +39,8 @@ impl Master {
         written
     }
 
-    /// Sets the expiry of the holder's note to a multiple of the remaining TTL of its lock ([`NOTE_LIVES`]). Returns
-    /// `false` if there is no note of this holder.
+    /// Sets the expiry of the lock's note to [`NOTE_LIVES`] times the remaining TTL of the lock. Returns `false` if
+    /// there is no note, or if another holder wrote it.
     pub(super) fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
         let key = Family::Note.of(claim.key());
         let left = self.ttl_left(now, claim.key());

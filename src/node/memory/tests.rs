@@ -51,7 +51,7 @@ fn woken(master: &mut Master) -> Vec<String> {
 }
 
 #[test]
-fn lock_is_free_exactly_when_its_ttl_has_passed() {
+fn lock_becomes_free_at_the_moment_its_ttl_ends() {
     let mut master = Master::default();
     let (one, other) = (claim(1, None), claim(2, None));
     assert!(matches!(
@@ -68,7 +68,7 @@ fn lock_is_free_exactly_when_its_ttl_has_passed() {
 }
 
 #[test]
-fn release_wakes_the_first_waiter_whose_heartbeat_time_has_not_passed() {
+fn release_wakes_the_first_waiter_with_an_unexpired_heartbeat() {
     let holder = claim(1, None);
     let first = claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 1)));
     let second = claim(3, Some(ticket("bbbbbbbbbbbbbbbb:1", 2, 60)));
@@ -102,7 +102,7 @@ fn queue_is_counted_as_one_key_until_its_last_heartbeat_time_has_passed() {
 }
 
 #[test]
-fn plain_lock_extended_together_with_a_group_is_kept_even_if_its_note_is_missing() {
+fn extension_that_includes_a_group_ignores_the_missing_note_of_a_plain_lock() {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Class(Class::Shared),

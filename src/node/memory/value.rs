@@ -11,8 +11,8 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            // If the stored value has the larger number, raise the counter to it, so that the next holder's number is
-            // larger than that of the value.
+            // The stored value can have a larger number than the counter. Raise the counter to this number, so that the
+            // next holder gets a larger one.
             if self.counter(now, claim.key())? < above {
                 self.set_counter(now, claim.key(), above);
             }
@@ -78,7 +78,8 @@ impl Master {
             }
             _ => {
                 let key = String::from_utf8_lossy(&key);
-                let why = format!("ERR quorate: {key} holds no value of a lock: left alone");
+                let why =
+                    format!("ERR quorate: {key} was not written by quorate and is not changed");
                 Err(Fault::Server(why.into()))
             }
         }

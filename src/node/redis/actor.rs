@@ -59,7 +59,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// The link's time that corresponds to `origin`, the tokio time at which this clock was created.
+    /// The link's time at which this clock was created: 1 s.
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn now(self) -> Instant {
@@ -67,7 +67,7 @@ impl Clock {
     }
 
     fn tick(self, at: Instant) -> Tick {
-        // The limit of 2^32 s prevents an overflow. No deadline of a link is that late.
+        // The limit of 2^32 s prevents an overflow.
         let from_here = at.saturating_since(Self::BEGIN);
         self.origin + from_here.min(Duration::from_secs(1 << 32))
     }
@@ -148,8 +148,8 @@ impl Actor {
             Box::pin(dial(shared.clone()))
         });
         let Poll::Ready(dialed) = dialing.as_mut().poll(cx) else {
-            // Refuse the requests whose waiting time for a connection is over. Also end the link if the handle of the
-            // master was dropped.
+            // Answer the requests that have waited too long for a connection. End the link if the handle of the master
+            // was dropped.
             let now = self.clock.now();
             self.link.take(now);
             self.link.settle(now);
@@ -169,10 +169,9 @@ impl Actor {
 
     /// Moves bytes in both directions between the link and the socket. Returns what the actor does next.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
-        // If several replies are outstanding, yield once, so that ready callers can queue their requests. Some of them
-        // are ready because their replies have just arrived. Yielding costs no waiting time: if no other task is ready,
-        // the actor is polled again immediately. If only one reply is outstanding, do not yield: there are no requests
-        // to combine, and a second poll would only wake an idle thread.
+        // If several replies are outstanding, read and then yield once, so that callers whose replies have arrived can
+        // queue new requests. The next write sends all of these requests. With only one outstanding reply, there is
+        // nothing to combine.
         if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);
@@ -242,10 +241,10 @@ impl Actor {
                 self.armed = None;
                 return Next::Wait;
             };
-            // Also check the clock, because tokio's timer does not fire for a task that has used up its budget by
-            // reading. A connection attempt is an exception: it is abandoned only when the timer fires, because tokio
-            // has then also checked the socket for input. Otherwise a process that gets too little CPU time would
-            // abandon a connection whose answer has already arrived.
+            // Check the clock too, because tokio's timer does not fire while the task has no budget left.
+            //
+            // Do not abandon a connection attempt by the clock: its answer may have arrived already. When the timer
+            // fires, tokio has also checked the socket for input.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;
@@ -256,8 +255,8 @@ impl Actor {
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(tick)));
-            // If the timer is set to an earlier time, leave it. When it fires, it is set to the deadline that applies
-            // then. So most requests do not change the timer.
+            // Leave a timer that is set to an earlier time. When it fires, this loop sets it to the deadline. So most
+            // requests do not change the timer.
             if self.armed.is_none_or(|armed| armed > at) {
                 self.armed = Some(at);
                 timer.as_mut().reset(tick);
@@ -265,8 +264,8 @@ impl Actor {
             if timer.as_mut().poll(cx).is_pending() {
                 return Next::Wait;
             }
-            // The request for which the timer was set may have been answered already. Let the timer fire anyway,
-            // because the link then looks for overdue requests in the mailbox.
+            // Call `tick` even if the request for which the timer was set has been answered: `tick` also refuses
+            // overdue requests in the mailbox.
             self.armed = None;
             self.link.tick(self.clock.now());
         }

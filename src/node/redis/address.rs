@@ -23,7 +23,7 @@ pub(crate) struct BadAddress {
 const SCHEMES: &str = "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]; \
                        valkey:// and valkeys:// mean the same as redis:// and rediss://";
 
-/// The hint for a URL whose password may contain an unescaped `/`, `?` or `#`, which end the host in a URL.
+/// The hint for a URL whose password may contain `/`, `?` or `#`. Unescaped, these characters end the host.
 const ENCODE: &str = "in a password write %2F for /, %3F for ? and %23 for #";
 
 /// The beginnings of the URL schemes for masters of other kinds.
@@ -182,7 +182,7 @@ fn name(address: &ConnectionAddr) -> Option<String> {
 /// The URL without user name and password; `None` if these cannot be separated from the rest of the text.
 fn shown(url: &str) -> Option<String> {
     match url.split_once("://") {
-        // After a `?`, only the URL of a Unix socket may contain a password, which is not shown.
+        // In the URL of a Unix socket, a password can only follow the `?`. Show only the path.
         Some((scheme, rest)) if rest.starts_with('/') => {
             let path = rest.split(['?', '#']).next()?;
             Some(format!("{scheme}://{path}"))
@@ -223,9 +223,8 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The name of the first unknown parameter of an address; `None` if all are known. `socket` is whether the address is a
-/// Unix socket, because other addresses may have no parameters. The value of a parameter is not returned, because it
-/// may be a password.
+/// The name of the first unknown parameter of an address; `None` if all are known. Only the address of a Unix socket
+/// (`socket`) may have parameters. The value is not returned, because it may be a password.
 fn unknown_parameter(rest: &str, socket: bool) -> Option<&str> {
     let (_, query) = rest.split_once('?')?;
     let names = query
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn port_above_65535_is_named_in_the_error() {
+    fn error_about_a_port_above_65535_contains_the_port() {
         for url in ["redis://h:175011", "redis://:s3cret@h:175011/2"] {
             assert_eq!(
                 named(url),
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn same_server_ignores_the_database_and_the_user_of_an_address() {
+    fn same_server_returns_true_despite_a_different_database_or_user() {
         let a = Address::parse("redis://LOCALHOST:7000/0").ok();
         let b = Address::parse("redis://user:pw@127.0.0.1:7000/3").ok();
         assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));
@@ -471,7 +470,7 @@ mod tests {
 
         #[cfg(feature = "tls-rustls")]
         #[test]
-        fn client_address_keeps_tls_and_is_refused_without_host_name_checks() {
+        fn client_with_tls_is_accepted_as_an_address_only_if_host_names_are_checked() {
             let address = over_tls(false).expect("the address must be accepted");
             assert!(address.tls && address.wants_tls());
             assert_eq!(address.name().as_str(), "example.org:6380");

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_with_endless_elements_is_an_error_after_a_limit() {
+    fn endless_reply_is_an_error_after_a_limited_number_of_bytes() {
         for (start, piece) in [
             ("*8000000\r\n", "_\r\n"),
             ("*8000000\r\n", "*1\r\n:1\r\n"),

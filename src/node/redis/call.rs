@@ -1,9 +1,9 @@
-//! Finds the command that one line of a script calls. This is needed because the errors of some servers contain only
-//! the number of the line.
+//! Finds the Redis command that one line of a script calls. Some servers report an error of a script with only the line
+//! number, so the library looks up the command itself.
 
 use crate::keys::Family;
 
-/// The command that one line of a script calls, and the family of its keys.
+/// The Redis call in one line of a script.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Call<'a> {
     /// The name of the command, as the script writes it.
@@ -13,8 +13,8 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Finds the call in one line of a script; `None` if the line has no call. A line has at most one call
-    /// (`every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_script`).
+    /// Finds the call in one line of a script; `None` if the line has no call. No line has two calls
+    /// (`every_redis_call_of_a_script_is_in_the_table_of_rights`).
     pub(super) fn read(line: &'a str) -> Option<Self> {
         let (_, rest) = line.split_once("call('")?;
         let (command, rest) = rest.split_once('\'')?;

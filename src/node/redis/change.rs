@@ -26,11 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest number of keys that one message to the master reads or writes.
 const TOGETHER: usize = 500;
 
-/// The number of stored values at which counting stops. If the master has more, some of them are not counted.
+/// Counting stops when at least this number of stored values has been found.
 const MOST_VALUES: usize = 1000;
 
-/// Executes an operator's operation on the master of `shared`, and then reads the master's state. Uses a separate
-/// connection for this.
+/// Connects to the master of `shared`, executes the operator's `order`, and then reads the master's state.
 pub(super) async fn change(shared: &std::sync::Arc<Shared>, order: ChangeOrder) -> ChangeSeen {
     let mut seen = ChangeSeen::default();
     if let Err(fault) = carried_out(shared, &order, &mut seen).await {
@@ -48,8 +47,7 @@ async fn carried_out(
     let database = shared.address.info.redis_settings().db();
     if database != 0 {
         let selected = talk.say(&["SELECT", &database.to_string()]).await;
-        // Ignore an error here if the order is to look for missing rights: that order runs SELECT again, and reports
-        // the right that is missing.
+        // `missing_rights` runs SELECT again, and reports a missing right. So the order `Rights` ignores an error here.
         if !matches!(order, ChangeOrder::Rights { .. }) {
             selected?;
         }
@@ -58,7 +56,7 @@ async fn carried_out(
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
         ChangeOrder::Look => {}
-        // Every step of a replacement begins with this order. So a missing right is found before anything is written.
+        // Every step of a replacement checks the rights before it changes anything.
         ChangeOrder::Rights { scope, keys: None } => {
             talk.missing_rights(shared, scope, seen).await?;
         }
@@ -102,8 +100,7 @@ async fn carried_out(
         ChangeOrder::Carry(counters) => seen.owned = talk.carry(counters).await?,
     }
     let looked = talk.look(seen).await;
-    // If rights are missing, report these instead of the error that occurred when the state was read, because they are
-    // its cause.
+    // Missing rights may have caused the error of `look`. So report the missing rights instead.
     lacking(&seen.missing).map_or(looked, Err)
 }
 
@@ -182,8 +179,8 @@ impl Talk {
         Ok(said)
     }
 
-    /// Sends the written commands, and calls `each` for each reply, with the index of the command and the reply.
-    /// `count` is the number of commands.
+    /// Sends the commands in the output buffer, and calls `each` with the index of each command and its reply. `count`
+    /// is the number of the commands.
     async fn receive(
         &mut self,
         count: usize,
@@ -196,14 +193,14 @@ impl Talk {
         }
     }
 
-    /// Loads a script, and returns its SHA1 digest. Scripts are called by digest, as clients do, so operators need no
-    /// additional rights.
+    /// Loads a script, and returns its SHA1 digest. Operators call scripts by digest (EVALSHA), as clients do. A call
+    /// by source (EVAL) would need a further right.
     async fn load(&mut self, script: &str) -> Result<String, Fault> {
         Ok(self.say(&["SCRIPT", "LOAD", script]).await?.text())
     }
 
-    /// Tries the commands that the steps of an operator need, and records the rights that the user does not have. If no
-    /// right is missing, also reads the keys of all values and fencing counters. Changes nothing on the master.
+    /// Tries all commands that an operator needs, and adds the missing rights to `seen.missing`. If no right is
+    /// missing, reads the keys of all values and fencing counters into `seen.stored`. Changes nothing on the master.
     async fn missing_rights(
         &mut self,
         shared: &Shared,
@@ -223,8 +220,8 @@ impl Talk {
             let Some(right) = need.missing(&scope.prefix, value) else {
                 return;
             };
-            // Without a configured prefix, the names of the locks are unknown here. Rights to their keys are checked
-            // later, for the keys that exist (`missing_rights_to`).
+            // Without a configured prefix, the names of the locks are unknown here. `missing_rights_to` checks the
+            // rights to the keys that exist.
             let unclear = scope.prefix.is_empty() && need.is_about_a_lock();
             if !(unclear && matches!(right, Right::Keys(_))) {
                 MissingRight::add(missing, right, need.purposes());
@@ -239,8 +236,8 @@ impl Talk {
         Ok(())
     }
 
-    /// Checks whether the user may read and write each key that is used when these values and counters are copied.
-    /// Changes nothing on the master. `missing_rights` has already checked the rights to run the commands.
+    /// Checks the rights to all keys that are read or written when these values and fencing counters are copied.
+    /// `missing_rights` has checked the rights to the commands before. Changes nothing on the master.
     async fn missing_rights_to(
         &mut self,
         keys: &[Vec<u8>],
@@ -310,7 +307,8 @@ impl Talk {
             Ok(marker) => Some(marker.text()),
             Err(Fault::WrongType) => {
                 let why = format!(
-                    "key {MASTERS} holds another type of value (WRONGTYPE): remove it if it is not yours"
+                    "key {MASTERS} holds another type of value (WRONGTYPE): delete this key if no other program needs \
+                     it"
                 );
                 return Err(Fault::Server(why.into()));
             }
@@ -345,7 +343,7 @@ impl Talk {
         }
     }
 
-    /// Reads the keys of the locks under which values are stored.
+    /// Reads the lock keys under which values are stored.
     async fn names(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         let before = Family::Value.before().as_bytes();
         let keys = self.keys(Family::Value, usize::MAX).await?.into_iter();
@@ -369,8 +367,8 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises each of these fencing counters to the value in its pair. Returns the counters that were not raised
-    /// because an owner holds the lock, each with the value of its lock key.
+    /// Raises the fencing counters to these numbers, and never lowers one. Returns the counters that were not raised
+    /// because an owner holds the lock, each with the value of the lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = self.load(&with_parts(CARRY.source)).await?;
         let mut owned = Vec::new();

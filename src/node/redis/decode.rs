@@ -17,8 +17,8 @@ use crate::node::{
 pub(super) enum NoAnswer {
     /// The master replied with an error.
     Fault(Fault),
-    /// The reply cannot belong to this request. Later replies would then be taken for the answers to wrong requests, so
-    /// the connection must be closed.
+    /// The reply cannot belong to this request. The connection must be closed, because later replies may belong to
+    /// wrong requests too.
     Malformed(Fault),
 }
 
@@ -28,8 +28,7 @@ impl NoAnswer {
     }
 }
 
-/// Decodes a reply into the answer to its request. `memory` decides whether a stored value was written in this server
-/// run.
+/// Decodes a reply into the answer to its request. `memory` decides whether a stored value is trusted.
 pub(super) fn decode(
     request: &Request,
     value: &Value<'_>,
@@ -115,7 +114,7 @@ pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAns
                 Value::Int(_),
                 Value::Int(_),
                 Value::Bulk(_),
-                // The note of the lock's holder may follow.
+                // The fifth element, the note of the lock's holder, is optional.
                 ..,
             ] = &refused[..]
                 && refused.len() <= 5
@@ -203,7 +202,7 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
                     Value::Int(_),
                     Value::Bulk(_),
                     Value::Int(1..),
-                    // The note of the lock's holder may follow.
+                    // The sixth element, the note of the lock's holder, is optional.
                     ..
                 ]
             ) && refused.len() <= 6 =>
@@ -219,8 +218,8 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
 /// above 2^53 apart. Two holders would then get the same token.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
-/// Decodes a fencing counter. A number outside of 1 to 2^53 is malformed and never becomes a token, because no script
-/// of this library returns one. Without this check, the simulation found two clients with the same token.
+/// Decodes a fencing counter. The scripts return only numbers from 1 to 2^53. Any other number is malformed, and must
+/// not become a token.
 pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     let counter = u64::try_from(said).ok();
     let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
@@ -284,8 +283,8 @@ fn line(refused: &[Value<'_>]) -> QueueInfo {
     }
 }
 
-/// Decodes the note of a lock. `None` if there is no note, or if the note belongs to another holder than `holder`, the
-/// value of the lock key.
+/// Decodes the note of a lock. `holder` is the value of the lock key. `None` if there is no readable note, or if the
+/// note belongs to another holder.
 fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     match note {
         Some(Value::Bulk(note)) => Note::read(note, holder?),
@@ -293,8 +292,8 @@ fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     }
 }
 
-/// Decodes for which items the notes were written. For a lock on several keys, this is true only if the notes of all
-/// keys were written. `None` if the reply is malformed.
+/// Decodes whether the note of each item was written. For a lock on several keys, the result is true only if the note
+/// was written for every key. `None` if the reply is malformed.
 fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
     let mut written = Vec::with_capacity(items.len());
     for item in items {

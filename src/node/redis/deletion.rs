@@ -1,11 +1,10 @@
-//! How a server executes a release: it compares the value of the lock key, and deletes the key if it still has the
-//! client's value. For this the client calls either this library's script or a built-in command of the server, which
-//! takes about half the time.
+//! Chooses how a server executes a release: it deletes the lock key if the key still has the client's value. The client
+//! calls either a script of this library, or a built-in command of the server, which takes about half the time.
 //!
-//! The server's version shows whether it has the command. A trial shows whether this user has the right to the command,
-//! and whether a proxy passes it on. The first release that the command could execute is sent as a script call.
-//! Directly after it, the same release is sent as a command. This is the trial; it finds the key already deleted. So no
-//! release depends on a command that has not yet worked on this connection.
+//! The server's version shows whether it has the command. But the user may lack the right to the command, or a proxy
+//! may not pass the command on. So each connection tries the command first: directly after a release by script, the
+//! client sends the same release as a command. The script has already deleted the key, so the lock is released even if
+//! this trial fails.
 
 use super::resp::{Command, Value};
 use super::script::Script;
@@ -14,8 +13,7 @@ use crate::node::{Claim, Request};
 /// How a connection executes releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deletion {
-    /// Releases use the script, which works on every server, because this server does not have the command or because
-    /// the trial failed.
+    /// Releases use the script, because the server does not have the command, or because the trial failed.
     Script,
     /// Releases use the script. The server has the command, but the trial has not been sent yet.
     Untried,
@@ -43,8 +41,8 @@ impl Deletion {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// Appends a trial if the command is untried. The trial repeats the first of the `written` releases that the
-    /// command can execute. Returns whether a trial was appended.
+    /// Appends the trial, unless a trial was sent before, or the command can execute none of the `written` requests.
+    /// The trial repeats the first request that the command can execute. Returns whether the trial was appended.
     pub(super) fn try_behind<'a>(
         &mut self,
         mut written: impl Iterator<Item = &'a Request>,
@@ -66,8 +64,8 @@ impl Deletion {
         };
     }
 
-    /// Whether the server refused the command, so that the script must be used. A trial cannot detect every refusal: it
-    /// finds the key deleted, so the command only reads, and a replica or a server with too few replicas allows reads.
+    /// Whether the server refused the command, so that the script must be used. This can happen after a successful
+    /// trial: the user's rights may have changed, or the server may have become read-only.
     pub(super) fn is_refused(value: &Value<'_>) -> bool {
         matches!(value, Value::Error(error) if !error.starts_with(b"WRONGTYPE "))
     }
@@ -88,9 +86,8 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
 /// Whether the built-in command can execute this release, because the release only has to compare the value and delete
 /// the key.
 ///
-/// The script must be used if the claim's acquire may be sent again because the master has lost its scripts. The
-/// release then fails too, because its script is missing, and is sent again after the acquire. The command would
-/// succeed immediately, so the release would overtake the acquire.
+/// The claim must be withdrawn. Otherwise its acquire may be sent again after the release, if the master has lost its
+/// scripts. A release by script would then be sent again too, after the acquire; a release by command would not.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()
@@ -174,7 +171,7 @@ mod tests {
             let said = format!("{more:?}");
             assert_eq!(written(Deletion::DelIfEq, withdrawn(more)), None, "{said}");
         }
-        // This claim is not withdrawn, so its acquire may be sent again.
+        // This claim is not withdrawn. Its acquire may be sent again, so its release must use the script.
         assert_eq!(written(Deletion::DelIfEq, plain(true)), None);
     }
 }

@@ -16,18 +16,18 @@ use super::shared::Shared;
 use super::socket::Socket;
 use crate::node::Fault;
 
-/// How long one address of a host name may take to answer before the next address is tried in parallel (100 ms). The
-/// limit for the whole connection is 500 ms by default, so that several addresses can be tried.
+/// How long a connection attempt waits for one address before it also tries the next address: 100 ms. This is a fifth
+/// of the default connect timeout, so several addresses can be tried.
 const STAGGER: Duration = Duration::from_millis(100);
 
 /// The largest number of addresses that are tried for one host name.
 const MOST_ADDRESSES: usize = 8;
 
-/// The kernel ends a connection if the server has not acknowledged data for the connect timeout, or for this time (1 s)
-/// if the connect timeout is shorter.
+/// The kernel ends a connection if the server does not acknowledge sent data for the connect timeout. This constant (1
+/// s) is the lower limit of that time.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// The kernel ends a connection if the server has not acknowledged data for this time (60 s), even if the connect
-/// timeout is longer.
+/// The kernel ends a connection if the server does not acknowledge sent data for the connect timeout. This constant (60
+/// s) is the upper limit of that time.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Connects to the master. Dropping the future cancels the attempt, except for a running name lookup. The lookup
@@ -127,8 +127,8 @@ async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<Socket, Fault> {
     Err(Fault::Down("TLS is not built in".into()))
 }
 
-/// Makes TCP send small messages without delay. Also lets the kernel end a connection whose server has not acknowledged
-/// data for `patience`.
+/// Makes TCP send small messages without delay, and turns on keepalive. On Linux, the kernel also ends a connection if
+/// the server does not acknowledge sent data for `patience` (at least 1 s, at most 60 s).
 fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -177,8 +177,7 @@ mod tests {
             .map(|address| (address, there))
             .expect("the listener must have an address");
         let gone = SocketAddr::from(([127, 0, 0, 1], 1));
-        // The second address is tried after the first has not answered for `STAGGER`. `limit` applies only to the whole
-        // attempt.
+        // Far longer than `STAGGER`, after which the next address is tried.
         let limit = Duration::from_secs(5);
         for addresses in [
             vec![hole, there.0],
@@ -187,13 +186,13 @@ mod tests {
         ] {
             let stream = tokio::time::timeout(limit, first_of(addresses.clone())).await;
             let stream = stream
-                .expect("the connect must end within the limit")
-                .expect("an address must accept");
+                .expect("the connection attempts must end within the limit")
+                .expect("one of the addresses must accept the connection");
             assert_eq!(stream.peer_addr().ok(), Some(there.0), "{addresses:?}");
         }
         let refused = first_of(vec![gone])
             .await
-            .expect_err("the connect must fail, because no server listens");
+            .expect_err("the connection must be refused, because no server listens");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 

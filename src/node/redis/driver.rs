@@ -1,5 +1,5 @@
-//! The link to a Redis master without its actor, for simulations. The simulation provides network and time, and runs
-//! the same state machine as production.
+//! A link to a Redis master for simulations, which provide the network and the time. The simulation runs the same state
+//! machine as production.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,13 +14,16 @@ use crate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::protocol::instant::Instant;
 use crate::runtime::BoxFuture;
 
-/// The connection of one process to a master, driven by its caller instead of a task.
+/// The connection of one process to a Redis master. The caller moves the bytes, so no background task is needed.
 ///
-/// A request that is [sent](Node::send) waits in the mailbox until the next [`turn`](Self::turn). The caller connects
-/// at [`Stage::Dial`], moves bytes in both directions at [`Stage::Talk`], and closes the connection at any other stage.
-/// It calls [`tick`](Self::tick) at the time [`wake_at`](Wants::wake_at). All times must come from one monotonic clock.
+/// A request that is [sent](Node::send) is queued until the next [`turn`](Self::turn). The caller has these duties:
 ///
-/// Replies reach the senders of the requests during the calls of these methods.
+/// - Open a connection in the stage [`Stage::Dial`], move bytes in both directions in [`Stage::Talk`], and close the
+///   connection in any other stage.
+/// - Call [`tick`](Self::tick) at the time [`wake_at`](Wants::wake_at).
+/// - Take all times from one monotonic clock.
+///
+/// The driver passes answers to the senders of the requests while the caller calls the driver's methods.
 pub struct Driver {
     shared: Arc<Shared>,
     seed: u64,
@@ -46,34 +49,33 @@ impl Driver {
         }
     }
 
-    /// Calls `step` with the link. The first call creates the link, just as in production the first request creates the
-    /// actor. The time limit for the first connection begins when the link is created.
+    /// Calls `step` with the link. The first call creates the link, and starts the time limit for the first connection.
     fn link<T>(&self, now: Instant, step: impl FnOnce(&mut Link) -> T) -> T {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         step(link.get_or_insert_with(|| Link::new(self.shared.clone(), self.seed, now)))
     }
 
-    /// Reports to the link that the connection was established.
+    /// Reports that the connection was established.
     pub fn dialed(&self, now: Instant) {
         self.link(now, |link| link.dialed(now));
     }
 
-    /// Reports to the link that the connection was lost or could not be established, for the reason `why`.
+    /// Reports that the connection was lost or could not be established, for the reason `why`.
     pub fn cut(&self, why: &str, now: Instant) {
         self.link(now, |link| link.cut(Fault::Down(brief(why)), now));
     }
 
-    /// Passes bytes that the connection has received to the link.
+    /// Passes `bytes`, which the caller has received from the master, to the driver.
     pub fn hear(&self, bytes: &[u8], now: Instant) {
         self.link(now, |link| receive(link, bytes, now));
     }
 
-    /// Takes requests from the mailbox up to the limit on outstanding requests, and returns what the driver needs.
+    /// Takes queued requests until the limit on unanswered requests is reached. Returns the next actions of the caller.
     pub fn turn(&self, now: Instant) -> Wants {
         self.link(now, |link| turn(link, now))
     }
 
-    /// Lets the link handle all deadlines that have passed at `now`.
+    /// Handles all deadlines that have passed at `now`, for example answer timeouts.
     pub fn tick(&self, now: Instant) {
         self.link(now, |link| link.tick(now));
     }

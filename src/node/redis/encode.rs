@@ -176,8 +176,8 @@ impl Scripts {
         }
         for item in items {
             let claim = &item.claim;
-            // A withdrawn claim stays in the list with a TTL of 0, as for the script EXTEND. The script does not change
-            // the lock of such a claim.
+            // A TTL of 0 means that the claim was withdrawn: the script does not change its lock. Otherwise an
+            // extension that arrives after the release would restore the lock.
             let ttl = if claim.is_withdrawn() {
                 0
             } else {
@@ -212,8 +212,8 @@ impl Scripts {
 
     fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
         let (ticket, noted) = (claim.ticket(), claim.is_noted());
-        // The script expects the flag for the note after the two arguments about the queue. So if there may be a note,
-        // write these two arguments even for a claim without a ticket.
+        // The optional arguments of the script are positional: waiter id, leave, note. If the last one is needed, write
+        // the first two even without a ticket.
         let place = (ticket.is_some() || noted).then(|| match ticket {
             Some(ticket) => (&*ticket.waiter, leave),
             None => ("", false),
@@ -238,8 +238,8 @@ impl Scripts {
         let noted = claim.is_noted();
         let place = match ticket {
             Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
-            // The script expects the flag for the note after the two arguments about the queue. So if there may be a
-            // note, write these two arguments even for a claim without a ticket.
+            // The optional arguments of the script are positional: waiter id, leave, note. If the last one is needed,
+            // write the first two even without a ticket.
             Some(None) if noted => Some(("", 0)),
             _ => None,
         };

@@ -1,9 +1,10 @@
-//! The handshake of a new connection, before the first request.
+//! The handshake of a new connection, before the first request. It consists of two messages:
 //!
-//! The handshake consists of two messages. The first asks for the server's identity and uptime, and loads the scripts.
-//! The second closes the previous connection at the server, and subscribes to wake-ups. Each part of a message must get
-//! exactly one reply, of the expected type. Otherwise later replies would be taken for answers to wrong requests, and a
-//! grant for the answer to a release.
+//! - The first message asks for the server's identity and uptime, and loads the scripts.
+//! - The second message closes the previous connection at the server, and subscribes to wake-ups.
+//!
+//! Each command of a message must get exactly one reply, of the expected type. Otherwise the client could take later
+//! replies for the answers to wrong requests.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,13 +33,13 @@ pub(super) struct Negotiated {
     pub(super) memory: Memory,
     /// Why this master gives this client no votes on this connection; `None` if it gives votes.
     pub(super) refused: Option<Fault>,
-    /// Whether the master shows a generation marker; `None` if this user has no right to read it.
+    /// Whether the key of the generation marker exists on the master; `None` if this user has no right to read it.
     pub(super) marked: Option<bool>,
     /// The time at which this client found no generation marker on the master; `None` if there is a marker, or if this
     /// user has no right to read it.
     pub(super) unmarked: Option<Instant>,
-    /// How long, from the end of the handshake on, the master's votes do not count because it had lost its generation
-    /// marker; `None` if it had not.
+    /// How long the master's votes do not count after the handshake, because the master had lost its generation marker.
+    /// `None` if there is no such time.
     pub(super) restored: Option<Duration>,
     /// The smallest number of acquires for which one combined call is faster on this server than single calls.
     pub(super) least_acquires: usize,
@@ -89,8 +90,8 @@ enum Asked {
     Info,
     /// Reads the generation marker.
     Marker,
-    /// Reads the remaining expiry of the generation marker. A marker with an expiry was restored after the master had
-    /// lost it.
+    /// Reads the remaining expiry of the generation marker. A marker has an expiry only if it was restored after the
+    /// master had lost it.
     MarkerLifetime,
     Script(Script),
     Id,
@@ -129,8 +130,8 @@ impl Handshake {
         asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        // Read the marker after setting the connection's name. So when an operator raises the marker, every connection
-        // that has read the old marker already has a name by which the operator can find it.
+        // Set the connection's name before reading the marker. Then every connection that has read an old marker has a
+        // name by which the operator can find it.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Marker);
         let scripts = Scripts::of(shared.options.configuration);
@@ -197,7 +198,12 @@ impl Handshake {
                 // of being woken.
                 Fault::Denied(why) => {
                     let node = shared.address.name();
-                    warn_seldom!((shared.repeats, &why, now), %node, %why, "no wake-ups, only timers");
+                    warn_seldom!(
+                        (shared.repeats, &why, now),
+                        %node,
+                        %why,
+                        "no wake-up messages: waiters use only timers"
+                    );
                 }
                 fault => return Err(fault),
             },
@@ -235,10 +241,11 @@ impl Handshake {
         self.judge_marker(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
-        // Close the previous connection at the server. If the server was stopped for a while, unread requests may be in
-        // the buffers of that connection. They must not be executed after the releases that this connection sends. A
-        // user without the right to read client ids cannot close that connection. Keys that such requests create then
-        // stay until their TTL expires.
+        // Close the previous connection at the server. The server may still have unread requests of that connection,
+        // and must not execute them after the releases of this connection.
+        //
+        // A user without the right to read client ids cannot close that connection. A lock key that a late request
+        // creates then stays until its TTL expires.
         if let (Some(run), Some(id)) = (&run, self.id)
             && let Some(last) = shared.acquaintance.replace(run, id)
         {
@@ -267,9 +274,9 @@ impl Handshake {
         }
     }
 
-    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). This check does not
-    /// refuse a client whose step is later than that of the marker. The scripts refuse such a client instead, because
-    /// the marker may be raised while the connection lasts.
+    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client whose
+    /// masters are not open yet is not refused here, because an operator may open them during the connection. Until
+    /// then, the scripts refuse the requests of such a client.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
@@ -282,8 +289,8 @@ impl Handshake {
                 return;
             }
             None => {
-                // This user has no right to read the marker. Set the connection's plain name: it shows an operator who
-                // closes masters that this client does not notice the change.
+                // This user has no right to read the marker. The plain name shows operators that this client does not
+                // check the marker.
                 Command::words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
                 self.asked.push_back(Asked::Courtesy);
                 return;
@@ -295,8 +302,8 @@ impl Handshake {
             None => options.markers.saw_none(name),
         }
         if self.unnamed && options.configuration.step() == 0 {
-            // An operator who replaces masters finds connections by their names, and cannot close this connection
-            // without a name. So its scripts must check the marker.
+            // Operators find the connections of outdated clients by their names, and close them. This connection has no
+            // name, so its scripts must check the marker.
             self.scripts = Scripts::checked(options.configuration);
             let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
@@ -343,8 +350,8 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        // The address may lead to another server than at the previous connection. `other` is the time until which such
-        // a server must not vote.
+        // The time until which the master must not vote because its run id has changed: the address may lead to another
+        // server now.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
@@ -355,23 +362,23 @@ impl Handshake {
                 (shared.repeats, "restarted", answered),
                 node = %shared.address.name(),
                 uptime_s = uptime,
-                "master restarted lately and does not vote for a while (restart guard)"
+                "master restarted recently, so its votes are ignored until max_ttl has passed (restart guard)"
             );
         }
         Ok(until)
     }
 }
 
-/// Decodes the value of the key that holds the generation marker. `None` if this user has no right to read the key, and
-/// this client's masters have never been replaced. If they have been replaced, the missing right is an error.
+/// Decodes the value of the key that holds the generation marker. If the user has no right to read the key, the result
+/// is `None` for a client whose masters were never replaced, and an error for other clients.
 fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {
         Value::Nil => Seen::Nothing,
         Value::Bulk(text) => Marker::read(text).map_or(Seen::Strange, Seen::Marker),
         Value::Error(error) => match server_fault(error) {
             Fault::WrongType => Seen::Strange,
-            // The masters of this client have never been replaced. The rights of its user may have been granted for a
-            // version without generation markers.
+            // Masters that were never replaced need no marker. The user's rights may date from a version without
+            // markers.
             Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
             fault => return Err(fault),
         },

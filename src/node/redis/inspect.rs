@@ -1,4 +1,4 @@
-//! Inspects a master through the library's own connection: whether a lock could use it, and what the server reports.
+//! Inspects a master over a connection of this library: whether locks can use the master, and what the server reports.
 
 use std::io;
 use std::sync::Arc;
@@ -91,8 +91,8 @@ async fn pace(
     Ok(())
 }
 
-/// Sends all other requests of the inspection in one message. They have the time limit of a handshake, which consists
-/// of about as many requests.
+/// Sends all requests of the inspection except TIME in one message. The time limit is that of a handshake, which
+/// consists of about as many requests.
 async fn interview(
     shared: &Shared,
     scope: &Scope,
@@ -128,8 +128,8 @@ fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
         MissingRight::add(&mut found.missing, right, need.purposes());
     }
-    // This connection has subscribed to the channel before. So if the user has both rights, at least one receiver gets
-    // the message of the PUBLISH.
+    // In the table of rights, SUBSCRIBE comes before PUBLISH. So this connection receives the message itself if the
+    // user has the rights to both commands.
     if need.is("PUBLISH {wake} x") {
         found.wake_ups = matches!(value, Value::Int(1..));
     }

@@ -5,9 +5,12 @@
 //! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and uses no
 //! socket, so a simulation can drive the state machine that runs in production.
 //!
-//! Every request is answered, whatever the master does. A request that was sent is answered within the node timeout. A
-//! request that waits for a connection is answered within three connect timeouts
-//! ([`CONNECT_STEPS`](crate::node::CONNECT_STEPS)), and a request in a burst within [`BURST_TIMEOUTS`] node timeouts.
+//! Every request is answered, whatever the master does. The limits are:
+//!
+//! - the node timeout, from the time at which the request was sent;
+//! - three connect timeouts ([`CONNECT_STEPS`](crate::node::CONNECT_STEPS)) for a request that waits for a connection;
+//! - [`BURST_TIMEOUTS`] node timeouts for a request that waits in this process because the master is slow.
+//!
 //! Undelivered releases are kept up to a limit, and are sent first on the next connection.
 
 use std::sync::Arc;
@@ -29,9 +32,8 @@ use crate::repeats::warn_seldom;
 /// How long a link continues to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a request of a burst may wait in this process before it is sent, as a multiple of the node timeout.
-/// Meanwhile the master executes earlier requests. While a request waits in this process, the node timeout does not run
-/// for it, so it is not given up and repeated (`excess_requests_to_a_slow_master_wait_without_timeouts`).
+/// How long a request may wait in this process because the master is slow, as a multiple of the node timeout. The node
+/// timeout of a request begins when the request is sent (`excess_requests_to_a_slow_master_wait_without_timeouts`).
 const BURST_TIMEOUTS: u32 = 10;
 
 /// The text of the fault that requests get when the runtime of the link was shut down.
@@ -47,8 +49,8 @@ pub(super) struct Link {
     output: Output,
     /// The time until which requests wait for a new connection; `None` if requests are refused immediately.
     patience: Option<Instant>,
-    /// The time at which requests last began to wait for a connection. If the connection breaks again soon after this
-    /// time, requests are refused instead of waiting again.
+    /// The time at which requests last began to wait for a connection. If a connection is lost less than [`STEADY`]
+    /// after this time, requests are refused without waiting.
     patient_at: Instant,
     /// The fault with which requests are refused while there is no connection.
     fault: Fault,
@@ -78,7 +80,7 @@ enum State {
 
 /// The next action that a link needs from its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(unreachable_pub, reason = "public with the feature testing")]
+#[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
 pub enum Stage {
     /// The driver must close the old connection, if there is one, and open a new one.
     Dial,
@@ -175,8 +177,8 @@ impl Link {
         self.tick(now);
     }
 
-    /// Returns the time limit of a step of making the connection; the step begins at `now`. `before` is the time limit
-    /// of the previous step. Requests that were to wait for the whole previous step wait for the new step as well.
+    /// Returns the time limit of the next step of connecting, which begins at `now`. `before` is the time limit of the
+    /// previous step. Requests that would have waited until `before` wait until the new limit.
     fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
         if self.patience == Some(before) {
@@ -274,9 +276,8 @@ impl Link {
     /// can be sent now.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // A request that arrives while the connection is made waits no longer than earlier requests: `patience` is
-            // the same for all of them. If the connection attempt itself has timed out, do not refuse them here: `tick`
-            // refuses them with the fault of that timeout.
+            // While the link connects, all requests wait until `patience`, also those that arrive late. If the
+            // connection attempt has timed out, `tick` refuses the requests with the fault of this timeout.
             if matches!(self.state, State::Dialing { until } | State::Handshaking { until, .. } if now < until)
             {
                 self.lose_patience(now);
@@ -304,7 +305,7 @@ impl Link {
                 .patience
                 .map_or(*until, |patience| patience.min(*until)),
         };
-        // After the handle of the master was dropped, the link ends at this time at the latest.
+        // A link whose handle was dropped ends at this time at the latest.
         let closing = self.closed_at.map(|closed| closed + LINGER);
         Some(closing.map_or(at, |closing| closing.min(at)))
     }
@@ -376,8 +377,8 @@ impl Link {
         self.state = State::Dialing { until };
     }
 
-    /// Ends the connection for the reason `fault`: answers the outstanding requests, keeps their releases as pending,
-    /// and sets the time of the next attempt to connect.
+    /// Ends the connection, or the attempt to connect, for the reason `fault`. Answers the outstanding requests, keeps
+    /// the outstanding releases as pending, and sets the time of the next attempt to connect.
     fn lose(&mut self, fault: Fault, now: Instant) {
         let node = self.shared.address.name();
         let stalled = matches!(fault, Fault::Stalled);
@@ -386,7 +387,7 @@ impl Link {
             let text = format!("connection lost: {fault}");
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "connection lost");
             lived = Some(online.lived(now));
-            // A proxy may have closed the connection because it does not know the command.
+            // A proxy may have closed the connection because it does not know the built-in delete command.
             self.never_try |= online.is_trying();
             let gone = Fault::Disconnected(fault.to_string().into());
             for queued in self.pending_releases.put_first(online.hang_up()) {
@@ -397,15 +398,14 @@ impl Link {
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // Requests that are refused from now on have not been sent. Their fault must show this, and name the cause of
-        // the loss.
+        // Requests that are refused with this fault have not been sent. The fault names the cause of the loss.
         self.fault = match (lived, fault) {
             (None, fault)
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // Requests wait for the next connection for a while, because a restart takes only a moment. They do not wait if
-        // the master had stopped answering, or if requests already waited like this shortly before.
+        // Requests wait for the next connection for one node timeout, because a restart is quick. They do not wait if
+        // the master had stopped answering, or if requests waited for a connection a short time before.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {

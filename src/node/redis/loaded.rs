@@ -12,10 +12,13 @@ use crate::node::{Fault, Request};
 use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK_US};
 use crate::protocol::marker::Configuration;
 
-/// The expiry of a fencing counter when a script sets it: one day, so that old counters do not accumulate; plus 1,000
-/// s, because grants renew the expiry at most once in this time (`scripts/fence/raise.lua`); plus one second, by which
-/// a number may be ahead of the master's clock. If the counter is further ahead, the difference is added
-/// (`scripts/fence/lives.lua`).
+/// The expiry that scripts set for a fencing counter. It is the sum of:
+///
+/// - one day, the shortest time for which a counter must last after the last grant of its lock;
+/// - 1,000 s, because grants renew the expiry at most once in this time (`scripts/fence/raise.lua`);
+/// - one second, by which a number may be ahead of the master's clock.
+///
+/// If the counter is further ahead, the difference is added (`scripts/fence/lives.lua`).
 pub(super) const FENCE_TTL: Duration =
     Duration::from_micros(COUNTER_TTL_US + COUNTER_PERIOD_US + PROPOSAL_SLACK_US);
 
@@ -28,9 +31,8 @@ pub(super) struct Scripts {
     check: String,
 }
 
-/// Returns Lua code that fails if the master's generation marker does not admit this client. The handshake has already
-/// checked the marker. The Lua code also stops clients whose connections last while the masters are replaced, and
-/// clients that connect through a proxy.
+/// Returns Lua code that fails if the master's generation marker does not admit this client. The handshake checks the
+/// marker too, but an operator may raise the marker during the connection.
 fn check(configuration: Configuration) -> String {
     let mut wrong = String::from(if configuration.needs_no_marker() {
         "mark"
@@ -47,9 +49,9 @@ fn check(configuration: Configuration) -> String {
 }
 
 impl Scripts {
-    /// The scripts of a client with this configuration. If the client's masters were never replaced, its scripts do not
-    /// check the generation marker, to save time. Such a client checks the marker only in the handshake, and a
-    /// replacement of the masters ends its connections.
+    /// The scripts of a client with this configuration. If the client's masters were never replaced, the scripts do not
+    /// check the generation marker, to save time. The check in the handshake is then enough, because a replacement of
+    /// the masters closes the client's connections.
     pub(super) fn of(configuration: Configuration) -> Self {
         if configuration.step() == 0 {
             Self::default()
@@ -67,8 +69,8 @@ impl Scripts {
         }
     }
 
-    /// Writes the commands that load one set of scripts, and returns these scripts. In front of each source, one line
-    /// defines the constants that depend on the client's settings.
+    /// Writes the commands that load one set of scripts, and returns the scripts of the set. The first line of each
+    /// loaded script defines constants that depend on the client's settings.
     pub(super) fn load(
         &self,
         set: Set,
@@ -105,9 +107,8 @@ impl Scripts {
         missing.then(|| script.row().set)
     }
 
-    /// The script that executes a request on this connection. `None` for a request that a plain command executes, for
-    /// example an acquire without a fencing token. If the generation marker must be checked first, such an acquire
-    /// needs a script too.
+    /// The script that executes a request on this connection; `None` if a plain command executes the request. An
+    /// acquire without a fencing token needs a script only if the generation marker must be checked.
     fn script(&self, request: &Request) -> Option<Script> {
         let classic = matches!(request, Request::Acquire { .. }) && self.is_checked();
         Script::of(request).or(classic.then_some(Script::Classic))
@@ -165,7 +166,7 @@ mod tests {
     use crate::protocol::marker::Fingerprint;
 
     #[test]
-    fn scripts_check_the_generation_marker_only_while_masters_are_replaced() {
+    fn loaded_scripts_check_no_generation_marker_if_masters_were_never_replaced() {
         let print = |name| Fingerprint::of([name]);
         let loaded = |configuration: Configuration| {
             let (scripts, mut out) = (Scripts::of(configuration), Vec::new());

@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(addresses.len(), 1);
         assert!(
             given_up > 1,
-            "several callers must give up, but {given_up} did"
+            "at least two callers must stop waiting for the lookup, but only {given_up} did"
         );
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         lookup

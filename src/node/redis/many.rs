@@ -74,8 +74,8 @@ impl Member for Queued {
 impl Scripts {
     /// Writes a run as one command. A run consists of requests of one kind for different locks.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        // Choose the script by fields that never change. After a request was queued, its claim can be withdrawn or get
-        // a note. Even then, exactly one command must be written, because one reply is expected.
+        // Choose the script by fields that never change. Exactly one command must be written, even if a claim was
+        // withdrawn or got a note after its request was queued.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
@@ -124,8 +124,8 @@ impl Scripts {
     }
 }
 
-/// The answer to one request of a combined call. `None` if the script did nothing for this request; the request must
-/// then be sent as a separate command.
+/// The answer to one request of a combined call. `None` if the script did not execute this request, which must then be
+/// sent as a separate command.
 pub(super) type Each = Option<Result<Answer, Fault>>;
 
 /// Decodes the answers to the requests of a combined call. The result is a fault if the reply cannot belong to the
@@ -214,7 +214,7 @@ mod tests {
     use crate::node::{Reply, Token};
 
     #[test]
-    fn combined_release_is_written_even_if_a_claim_gets_a_note_after_queueing() {
+    fn combined_release_includes_a_claim_that_receives_a_note_while_queued() {
         let claims = [1, 2].map(|n| {
             let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
             std::sync::Arc::new(claim)

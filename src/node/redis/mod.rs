@@ -1,8 +1,7 @@
 //! A Redis or Valkey master: one actor connects a link to a socket and a timer. The link takes all decisions.
 //!
-//! The code of the connection is this library's own. It writes requests directly into the output buffer, and parses
-//! replies in place in the input buffer. Of the `redis` crate, the library uses only the URL parser, and only in this
-//! folder.
+//! The library has its own Redis client. It writes requests directly into the output buffer, and parses replies in
+//! place in the input buffer. It uses the `redis` crate only to parse URLs, and only in this folder.
 
 mod actor;
 mod address;
@@ -88,7 +87,7 @@ impl Node for RedisNode {
     }
 
     fn subscribe(&self, subscriber: Subscriber) {
-        // The contract allows only one subscriber, so ignore a second one.
+        // The library calls `subscribe` at most once, so ignore a second subscriber.
         let _ = self.shared.subscriber.set(subscriber);
     }
 

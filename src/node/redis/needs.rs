@@ -15,8 +15,8 @@ use crate::node::right::{Purpose, Right};
 
 const DATABASE: &str = "{db}";
 
-/// The table of rights. An inspection can try each line at any time, because no line changes anything. Most of its keys
-/// do not exist, and commands on other keys are invalid or have no effect.
+/// The table of rights. An inspection can try every command in the table at any time, because no command changes data.
+/// The key of the command does not exist, or the command is invalid or has no effect.
 const USES: &[(Purpose, &str)] = &[
     (
         Purpose::Locking,
@@ -95,7 +95,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "ZRANGE {holds} 0 0"),
     (Purpose::Operating, "GET {of-hold}"),
     (Purpose::Operating, "DEL {of-hold}"),
-    // The slot of a semaphore is read like a lock, but has keys of its own.
+    // A slot of a semaphore has keys of its own.
     (Purpose::Operating, "PTTL {slot}"),
     (Purpose::Operating, "PTTL {of-slot}"),
     (
@@ -133,8 +133,7 @@ const USES: &[(Purpose, &str)] = &[
     // refuses the command.
     (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
-    // Operators also read and write the keys of locks, counters and values. The rights to these keys are those of
-    // clients, in the lines above (`purposes_of_operators`).
+    // Operators also need the rights of clients to the keys of locks, counters and values (`purposes_of_operators`).
     (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
     // No connection has this id, so the list is empty and no connection is closed.
     (Purpose::Changing, "CLIENT LIST ID 9223372036854775807"),
@@ -191,7 +190,7 @@ pub(super) fn purposes_of_operators(
         fencing: true,
         ..scope.clone()
     };
-    // Only `doctor` reads the settings for persistence; no step of a replacement does.
+    // A replacement of masters does not read the persistence settings.
     let of_clients = purposes(&scope, guarded, database);
     of_clients
         .filter(|purpose| *purpose != Purpose::Persistence)
@@ -226,9 +225,9 @@ pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     }
 }
 
-/// The right to a key of this family that belongs to `lock`. The pattern matches all keys with the configured prefix.
-/// If the lock's name does not begin with this prefix, the pattern matches all names that are the same up to the first
-/// colon.
+/// The right to a key of this family that belongs to `lock`. The pattern matches the keys of all locks with the
+/// configured prefix. If the name of `lock` does not begin with this prefix, the pattern uses the name up to its first
+/// colon as the prefix.
 pub(super) fn right_to_key(family: Family, lock: &[u8], prefix: &str) -> Right {
     let (family, name) = match (family, keys::slot_of(lock)) {
         (Family::Lock, Some((_, name))) => (Family::Slot, name),
@@ -327,7 +326,7 @@ impl Need {
         })
     }
 
-    /// Whether this command stands in the table as the text `line`.
+    /// Whether this command is the text `line` in the table.
     pub(super) fn is(&self, line: &str) -> bool {
         self.line == line
     }

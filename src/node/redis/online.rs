@@ -198,8 +198,8 @@ impl Online {
         Ok(())
     }
 
-    /// If the master could not execute a request in the form in which it was sent, queues it to be sent in another
-    /// form, and returns `None`. Otherwise returns the request unchanged.
+    /// If the master could not execute a request in the form that was sent, queues the request in another form, and
+    /// returns `None`. Otherwise returns the request unchanged.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -279,8 +279,7 @@ impl Online {
     /// Checks whether a stalled master has caught up. Must be called after all received replies have been handled.
     pub(super) fn caught_up(&mut self, limit: Duration, now: Instant) {
         if self.stalled_since.is_some() {
-            // If the next outstanding answer is overdue too, the master has not caught up: the answer to a new request
-            // would be late.
+            // If the next outstanding answer is overdue too, the master has not caught up.
             let next = self.under_way.front();
             self.stalled_since = next.filter(|sent| sent.at + limit <= now).map(|_| now);
         }
@@ -301,15 +300,14 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Keep the order of requests: before sending the requests in `again`, wait for all outstanding answers. The
-            // requests that are still outstanding may have to be sent again too.
+            // Requests must keep their order. So wait for all outstanding answers before sending the requests in
+            // `again`: the outstanding requests may have to be sent again too.
             if !self.under_way.is_empty() {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // A script that is loaded again keeps its name, so requests that need it can follow immediately. A
-                // script that is loaded for the first time gets its name from the reply, so such requests must wait for
-                // the reply.
+                // The reply to SCRIPT LOAD contains the SHA1 name of the script. If all names are known from an earlier
+                // load, the requests can follow immediately. Otherwise wait for the replies.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -331,8 +329,8 @@ impl Online {
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Return true even if all requests were withdrawn or withheld, so that the actor takes further requests. It is
-        // not woken for these, because only a request in an empty mailbox wakes it (`every_request_is_answered_exactly_once`).
+        // Return true even if no request was sent, so that the actor calls `take` again. Only a request that arrives in
+        // an empty mailbox wakes the actor (`every_request_is_answered_exactly_once`).
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
@@ -395,8 +393,8 @@ impl Online {
     }
 
     fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
-        // Record in which form the release is sent. When the answer arrives, the form can no longer be derived from the
-        // claim, because the claim may have got a note.
+        // Record whether the built-in command was used. The claim does not show this later, because it may get a note
+        // before the answer arrives.
         queued.compared = self.deletion.write(&queued.request, out);
         if !queued.compared {
             (self.scripts).encode(&queued.request, &self.memory.run, out);

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn error_about_a_denied_call_in_a_script_names_the_call_for_every_server_version() {
+    fn script_error_names_the_denied_call_for_every_server_version() {
         for (reply, named) in [
             // Error replies of Redis 6.2.
             (
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_redis_6_adds_to_script_errors_is_removed_and_other_errors_are_unchanged() {
+    fn only_the_text_that_redis_6_adds_to_script_errors_is_removed() {
         let text = |reply: &'static str| Raised::read(reply).text;
         assert_eq!(
             text("ERR Error running script (call to f_1): @user_script:8: WRONGTYPE Operation"),

@@ -84,10 +84,10 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 /// Why a master with this generation marker does not admit this client, with advice for the operator. `None` if the
 /// master admits the client.
 pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
-    // The marker number 4g means that the masters of generation g are the current masters. Markers of 4g + 1 to 4g + 3
-    // mean that these masters are being replaced by those of generation g + 1.
+    // If the marker number is 4g, the masters of generation g are the current masters. If the number is 4g + 1 to 4g +
+    // 3, generation g + 1 is replacing them.
     let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
-        Some((generation, 0)) => format!("{generation} on this master"),
+        Some((generation, 0)) => format!("this master is at generation {generation}"),
         Some((generation, _)) => format!(
             "this master is being changed from generation {generation} to {}",
             generation + 1
@@ -100,7 +100,7 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
         ""
     };
     let both = format!(
-        "masters_generation is {}{next} here and {there}",
+        "this client has masters_generation {}{next}, and {there}",
         configuration.step() / 2
     );
     let why = match configuration.admission(marker) {
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn script_error_about_other_masters_is_recognised() {
+    fn marker_error_of_a_script_becomes_the_fault_other_masters() {
         let error = b"ERR quorate: masters 2 0123456789abcdef";
         let said = Fault::OtherMasters("2 0123456789abcdef".into());
         assert_eq!(server_fault(error), said);
@@ -150,7 +150,7 @@ mod tests {
         );
         assert!(
             fault.contains("red"),
-            "other characters must stay: {fault:?}"
+            "printable characters must be kept: {fault:?}"
         );
     }
 
@@ -176,7 +176,7 @@ mod tests {
                 "server_error",
             ),
             ("", "server_error"),
-            // Redis 6.2 adds its own text only to errors of scripts.
+            // Redis 6.2 puts this text in front of an error of a script.
             (
                 "ERR Error running script (call to f_1): @user_script:8: @user_script: 8: -READONLY You can't write",
                 "read_only",

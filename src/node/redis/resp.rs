@@ -101,9 +101,10 @@ const DEPTH: usize = 8;
 pub(super) const LARGEST: usize = 8 << 20;
 
 /// The largest number of bytes of a reply outside of bulk strings: 64 KiB, far more than any reply to this library
-/// needs. The reason for the limit: an incomplete reply is parsed again from its beginning whenever more bytes arrive.
-/// A reply without end would otherwise block other tasks of the thread
-/// (`reply_with_endless_elements_is_an_error_after_a_limit`).
+/// needs.
+///
+/// An incomplete reply is parsed again from its beginning whenever more bytes arrive. Without the limit, an endless
+/// reply would block other tasks of the thread (`endless_reply_is_an_error_after_a_limited_number_of_bytes`).
 pub(super) const LINES: usize = 64 << 10;
 
 /// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if the reply is incomplete.

@@ -1,9 +1,10 @@
-//! The scripts that masters run, one row for each script. All other lists of scripts are derived from these rows.
+//! The scripts that masters run, as a table with one row for each script. All other lists of scripts are derived from
+//! this table.
 //!
-//! The rows of the scripts that clients run are in the order in which the scripts are loaded. Each row must have all
-//! fields to compile. If a row is added, the `match` of the simulated server does not compile until it decodes the new
-//! script. The tests below compare KEYS and ARGV with the header of the Lua source. The tests of `needs.rs` compare the
-//! purposes with the calls in the source.
+//! - The scripts that clients run are loaded in the order of their rows.
+//! - The simulated server has a `match` over these scripts, which does not compile until it handles a new script.
+//! - Tests in this module compare KEYS and ARGV with the header of the Lua source.
+//! - Tests of `needs.rs` compare the purposes with the calls in the source.
 
 use std::sync::LazyLock;
 
@@ -26,7 +27,7 @@ pub(super) struct Row {
     /// run the script.
     #[cfg_attr(
         not(test),
-        allow(dead_code, reason = "only the tests of the rights use this field")
+        allow(dead_code, reason = "only tests of access rights read this field")
     )]
     pub(super) purposes: &'static [Purpose],
     pub(super) keys: Keys,
@@ -44,14 +45,15 @@ pub(super) enum Set {
     Values,
     Semaphores,
     Notes,
-    /// The script for locks without a fencing token if the generation marker must be checked.
+    /// The script that acquires a lock without a fencing token. Only clients that must check the generation marker load
+    /// it.
     Classic,
     /// The scripts that execute many requests in one call.
     Many,
 }
 
 /// The content of KEYS, in the words of the header of the Lua source.
-#[cfg_attr(not(test), allow(dead_code, reason = "tests compare the words"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests read these words"))]
 pub(super) enum Keys {
     One(&'static str),
     /// Any number of keys. The header of the source gives them this name.
@@ -64,23 +66,23 @@ pub(super) struct Args {
     pub(super) first: &'static [&'static str],
     /// The arguments that follow, repeated for each key.
     pub(super) each: &'static [&'static str],
-    /// The last arguments, which come only once. They are optional: any number of them can be left out at the end.
+    /// The optional arguments at the end. A call may omit all of them, or only the last ones.
     pub(super) last: &'static [&'static str],
 }
 
 /// Declares the enum [`Script`] and its properties from the rows.
 macro_rules! scripts {
     ($($(#[$doc:meta])* $script:ident: $row:expr,)*) => {
-        /// One of the scripts that a master runs.
+        /// A Lua script of this library that Redis masters execute.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(unreachable_pub, reason = "public with the feature testing")]
+        #[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
         pub enum Script {
             $($(#[$doc])* $script,)*
         }
 
         impl Script {
             /// All scripts, in the order in which they are loaded.
-            #[allow(unreachable_pub, reason = "public with the feature testing")]
+            #[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
             pub const ALL: [Self; ROWS.len()] = [$(Self::$script),*];
         }
 
@@ -159,7 +161,8 @@ scripts! {
         args: Args { first: &["value", "ttl ms", "proposed counter in microseconds"], each: &[], last: &["id", "ticket", "heartbeat ms"] },
     },
 
-    /// Deletes a lock if the caller still holds it, leaves its queue, and wakes the next waiter.
+    /// Deletes a lock if the caller still holds it, and wakes the next waiter. Also removes the caller from the queue,
+    /// unless the caller continues to wait.
     ReleaseFair: Row {
         source: include_str!("../../scripts/release_fair.lua"),
         set: Set::Plain,
@@ -169,7 +172,8 @@ scripts! {
         args: Args { first: &["value"], each: &[], last: &["id", "leave", "note"] },
     },
 
-    /// Takes all keys of a group or none: several locks, or a lock that readers or the holds of one owner share.
+    /// Takes all keys of a group or none. A group is several locks, or one lock that readers or the holds of one owner
+    /// share.
     Claim: Row {
         source: include_str!("../../scripts/claim.lua"),
         set: Set::Groups,
@@ -193,7 +197,8 @@ scripts! {
         args: Args { first: &["value", "number"], each: &["marker"], last: &[] },
     },
 
-    /// Releases a group, leaves its queues, and wakes the next waiters.
+    /// Releases a group, and wakes the next waiters. Also removes the caller from the queues, unless the caller
+    /// continues to wait.
     Unclaim: Row {
         source: include_str!("../../scripts/unclaim.lua"),
         set: Set::Groups,
@@ -239,7 +244,7 @@ scripts! {
         set: Set::Semaphores,
         checks_marker: true,
         purposes: &[Locking, Fencing, Order, Semaphores],
-        keys: Keys::One("the lock key that the semaphore's name would have"),
+        keys: Keys::One("the key that a lock with the semaphore's name would have"),
         args: Args {
             first: &["value", "ttl ms", "proposed counter in microseconds", "slot", "number of slots"],
             each: &[],
@@ -247,13 +252,14 @@ scripts! {
         },
     },
 
-    /// Releases a slot of a semaphore, leaves its queue, and wakes the next waiter.
+    /// Releases a slot of a semaphore, and wakes the next waiter. Also removes the caller from the queue, unless the
+    /// caller continues to wait.
     ReleasePermit: Row {
         source: include_str!("../../scripts/release_permit.lua"),
         set: Set::Semaphores,
         checks_marker: false,
         purposes: &[Locking, Order, WakeUps, Notes],
-        keys: Keys::One("the lock key that the semaphore's name would have"),
+        keys: Keys::One("the key that a lock with the semaphore's name would have"),
         args: Args { first: &["value", "slot"], each: &[], last: &["id", "leave", "note"] },
     },
 
@@ -298,8 +304,8 @@ scripts! {
     },
 }
 
-/// The properties of a script that only operators run, while masters are replaced. An operator's operation loads its
-/// script itself, so the script belongs to no set of scripts, and it does not check the generation marker.
+/// The properties of a script that only operators run, to replace masters. Such a script does not check the generation
+/// marker. It belongs to no set of scripts, because each operation loads the script that it needs.
 #[cfg_attr(not(test), allow(dead_code, reason = "tests compare these properties"))]
 pub(super) struct OperatorRow {
     pub(super) source: &'static str,
@@ -312,8 +318,8 @@ pub(super) struct OperatorRow {
 /// Raises the generation marker.
 pub(super) static RAISE: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/raise.lua"),
-    // The tests take the only key of a script for a lock key. Here it is the generation marker, so `Locking` must be
-    // listed.
+    // The tests of the rights take `KEYS[1]` for a lock key. So `Locking` must be listed, although the key is the
+    // generation marker.
     purposes: &[Changing, Locking],
     keys: Keys::One("the generation marker"),
     args: Args {
@@ -327,26 +333,26 @@ pub(super) static RAISE: OperatorRow = OperatorRow {
     },
 };
 
-/// Raises fencing counters to those of the old masters.
+/// Raises fencing counters to the numbers of the old masters.
 pub(super) static CARRY: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/carry.lua"),
     purposes: &[Changing, Locking, Fencing],
     keys: Keys::Many("counters"),
     args: Args {
-        first: &["the expiry in ms of a counter that is not ahead of the clock"],
+        first: &["the shortest expiry of a counter in ms"],
         each: &["the number for each counter"],
         last: &[],
     },
 };
 
-#[allow(unreachable_pub, reason = "public with the feature testing")]
+#[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
 impl Script {
     pub(super) fn row(self) -> &'static Row {
         &ROWS[self as usize]
     }
 
-    /// The complete Lua source with all shared parts, but without the line of constants that is put in front of it for
-    /// loading.
+    /// The Lua source of the script, including the parts that several scripts share. It does not include the line of
+    /// constants that a client puts in front of the source to load it.
     pub fn source(self) -> &'static str {
         static WHOLE: LazyLock<[String; ROWS.len()]> =
             LazyLock::new(|| Script::ALL.map(|script| with_parts(script.row().source)));
@@ -360,7 +366,7 @@ impl Script {
         Self::ALL.into_iter().find(same)
     }
 
-    /// Whether the script checks the generation marker first.
+    /// Whether the script checks the master's generation marker before it does anything else.
     pub fn checks_marker(self) -> bool {
         self.row().checks_marker
     }

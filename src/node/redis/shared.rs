@@ -21,14 +21,14 @@ pub(crate) struct NodeOptions {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
-    /// The last part of each connection's name in `CLIENT LIST`: `HOST:PID`. The part before it describes the client's
-    /// configuration.
+    /// The last part of each connection's name in `CLIENT LIST`: `HOST:PID`.
     pub(crate) name: Box<str>,
-    /// The set of masters in the client's configuration, and the client's step of the replacement of masters.
+    /// The generation and the fingerprints of the masters in the client's configuration.
     pub(crate) configuration: Configuration,
     /// The generation markers that this client last saw on the masters.
     pub(crate) markers: Markers,
-    /// The servers to which the addresses of all masters lead. Two addresses that lead to the same server are detected.
+    /// Records to which server the address of each master leads, so that a second address of the same server is
+    /// refused.
     pub(crate) roster: Arc<Roster>,
     /// Opens simulated streams; `None` to use TCP connections.
     #[cfg(any(test, feature = "testing"))]
@@ -77,16 +77,16 @@ impl Shared {
         }
     }
 
-    /// The longest time for which the master's votes do not count because it has lost its generation marker: the
-    /// longest TTL. `None` if its votes count.
+    /// Returns `max_ttl`, the longest time for which the votes do not count, if the master has lost its generation
+    /// marker. `None` if its votes count.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
         (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
     }
 
-    /// Returns a copy of this state for an additional connection, which exists alongside the connection of the link.
-    /// The copy knows which server runs were seen so far.
+    /// Returns the state for an additional connection to the same master. It has the same settings, and contains the
+    /// server runs that were seen so far.
     pub(super) fn beside(&self) -> Self {
         Self {
             acquaintance: self.acquaintance.beside(),

@@ -17,15 +17,15 @@ macro_rules! part {
 const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
-    // This part contains other parts, which are later in this list, so that they are inserted after this one.
+    // Contains other parts, so it must come before them in this list.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("fence/lives.lua"),
     part!("line/join.lua"),
-    // This part contains another part, which is later in this list, so that it is inserted after this one.
+    // Contains another part, so it must come before that part in this list.
     part!("line/first.lua"),
     part!("line/purge.lua"),
-    // This part contains another part, which is later in this list, so that it is inserted after this one.
+    // Contains another part, so it must come before that part in this list.
     part!("line/refused.lua"),
     // `line/ahead.lua` counts the waiters ahead of the requesting waiter, or all waiters if the requesting waiter is
     // not queued.

@@ -1,6 +1,8 @@
-//! Decides whether the votes that a master gives on one connection count. They do not count while the restart guard
-//! quarantines the master, and for a while after the master has lost its generation marker. A marker that does not
-//! admit the client refuses all votes.
+//! Decides whether the votes that a master gives on one connection count. They do not count in three cases:
+//!
+//! - The restart guard quarantines the master.
+//! - The master has lost its generation marker, and the longest TTL has not passed since.
+//! - The generation marker does not admit the client.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,13 +26,13 @@ pub(super) struct Votes {
     quarantined_until: Instant,
     /// Why this master gives this client no votes on this connection; `None` if it gives votes.
     refused: Option<Fault>,
-    /// The time at which this client found no generation marker on the master; `None` if it found one, or if the
-    /// missing marker has been handled.
+    /// The time at which this client found no generation marker on the master. `None` if the key has a value, if the
+    /// user may not read it, or once this client knows which marker was lost.
     unmarked: Option<Instant>,
     /// Whether the loss of the master's generation marker was already detected on this connection.
     missed: bool,
-    /// The time until which the master's votes do not count because it has lost its generation marker; `None` if it has
-    /// not.
+    /// The time until which the master's votes do not count because of a lost generation marker; `None` if there is no
+    /// such time.
     doubted_until: Option<Instant>,
 }
 
@@ -57,12 +59,13 @@ impl Votes {
     }
 
     /// Handles a master without a generation marker if another master has one. The master has forgotten its data, or is
-    /// another server than before. Its votes do not count for a while, as after a restart. `sent` gets the commands
-    /// that are written to `out`.
+    /// another server than before.
     ///
-    /// The marker is restored, so that the master does not admit clients that the lost marker shut out. The restored
-    /// marker gets an expiry. While the marker has an expiry, clients that connect later do not count the master's
-    /// votes either.
+    /// - The votes of the master do not count for a while, as after a restart.
+    /// - The marker is restored, so that the master does not admit clients that the lost marker shut out.
+    /// - The restored marker has an expiry. While it has one, clients that connect later do not count the votes either.
+    ///
+    /// `sent` gets the commands that are written to `out`.
     pub(super) fn handle_missing_marker(
         &mut self,
         shared: &Shared,
@@ -76,15 +79,15 @@ impl Votes {
         };
         let marker = match options.markers.missed() {
             Missed::Nothing => return,
-            // The marker is restored later, when a majority of the masters has shown markers.
+            // The lost marker is unknown until a majority of the masters has shown markers. It is restored then.
             Missed::Unknown => None,
             Missed::Known(marker) => Some(marker),
         };
         if marker.is_some() {
             self.unmarked = None;
         }
-        // On the next masters, only the operator who begins the replacement may write the first marker. Otherwise a
-        // client whose configuration names wrong servers as next masters would shut out the users of those servers.
+        // Only the operator may write the first marker on the next masters. If a client's configuration names wrong
+        // servers as next masters, a marker from this client would shut out the users of those servers.
         let may_restore = |marker: &Marker| {
             let begun = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
@@ -95,8 +98,8 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // The restored marker needs an expiry only until `max_ttl` has passed. After that time, every client can
-            // count the master's votes.
+            // Until `max_ttl` has passed since the loss was detected, other clients must not count the master's votes.
+            // The expiry of the restored marker shows them this.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);
@@ -132,7 +135,7 @@ impl Votes {
             warn_seldom!(
                 (shared.repeats, "marker", now),
                 %node,
-                "master has lost its generation marker and does not vote for a while"
+                "master has lost its generation marker, so its votes are ignored until max_ttl has passed"
             );
         }
     }

@@ -8,18 +8,20 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// The number of records that the cache is meant to hold. If it holds more, it drops all records that were not used in
-/// the last 64 batches of requests. A dropped record must be read again. At a store without a clock, there is a further
-/// cost: this client considers the record's items expired only after it has waited again for their whole duration.
+/// The number of records that the cache may hold. Above this number, it drops all records that were not used in the
+/// last 64 batches of requests.
+///
+/// The client must read a dropped record again before it uses it. In a store without a clock, the client then also
+/// waits again for an item's whole duration before it considers the item expired.
 const MOST: usize = 16_384;
 
 /// The records of the store that one session has read or written, with their content.
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
-    /// Records with an unanswered change that may still take effect, each with the batch in which the change was sent.
-    /// The session changes such a record again before it bases any answer on it, because a new version makes the old
-    /// change harmless.
+    /// Records with a change that the store has not answered, each with the batch in which the change was sent. The
+    /// change may still take effect. So the next request for the record writes the record in any case: this gives it a
+    /// new version, and the old change then fails.
     dirty: HashMap<Name, u64>,
     /// The number of the current batch of requests. Records that were read or written in this batch are fresh.
     round: u64,
@@ -30,16 +32,17 @@ struct CachedRecord {
     stored: Vec<StoredItem>,
     /// The batch in which the record was last read or written.
     seen: u64,
-    /// Whether another session may have changed the record, so that it must be read again. The expiry times of its
-    /// cached items are still used when the record is read.
+    /// Whether the record must be read again, because another session may have changed it. After the read, unchanged
+    /// items keep their cached expiry times.
     doubtful: bool,
 }
 
 impl CachedRecord {
-    /// Whether the next change of the record would remove all of its items. An item has expired if its expiry is `now`
-    /// or earlier. `date` is the earlier of the wall clocks of the store and of this process, in microseconds since
-    /// 1970: a fencing counter that is needed at this date is not removed. `None` if the store gives no date; a fencing
-    /// counter is then removed when it has expired.
+    /// Whether the next change of the record would remove all its items. This is so if all items have expired at `now`,
+    /// and if no fencing counter is needed at `date`.
+    ///
+    /// `date` is the earlier of the wall clocks of the store and of this process, in microseconds since 1970. If it is
+    /// `None`, the store gives no date, and an expired fencing counter is not needed.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -71,14 +74,18 @@ impl RecordCache {
         self.round
     }
 
-    /// Whether the cache has room for records that are read only to find obsolete ones, without a request for them.
+    /// Whether the cache has room for records that no request needs. Such records are read only to find obsolete
+    /// records.
     pub(super) fn has_room(&self) -> bool {
         self.records.len() < MOST / 2
     }
 
-    /// At most `most` obsolete records, with their versions. A record is obsolete if at `now` all its items have
-    /// expired, if no fencing counter in it is needed at `date` (for stores that date their changes), and if there was
-    /// no request for it since the batch `since`.
+    /// At most `most` obsolete records, with their versions. A record is obsolete if all of these conditions are met:
+    ///
+    /// - All its items have expired at `now`.
+    /// - No fencing counter in it is needed at `date` (`None` for a store that gives no date).
+    /// - No request has used the record since the batch `since`.
+    /// - The cached content is certain: the record is neither doubtful nor dirty.
     pub(super) fn obsolete(
         &self,
         (now, date): (u64, Option<u64>),
@@ -101,7 +108,7 @@ impl RecordCache {
         self.records.remove(name);
     }
 
-    /// The versions and the cached items of these records; `None` if at least one of the records must be read.
+    /// The versions and the cached items of these records; `None` if at least one of them is not cached or is doubtful.
     pub(super) fn all(&self, names: &[Name]) -> Option<Vec<(u64, &[StoredItem])>> {
         let one = |name: &Name| {
             let cached = self.records.get(name).filter(|cached| !cached.doubtful)?;
@@ -138,8 +145,8 @@ impl RecordCache {
         }
     }
 
-    /// Marks all records as doubtful, because a restart may have lost the server's last changes. Changes after the
-    /// restart may have got the same versions, so the versions do not show the loss.
+    /// Marks all records as doubtful, because a restart may have lost the server's last changes. The versions do not
+    /// show the loss: later changes may have got the versions of the lost changes.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
             cached.doubtful = true;
@@ -158,8 +165,8 @@ impl RecordCache {
         true
     }
 
-    /// Stores a record that was read at `now` without a request for it. The record stays unused, so it can be found
-    /// obsolete.
+    /// Stores a record that was read at `now` without a request for it. The read does not count as a use, so the record
+    /// can still become obsolete.
     pub(super) fn read_unrequested(&mut self, name: &Name, record: &Record, now: u64) {
         let seen = self.records.get(name).map_or(0, |cached| cached.seen);
         if self.read(name, record, now)
@@ -169,7 +176,8 @@ impl RecordCache {
         }
     }
 
-    /// Stores the content of a record after an answered change. No older change of the record can take effect any more.
+    /// Stores the content of a record after the store has confirmed a change. Older changes of the record can no longer
+    /// take effect.
     pub(super) fn note_written(&mut self, name: &Name, version: u64, stored: Vec<StoredItem>) {
         self.dirty.remove(name);
         self.put(name, version, stored);
@@ -211,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn full_record_cache_forgets_records_not_used_for_more_than_64_batches() {
+    fn record_cache_over_its_limit_drops_records_unused_for_more_than_64_batches() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
         cache.note_written(&old, 1, lease(1));
@@ -227,7 +235,7 @@ mod tests {
             knows(&cache, &old),
             "a cache within its limit must keep old records"
         );
-        // This record is one more than the cache remembers. `recent` was used lately enough to stay; `old` was not.
+        // With this record, the cache is above its limit. `recent` was used in the last 64 batches; `old` was not.
         cache.note_written(&name(MOST + 1), 1, lease(1));
         cache
             .records
@@ -241,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn full_record_cache_forgets_the_oldest_dirty_records() {
+    fn record_cache_over_its_limit_forgets_the_oldest_dirty_marks() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
         cache.start_batch();
@@ -255,7 +263,7 @@ mod tests {
         cache.start_batch();
         assert!(
             cache.is_dirty(&old),
-            "a cache within its limit must remember old dirty records"
+            "a cache within its limit must not forget that an old record is dirty"
         );
         cache.dirty.insert(recent.clone(), 3);
         cache.mark_dirty(&name(MOST + 1));
@@ -266,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn record_is_obsolete_if_its_items_have_expired_and_no_recent_request_used_it() {
+    fn obsolete_returns_only_expired_records_without_a_recent_request() {
         let mut cache = RecordCache::default();
         let all: Vec<Name> = (0..6).map(name).collect();
         let [over, lives, dirty, doubtful, missing, asked] = &all[..] else {
@@ -298,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn are_fresh_is_true_only_for_records_read_or_written_in_the_current_batch() {
+    fn are_fresh_returns_true_only_for_records_of_the_current_batch() {
         let mut cache = RecordCache::default();
         let both = [name(1), name(2)];
         cache.note_written(&both[0], 1, lease(1));
@@ -326,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn record_read_without_a_request_counts_as_unused() {
+    fn read_unrequested_does_not_count_as_use_of_the_record() {
         let mut cache = RecordCache::default();
         let (known, unknown) = (name(1), name(2));
         let state = StoredItem::write(&lease(1_000));
@@ -347,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn record_that_contains_only_an_observer_is_obsolete_when_the_observer_expires() {
+    fn record_of_a_single_observer_is_obsolete_once_the_observer_expires() {
         let item = Item {
             id: Id::of(Kind::Watcher, b"boss", b"0123456789abcdef"),
             what: Vec::new(),

@@ -1,10 +1,12 @@
 //! The content of a record: items with their expiry times, encoded as bytes.
 //!
-//! In a store with its own clock, each item has an expiry time on that clock. In a store without a clock, each item has
-//! a duration, and a stamp that is different at each write. A client that reads the item (an observer) considers it
-//! expired after it has seen the item unchanged for the duration plus a little more, on its own clock. The holder
-//! counts the duration from a time before its request. The item is written after that time, and observers see it only
-//! after it was written. So the holder's lease has ended before any observer considers it expired.
+//! - In a store with its own clock, each item has an expiry time on that clock.
+//! - In a store without a clock, each item has a duration, and a stamp that is different at each write.
+//!
+//! Without a clock in the store, a client that reads an item (an observer) measures the duration on its own clock, from
+//! its first read of the stamp. It considers the item expired after the duration plus a margin. The holder measures the
+//! duration from a time before its request, and so before any observer can read the item. So the holder's lease ends
+//! before any observer considers it expired.
 
 use std::time::Duration;
 
@@ -23,13 +25,12 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// True if this client is certain that no observer considers the item expired earlier than this client does. False
-    /// if this client has read the item's stamp from the store, because another observer may have read the same stamp
-    /// earlier.
+    /// Whether no observer can consider the item expired earlier than this client does. False if this client has read
+    /// the item's stamp from the store, because another observer may have read it earlier.
     sure: bool,
 }
 
-/// A lease that the answer to a request promises: its key, its value, and the time until which it lasts at least.
+/// A lease that the answer to a request promises. It lasts at least until `until`.
 pub(super) struct Promised {
     pub(super) key: Name,
     pub(super) value: [u8; 32],
@@ -42,16 +43,16 @@ pub(super) struct Promised {
 pub(super) enum Since {
     /// The lease counts from the first grant of the lock. A repeated grant does not make it longer.
     Before,
-    /// If the hold is new, the lease counts from now: the hold joins other holds of the same readers or owner, and
-    /// depends on the lock key that they share. If the hold existed before, the lease counts from its first grant.
+    /// A new hold joins a lock key that other holds share: its lease counts from now, because it depends on the shared
+    /// key. If the hold existed before, the lease counts from its first grant.
     Joined,
     /// The lease counts from now, because it is extended.
     Extended,
 }
 
 impl Promised {
-    /// Whether the lease depends on `item`: the content of the lock key, or the entry of one of the holds that share
-    /// the key.
+    /// Whether the lease depends on `item`, which is so for the content of the lock key and for the entry of the
+    /// lease's own hold.
     fn rests_on(&self, item: &Item) -> bool {
         let Id { kind, key, member } = &item.id;
         let here = **key == *self.key;
@@ -59,31 +60,31 @@ impl Promised {
     }
 }
 
-/// The expiry of an item in the form in which a record stores it.
+/// When an item expires, as stored in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
     /// The item expires at this time on the server's clock, in microseconds.
     Until(u64),
-    /// The item expires `life` microseconds after it was written with the stamp `stamp`.
+    /// The item expires `life` microseconds after its last write, which is identified by `stamp`. Only used in a store
+    /// without a clock.
     For {
         stamp: u64,
         life: u64,
     },
 }
 
-/// The clock that decides when an item has expired.
+/// The clock on which the items of a store expire.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
-    /// The server's clock. The client knows it only approximately: the server's time may be up to `slack` microseconds
-    /// later than the time that the client assumes.
+    /// The server's clock. It may be up to `slack` microseconds ahead of the time that this client assumes.
     Server { slack: u64 },
-    /// The clock of this client's process. Items that are written now get the stamp `stamp`.
+    /// The clock of this client's process, for a store without a clock. A write stores `stamp` with each item.
     Own { stamp: u64 },
 }
 
-/// How long an observer waits before it considers a lease of `life` microseconds expired: 1 % and 2 ms longer than the
-/// lease.
+/// Returns how long an observer waits before it considers a lease expired: `life` plus 1 % plus 2 ms. `life` and the
+/// result are in microseconds.
 fn seen(life: u64) -> u64 {
     #[cfg(feature = "testing")]
     if super::flaw::has(super::flaw::StoreFlaw::EarlyEnd) {
@@ -92,8 +93,8 @@ fn seen(life: u64) -> u64 {
     life + life / 100 + 2_000
 }
 
-/// Rounds the expiry of a queue, of a place in a queue or of a hold up to whole milliseconds (in microseconds). The
-/// expiry of other items stays unchanged.
+/// Rounds the expiry of a queue, a place in a queue, or a hold up to a multiple of 1,000 µs. Returns the expiry of
+/// other items unchanged. All times are in microseconds.
 fn whole(kind: Kind, until: u64) -> u64 {
     match kind {
         Kind::Text | Kind::Foreign | Kind::Watcher => until,
@@ -102,8 +103,8 @@ fn whole(kind: Kind, until: u64) -> u64 {
 }
 
 impl StoredItem {
-    /// Decodes a record that was read at `now`. `known` are the items of the record that this client last read or
-    /// wrote. Returns `None` if the record was not written by this library, or is damaged.
+    /// Decodes the record `state`, which was read at the time `now`. `known` are the items that this client last read
+    /// from the record or wrote to it. Returns `None` if the record was not written by this library, or is damaged.
     pub(super) fn read(state: &[u8], known: &[Self], now: u64) -> Option<Vec<Self>> {
         let mut rest = match state.split_first() {
             None => return Some(Vec::new()),
@@ -154,9 +155,11 @@ impl StoredItem {
         Some(Self { item, when, sure })
     }
 
-    /// Converts `items` into the form in which a record stores them. They are written at `now`, into a record that
-    /// contained `before`. An unchanged item keeps its stored expiry, with one exception: an item on which a promised
-    /// lease depends gets a new expiry if other observers may otherwise consider it expired before the promised time.
+    /// Returns the new content of a record that contained `before`: the items `items`, each with the expiry that is
+    /// stored in the record. `now` is the time of the write.
+    ///
+    /// An unchanged item keeps its stored expiry, with one exception. If a lease in `promised` depends on the item, and
+    /// another client could consider the item expired before the promised time, the item gets a later expiry.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -184,20 +187,21 @@ impl StoredItem {
         all
     }
 
-    /// Whether this item is the unexpired entry of the promised hold.
+    /// Whether this item is the entry of the hold to which the lease `promised` belongs, and has not expired at `now`.
     fn is_hold_of(&self, promised: &Promised, now: u64) -> bool {
         self.item.id.kind == Kind::Hold && promised.rests_on(&self.item) && self.item.lives(now)
     }
 
-    /// Returns this item with an expiry that is late enough for the promised lease: no observer considers the item
-    /// expired earlier, and neither does the server's clock.
+    /// Returns this item with an expiry that is late enough for the lease `last`: no client considers the item expired
+    /// before the lease ends.
     fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
         let until = last.until;
         let until = match (self.when, clock) {
-            // The true time may be later than `now` by up to `slack`. The stored expiry would then come too early.
+            // The server's clock may be ahead of `now` by up to `slack`, so the stored expiry may be too early for the
+            // lease.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
-            // Other observers may have read the stamp before this client, and then consider the item expired before
-            // this client does.
+            // Another client may have read this stamp before this client did. That client would then consider the item
+            // expired too early.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -215,8 +219,7 @@ impl StoredItem {
             }
             (Some(until), Clock::Own { stamp }) => {
                 let life = until.saturating_sub(now);
-                // For the process that writes the item, the item expires after exactly this time. Other processes wait
-                // a little longer (`seen`).
+                // For this process, the item expires at `until`. Other processes wait a little longer (`seen`).
                 item.until = Some(whole(item.id.kind, until));
                 When::For { stamp, life }
             }
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn record_with_an_impossibly_late_time_is_not_read() {
+    fn record_with_a_time_beyond_the_maximum_is_not_decoded() {
         for (form, ours) in [(1, 1 << 60), (2, 1 << 60), (1, u64::MAX), (2, u64::MAX)] {
             let mut state = vec![FORMAT, Kind::Text as u8];
             state.extend([0; 12]);
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_that_may_end_before_the_promised_time_is_written_again() {
+    fn stored_end_of_a_lease_is_extended_if_it_may_precede_the_promised_end() {
         let slack = 300_000;
         let stored = StoredItem::new(held(4_000_000), 0, Clock::Server { slack: 0 });
         let after = |until: u64, slack: u64| {
@@ -339,13 +342,13 @@ mod tests {
         assert_eq!(
             after(3_700_000, slack),
             Some(4_000_000),
-            "a stored end that is late enough must not change"
+            "a stored expiry must not change if it covers the promised end plus the slack"
         );
         assert_eq!(after(4_000_000, slack), Some(4_300_000));
         assert_eq!(
             after(4_000_000, 0),
             Some(4_000_000),
-            "without slack, a stored end that equals the promised end must not change"
+            "if the slack is 0, a stored expiry that equals the promised end must not change"
         );
         let again = Promised {
             since: Since::Before,
@@ -362,14 +365,14 @@ mod tests {
         assert_eq!(
             granted[0].item.until,
             Some(4_000_000),
-            "a repeated grant must keep the end of the first grant"
+            "a repeated grant must not change the expiry that the first grant stored"
         );
     }
 
-    /// Another observer may have seen the old stamp earlier than this client, and would consider the extended lease
+    /// Another client may have read the old stamp before this client did. That client would consider the extended lease
     /// expired too early.
     #[test]
-    fn extension_of_a_lease_read_from_the_store_writes_a_new_stamp() {
+    fn extension_replaces_a_lease_stamp_that_this_client_did_not_write() {
         let (stamp, life) = (7, 500_000);
         let written = StoredItem::new(held(life), 0, Clock::Own { stamp });
         let state = StoredItem::write(&[written]);
@@ -396,7 +399,7 @@ mod tests {
         let same = StoredItem::after(&again, items, now, clock, &[promised(now + life)]);
         assert_eq!(
             same, again,
-            "an extension must not write a new stamp if this client wrote the current stamp"
+            "an extension must not change the record if this client wrote the record's stamp"
         );
         let granted = Promised {
             since: Since::Before,
@@ -407,7 +410,7 @@ mod tests {
         assert_eq!(
             StoredItem::write(&repeated),
             state,
-            "a repeated grant must keep the end of the first grant"
+            "a repeated grant must not change the expiry that the first grant stored"
         );
     }
 }

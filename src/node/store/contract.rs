@@ -1,4 +1,4 @@
-//! The requirements that a store must meet.
+//! The interface between this library and a store, with the requirements that a store must meet.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,18 +11,20 @@ use crate::node::{Fault, NodeName, ServerRun};
 /// A server that keeps records by name and changes them by compare-and-set, for example a database or a coordination
 /// service. A [`StoreNode`](super::StoreNode) makes a master of it.
 ///
-/// The client takes all decisions about locks, based on the content of the resource's record. The store only has to
+/// The client makes all decisions about a lock, based on the record of the locked resource. The store only has to
 /// guarantee the following:
 ///
-/// - A commit takes effect as a whole or not at all, and only if every record in it still has the version that the
-///   commit names. A changed record gets another version, and **never one that it had before**, even if it was removed
-///   in between.
-/// - A request that a session has not answered may take effect at any later time, or never. The versions of the records
-///   make a late effect harmless.
-/// - A read may return older content than other sessions have already read, for example from a follower that lags
-///   behind. It never returns older content than the same session has read or written.
-/// - While the server runs, it does not forget a change that it has acknowledged. After a restart it may forget changes
-///   only as [`Greeting::uptime`] allows.
+/// - **Commits are atomic.** A commit takes effect as a whole or not at all. It takes effect only if every record in it
+///   has the version that the commit names.
+/// - **Versions are never reused.** Each change gives a record a version that the record never had before, even if the
+///   record was removed in between.
+/// - **A session reads its own writes.** A read never returns older content than the same session has read or written.
+///   It may return older content than other sessions have read, for example from a follower that lags behind.
+/// - **A running server forgets no acknowledged change.** A server that may forget such changes in a restart must
+///   report its uptime ([`Greeting::uptime`]).
+///
+/// If a session has not answered a request, the request may take effect at any later time, or never. The versions of
+/// the records make a late effect harmless.
 pub trait Store: Send + Sync + 'static {
     /// A connection to the store over which records are read and changed.
     type Session: Session;
@@ -32,7 +34,7 @@ pub trait Store: Send + Sync + 'static {
     /// The server's name for reports: its address without credentials.
     fn name(&self) -> &NodeName;
 
-    /// The properties of this store.
+    /// The properties of this store, for example its timeout.
     fn traits(&self) -> Traits;
 
     /// Opens a session. A caller that wants a time limit drops the future.
@@ -61,9 +63,9 @@ pub struct Traits {
     pub batch: usize,
     /// Whether the store wakes waiters; by default `true`. If not, waiters poll.
     pub wakes: bool,
-    /// Whether the store's listener polls instead of being notified; by default `false`. If it polls, commits contain
-    /// [wait locks](WaitLock), and the listener gets a pacer ([`Listener::follow`]), which reports for which wait lock
-    /// the listener can wait.
+    /// Whether the store's listener polls instead of being notified; by default `false`. If `true`, commits contain
+    /// [wait locks](WaitLock), on which the listener can block. The pacer that the listener gets from
+    /// [`Listener::follow`] names the wait lock to block on.
     pub looks: bool,
 }
 
@@ -91,7 +93,8 @@ impl Traits {
         Self { batch, ..self }
     }
 
-    /// Declares that the store's listener polls instead of being notified. Commits then contain wait locks.
+    /// Declares that the store's listener polls instead of being notified. Commits then contain [wait locks](WaitLock),
+    /// on which the listener can block.
     #[must_use]
     pub fn looks(self) -> Self {
         Self {
@@ -119,9 +122,9 @@ pub struct Greeting {
     /// The server's own name, which is the same at every address and after a restart. It is used to detect two
     /// addresses of one server. `None` if the server has no such name.
     pub server: Option<String>,
-    /// How long the server has been up, if it may have forgotten grants in its last restart. Its votes do not count
-    /// until every lease from before that restart has expired. `None` for a server that never loses a change after it
-    /// has acknowledged this change.
+    /// The time since the server's start. The server's votes do not count until every lease from before the start has
+    /// expired, because the server may have forgotten grants. `None` for a server that never loses an acknowledged
+    /// change.
     pub uptime: Option<Duration>,
 }
 
@@ -142,7 +145,7 @@ impl Greeting {
         Self { server, ..self }
     }
 
-    /// Declares that the server may have forgotten everything from before its start.
+    /// Sets the time since the server's start, and declares that the server may have forgotten all earlier changes.
     #[must_use]
     pub fn uptime(self, uptime: Duration) -> Self {
         let uptime = Some(uptime);
@@ -150,7 +153,8 @@ impl Greeting {
     }
 }
 
-/// One connection to a store. A caller that drops a future of the session drops the session as well.
+/// One connection to a store. If the library drops an unfinished future of a session, it also drops the session. So the
+/// futures need not be cancel-safe.
 pub trait Session: Send + 'static {
     /// Reads these records, in the given order.
     fn load(
@@ -158,15 +162,17 @@ pub trait Session: Send + 'static {
         names: &[Arc<[u8]>],
     ) -> impl Future<Output = Result<Clocked<Vec<Record>>, Fault>> + Send;
 
-    /// Tries these commits in this order, each independently: a commit with a stale version does not stop the next
-    /// commit. There are at most [`Traits::batch`] commits, and no two of them change the same record.
+    /// Tries each commit in the given order. A commit has no effect if one of its records has another version than the
+    /// commit names. The commits after it are tried nevertheless.
+    ///
+    /// There are at most [`Traits::batch`] commits. No two of them change the same record.
     fn commit(
         &mut self,
         commits: &[Commit],
     ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
-    /// Reads at most `count` records in a stable order, beginning with the record at position `from`. If there are
-    /// fewer than `count`, this is the last page. A record that was removed since the first page may be among them,
+    /// Reads up to `count` records in a stable order, beginning with the record at position `from`. A page with fewer
+    /// than `count` records is the last page. A record that was removed after the first page was read may still appear,
     /// with version 0.
     fn page(
         &mut self,
@@ -174,18 +180,20 @@ pub trait Session: Send + 'static {
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The date of the last change of this session to which the server has replied, in microseconds since 1970; `None`
-    /// by default. Fencing numbers are derived from the date.
+    /// The date of this session's last change that the server has answered, in microseconds since 1970; `None` by
+    /// default. Clients derive fencing numbers from this date.
     ///
-    /// Only stores whose clock cannot measure leases, but can date changes, need to return a date. A session that ever
-    /// returns a date must return one from its beginning. If a store without such a clock returns no date, the fencing
-    /// counter of a lock is kept forever. The date is ignored for stores that return a time in [`Clocked::clock`].
+    /// A store needs to return dates only if it can date changes, but has no clock that can measure leases:
+    ///
+    /// - A session that returns dates returns one from its beginning.
+    /// - If such a store returns no dates, clients keep the fencing counter of each lock forever.
+    /// - If the store returns a time in [`Clocked::clock`], clients ignore the date.
     fn date(&self) -> Option<u64> {
         None
     }
 
-    /// Removes these records, each only if it still has the given version. The content of the records is not needed any
-    /// more. Like a commit, the removal may take effect late or never.
+    /// Removes each of these records that still has the given version. No client needs the content of these records any
+    /// more. If the session is lost before its answer, a removal may take effect later, or never.
     fn remove(
         &mut self,
         records: &[(Arc<[u8]>, u64)],
@@ -197,9 +205,9 @@ pub trait Session: Send + 'static {
 pub struct Clocked<T> {
     /// The answer itself.
     pub what: T,
-    /// The time on the server's clock at some moment between request and answer, in microseconds since 1970. A store
-    /// without its own clock always returns `None`. With `None`, a client considers a lease expired after it has seen
-    /// the lease unchanged for the duration of the lease.
+    /// The time on the server's clock at some moment between request and answer, in microseconds since 1970. `None` in
+    /// all answers of a store without its own clock. Clients then measure leases on their own clocks, from the moment
+    /// when they first see a lease.
     pub clock: Option<u64>,
 }
 
@@ -210,8 +218,8 @@ pub struct Record {
     pub version: u64,
     /// The content of the record.
     pub state: Vec<u8>,
-    /// Why this client cannot read the record although the store works, for example because of a missing right; `None`
-    /// if it can. Only requests for this record fail.
+    /// Why this client cannot read this record, for example because of a missing right; `None` if the record was read.
+    /// Requests for other records are not affected.
     pub fault: Option<Fault>,
 }
 
@@ -238,7 +246,7 @@ impl Record {
 /// A record with its name.
 pub type NamedRecord = (Vec<u8>, Record);
 
-/// A change of one or more records, all or nothing, and the processes to wake afterwards.
+/// An atomic change of one or more records, with the wake-ups to send after the change.
 #[derive(Clone, Debug, Default)]
 pub struct Commit {
     /// The changes, one for each record.
@@ -253,14 +261,15 @@ pub struct Commit {
 
 /// An instruction to a session to take or to release a wait lock.
 ///
-/// A wait lock is a named lock that the server itself manages, and that ends with its session. While a client is queued
-/// in a record, or holds a lock, its session keeps a wait lock that is named after the waiter or the lock value. The
-/// listener of the next waiter blocks on that wait lock instead of polling. A wait lock is only a hint: the session may
-/// fail to get it, and may lose it.
+/// A wait lock is a named lock of the server, such as `GET_LOCK` in MySQL. The server releases it when the session
+/// ends. While a client is queued in a record or holds a lock, the client's session keeps a wait lock. The listener of
+/// the next waiter blocks on this wait lock instead of polling.
+///
+/// A wait lock is only a hint: a session may fail to get a wait lock, and may lose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitLock {
-    /// Take the wait lock with this name, and keep it until it is released. The name consists of at most 48 hexadecimal
-    /// digits and colons.
+    /// Take the wait lock with this name, and keep it until a `Release` names it. The name consists of at most 48
+    /// hexadecimal digits and colons.
     Keep(Arc<str>),
     /// Release the wait lock with this name, if the session holds it.
     Release(Arc<str>),
@@ -297,12 +306,13 @@ pub struct Wake {
 
 /// Receives the wake-ups that are addressed to one process.
 pub trait Listener: Send + 'static {
-    /// Receives the pacer, which from now on reports which wake-ups the process needs. Only listeners that poll use it.
+    /// Gives the listener the [`Pacer`], which reports the wake-ups that the process currently needs. Called once,
+    /// before the first call of `next`. A listener that does not poll ignores the pacer.
     fn follow(&mut self, pacer: Pacer) {
         let _ = pacer;
     }
 
-    /// Waits for the next messages to this process. Returns an empty list if a message arrived whose text is not known;
-    /// all waiters of the process are then woken.
+    /// Waits for the next messages to this process. An empty list means that a message with an unknown text arrived;
+    /// the client then wakes all waiters of the process.
     fn next(&mut self) -> impl Future<Output = Result<Vec<Vec<u8>>, Fault>> + Send;
 }

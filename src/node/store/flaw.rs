@@ -2,15 +2,17 @@
 
 use std::cell::Cell;
 
-/// A seeded bug in the driver of stores.
+/// A bug that a simulation seeds in [`StoreNode`](super::StoreNode), to test that the simulation's checks detect the
+/// bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFlaw {
-    /// When a session is lost, the records of its unanswered changes are read again but not changed again. So an
+    /// After a session was lost, the next session does not write the records of unanswered changes again. So an
     /// unanswered change can still take effect later.
     Unsoiled,
-    /// The uncertainty about the server's clock is ignored when leases are written, so a lease can expire too early.
+    /// The client ignores that the server's clock may be ahead of its estimate of this clock. So a stored lease can
+    /// expire too early.
     NoSlack,
-    /// At a store without a clock, an observer considers a lease expired after only a third of it.
+    /// At a store without a clock, an observer considers a lease expired after a third of its duration.
     EarlyEnd,
 }
 
@@ -18,7 +20,7 @@ thread_local! {
     static FLAW: Cell<Option<StoreFlaw>> = const { Cell::new(None) };
 }
 
-/// Seeds this bug in all drivers that run on this thread; `None` removes the seeded bug.
+/// Seeds the bug `flaw` in every [`StoreNode`](super::StoreNode) that runs on this thread; `None` removes the bug.
 pub fn set_flaw(flaw: Option<StoreFlaw>) {
     FLAW.set(flaw);
 }

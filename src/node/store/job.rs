@@ -1,5 +1,4 @@
-//! Jobs. A job is a group of requests that share records. It is executed by one change of these records, which yields
-//! the answers to all of its requests.
+//! Groups requests to a store into jobs. The requests of a job share records, so one commit executes all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,31 +16,31 @@ use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::fencing::COUNTER_TTL_US;
 use crate::protocol::instant::Instant;
 
-/// How long a process that observes an election is notified of new leaders before it must renew its request: 60 s.
+/// How long a record keeps the entry of a process that observes an election: 60 s. To be notified of new leaders for
+/// longer, the process must renew its entry.
 pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// The first byte of a wake-up, and of an announcement of a new leader. The lock key follows.
+/// The first byte of a wake-up message (`FREE`), and of the announcement of a new leader (`LEADER`). In both messages,
+/// the lock key follows.
 pub(super) const FREE: u8 = b'w';
 pub(super) const LEADER: u8 = b'l';
 
-/// Requests that are decided and answered together, because they share records: each request of a job with several
-/// requests shares a record with another request of the job.
+/// Requests that are decided and answered together, because they share records.
 pub(super) struct Job {
     pub(super) names: Vec<Name>,
     pub(super) asked: Vec<Asked>,
-    /// Whether the cached content of the job's records may be outdated, so that the records must be read again.
+    /// Whether the cached records of the job may be outdated, so that the task must read them again.
     pub(super) stale: bool,
 }
 
-/// A request, and its answer; `None` until the request has been decided.
+/// A request with its answer. `answer` is `None` until the request has been decided.
 pub(super) struct Asked {
     pub(super) queued: Queued,
     pub(super) answer: Option<Result<Answer, Fault>>,
 }
 
 impl Asked {
-    /// The leases that the answer promises to the caller, one for each key. `now` is the time in microseconds on the
-    /// store's clock.
+    /// The leases that the answer grants or extends, one for each key. `now` is the current time in microseconds.
     fn promises(&self, now: u64) -> Vec<Promised> {
         let extended = matches!(self.queued.request, Request::Extend { .. });
         let of = |claim: &Claim, ttl: Duration| -> Vec<Promised> {
@@ -77,29 +76,27 @@ impl Asked {
 pub(super) enum Outcome {
     /// The requests change no record, so nothing is committed and they are answered immediately.
     Same,
-    /// This commit must be sent. If it takes effect, the records contain these items, one list for each record.
+    /// The task must send this commit. The lists are the items of each record after the commit.
     Change(Commit, Vec<Vec<StoredItem>>),
     /// The records, or the store's clock, must be read before the job can be decided.
     Unsure,
 }
 
-/// The facts that the decision of a job needs in addition to the content of the job's records.
+/// The inputs for deciding a job, in addition to the cached records.
 pub(super) struct Setting<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,
-    /// For a store without a clock: the stamp of all items that are written now.
+    /// The stamp of all items that are written now. Only used for a store without a clock.
     pub(super) stamp: u64,
     pub(super) run: &'a ServerRun,
-    /// The process of this node's subscriber, to which the node delivers wake-ups directly; `None` without a
-    /// subscriber.
+    /// The id of this process in wake-ups; `None` if no client has subscribed to the wake-ups of this node.
     pub(super) process: Option<&'a Arc<str>>,
     /// Whether commits contain wait locks, because the store's listener polls.
     pub(super) wait_locks: bool,
 }
 
 impl Job {
-    /// Adds the request to the jobs: to the job with which it shares a record, or as a new job. Jobs keep the order of
-    /// arrival.
+    /// Adds the request to the job with which it shares a record. If there is no such job, appends a new job.
     pub(super) fn sort(all: &mut Vec<Self>, queued: Queued) {
         let names = names::of_request(&queued.request);
         let meets = |job: &Self| job.names.iter().any(|name| names.contains(name));
@@ -114,8 +111,8 @@ impl Job {
             });
             return;
         };
-        // If the request shares records with several jobs, these jobs become one. The order of all jobs is kept,
-        // although jobs without a shared record could be executed in any order.
+        // If the request shares records with several jobs, merge them into the first of these jobs. All other jobs keep
+        // their order.
         let mut rest = all.split_off(first + 1);
         let joined = &mut all[first];
         joined.names.extend(names.iter().cloned());
@@ -149,8 +146,8 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // The fencing counter has expired, but is still needed: when its number was drawn, the store's date was
-                // ahead, and the date has been corrected since. Keep the counter for another day.
+                // The fencing counter has expired too early: the store's date was ahead when the number was drawn, and
+                // has been corrected since. Keep the counter for another day.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
@@ -198,7 +195,7 @@ impl Job {
                 .iter()
                 .filter(|stored| stored.item.lives(now))
                 .eq(lived);
-            // A request that wakes a waiter has changed something, even if it only removed an expired item.
+            // If a waiter must be woken, write the record even if only an expired item was removed.
             let write = !same || !wakes.is_empty() || cache.is_dirty(name);
             changed |= write;
             changes.push(Change {
@@ -240,17 +237,17 @@ impl Job {
             .collect()
     }
 
-    /// Whether at least one request of the job is refused. A waiter usually repeats its request because it was woken,
-    /// so if it is refused again, the cached state is probably outdated. A change that is based on an outdated state
-    /// fails as stale, and costs the store as much as a successful change.
+    /// Whether at least one request of the job is refused. Most waiters request a lock because they were woken, so a
+    /// refusal suggests that the cached record is outdated. A commit that is based on an outdated record fails, and
+    /// costs the store as much as a successful commit.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
     }
 }
 
-/// Whether the item is a fencing counter that must be kept, because without it the next fencing number could be smaller
-/// than an earlier one.
+/// Whether the item is a fencing counter that this client must keep. Without it, the next fencing number could be
+/// smaller than an earlier one.
 fn needs(dates: Dates, item: &Item) -> bool {
     matches!(dates, Dates::Shown(date) if item.is_counter_needed_at(date))
 }
@@ -270,7 +267,7 @@ fn apply(
     if let (Request::Watch { key, on }, Some(process)) = (request, setting.process) {
         let id = Id::of(Kind::Watcher, key, process.as_bytes());
         let known = watchers.iter().position(|watcher| watcher.id == id);
-        // Renew the observer's entry once half of its time has passed.
+        // Renew the observer's entry if less than half of its lifetime is left.
         let fresh = known.is_some_and(|at| watchers[at].lives(now + micros(WATCHED) / 2));
         if !fresh || !on {
             watchers.retain(|watcher| watcher.id != id);
@@ -284,7 +281,7 @@ fn apply(
     master.apply(now, request)
 }
 
-/// The wake-ups that the request executed last caused: for waiters, and for the observers of elections.
+/// The wake-ups that the last executed request caused, for waiters and for observers of elections.
 fn wakes_of_last_request(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
     let word = |kind: u8, key: &[u8]| [&[kind], key].concat();
     let published = master.take_published();
@@ -339,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_promises_a_lease_for_each_key_that_was_extended() {
+    fn promises_returns_one_lease_for_each_extended_key() {
         use Extended::{Kept, NotOurs, Restored, Unnoted, Withdrawn};
         let unknown = || Extended::Unknown(Fault::OutOfMemory);
         let items = vec![
@@ -371,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_shares_records_with_several_jobs_merges_those_jobs() {
+    fn request_for_records_of_several_jobs_merges_these_jobs_into_one() {
         let extend = |keys: &[&[u8]], token: u8| {
             let items = vec![item(keys, token)].into();
             Queued::new(Request::Extend { items }, Reply::ignored())

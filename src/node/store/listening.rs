@@ -9,7 +9,6 @@ use super::names::Name;
 use super::pace::{Pace, Pacer};
 use crate::protocol::instant::Instant;
 
-/// The records and elections of one store for which a process listens.
 #[derive(Default)]
 pub(super) struct Listening {
     state: Mutex<State>,
@@ -21,14 +20,14 @@ pub(super) struct Listening {
 pub(super) struct State {
     /// The records to listen for. A waiter of this process is queued in each of them.
     wanted: BTreeMap<Name, Wanted>,
-    /// The elections to listen for, because this process observes them.
+    /// The elections that this process observes.
     pub(super) watched: HashSet<Name>,
     /// Whether a task that receives wake-ups for this process runs.
     pub(super) runs: bool,
     closed: bool,
 }
 
-/// The state of a waiter of this process that the listener knows.
+/// A record for which this process listens.
 struct Wanted {
     /// The time until which this process listens for the record.
     until: Instant,
@@ -41,13 +40,14 @@ struct Wanted {
 pub(super) struct QueuedWaiter {
     /// The id of the waiter.
     pub(super) id: Arc<str>,
-    /// The name of the wait lock of the client directly ahead; `None` if the waiter waits for several clients.
+    /// The name of the wait lock of the client directly ahead. `None` if the waiter waits for several clients, or if
+    /// the client ahead has no wait lock.
     pub(super) behind: Option<Arc<str>>,
 }
 
 impl State {
-    /// Records that this process must listen for these records until the time `until`, because a waiter of this process
-    /// asks for a place in their queues.
+    /// Makes this process listen for wake-ups of these records until the time `until`. Called when a waiter of this
+    /// process asks for a place in their queues.
     pub(super) fn want(&mut self, names: Vec<Name>, until: Instant) {
         for name in names {
             let waiter = None;
@@ -65,7 +65,7 @@ impl State {
                 Pace::Observing
             };
         };
-        // A waiter for several locks is queued in several records, with the same entry in each.
+        // A waiter for several locks has an equal entry in each of its records.
         let alone = self.watched.is_empty() && waiters.all(|other| other == first);
         match first.behind.clone().filter(|_| alone) {
             Some(wait_lock) => Pace::Behind {
@@ -88,8 +88,7 @@ impl Listening {
         self.over.notify_one();
     }
 
-    /// Stores which waiter of this process is queued in these records. `waiter` is `None` if the waiter has stopped
-    /// waiting.
+    /// Stores that `waiter` is this process's queued waiter in these records; `None` if the waiter has stopped waiting.
     pub(super) fn note_waiter(&self, names: &[Name], waiter: Option<&QueuedWaiter>) {
         let mut state = self.state();
         for name in names {
@@ -100,8 +99,8 @@ impl Listening {
         self.pacer.set(state.pace());
     }
 
-    /// Recomputes the [`Pace`](super::Pace), which a polling listener follows. Must be called after the records or
-    /// elections of the state were changed.
+    /// Recomputes the [`Pace`](super::Pace) of a polling listener. Call this function after a change of `wanted` or
+    /// `watched`.
     pub(super) fn repace(&self) {
         let pace = self.state().pace();
         self.pacer.set(pace);
@@ -128,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listener_uses_a_wait_lock_only_for_a_single_waiter_behind_a_single_client() {
+    fn listener_uses_a_wait_lock_only_if_one_waiter_waits_behind_one_client() {
         let listening = Listening::default();
         let pace = || listening.pacer.pace();
         let [a, b]: [Name; 2] = [b"a"[..].into(), b"b"[..].into()];
@@ -159,7 +158,7 @@ mod tests {
         assert_eq!(
             pace(),
             behind("1", "9"),
-            "one waiter for two locks must wait for one wait lock"
+            "a waiter that is queued for two locks must wait for only one wait lock"
         );
         listening.note_waiter(std::slice::from_ref(&b), Some(&waiter("2", Some("9"))));
         assert_eq!(
@@ -173,7 +172,7 @@ mod tests {
         assert_eq!(
             pace(),
             Pace::Waiting,
-            "a waiter that waits for several clients must not use a wait lock"
+            "a waiter must not use a wait lock if it waits for several clients to release the lock"
         );
         listening.note_waiter(std::slice::from_ref(&a), None);
         assert_eq!(pace(), Pace::Idle);

@@ -1,8 +1,8 @@
 //! A master made of a store, which keeps records and changes them by compare-and-set.
 //!
-//! This module decides all operations with the state machine of the [master in memory](super::memory), based on the
-//! state in the record of the resource. So all stores share one copy of the rules, and no row is locked while a client
-//! decides. A late change of a lost session finds another version of the record and has no effect.
+//! The client executes each request with the state machine of the [master in memory](super::memory), based on the
+//! record of the resource. So all stores use the same rules, and a store locks no record while a client decides. If a
+//! session was lost, its late change finds another version of the record, and has no effect.
 
 mod cache;
 mod codec;

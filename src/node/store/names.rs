@@ -27,7 +27,7 @@ pub(super) fn of_claim(claim: &Claim) -> Vec<Name> {
     names
 }
 
-/// The records of a request, each listed once. Empty if the request is about all records.
+/// The records of a request, each listed once. Empty for [`Request::List`].
 pub(super) fn of_request(request: &Request) -> Vec<Name> {
     let mut names = match request {
         Request::Acquire { claim, .. }

@@ -15,11 +15,13 @@ use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
 use crate::runtime::{self, BoxFuture};
 
-/// A master made of a [`Store`]. Each resource has one record. The client reads the record, decides based on its
-/// content, and changes it by compare-and-set.
+/// A master that is made of a [`Store`]. It supports the same kinds of locks as a Redis master.
 ///
-/// All kinds of lock work as they do on Redis. After the node was dropped, it accepts no more requests, and still tries
-/// to deliver pending releases for at most a second.
+/// The store has one record for each resource. The client reads the record, decides based on its content, and changes
+/// it by compare-and-set.
+///
+/// A `StoreNode` that is dropped accepts no more requests. Its tasks still try to deliver pending releases, for at most
+/// a second.
 pub struct StoreNode<S: Store> {
     shared: Arc<Shared<S>>,
 }
@@ -45,8 +47,8 @@ impl<S: Store> StoreNode<S> {
         }
     }
 
-    /// The index of the session that serves requests for these records. The first record decides; 0 for a request
-    /// without records.
+    /// The index of the session that serves requests for these records. It depends only on the first record; 0 without
+    /// records.
     fn session_of(&self, names: &[names::Name]) -> usize {
         let sessions = self.shared.mailboxes.len();
         let first = names.first().filter(|_| sessions > 1);

@@ -1,25 +1,25 @@
-//! The wake-ups that this process needs from one store, so that a listener that polls knows how to wait for them.
+//! Which wake-ups this process needs from one store. A listener that polls uses this information to decide how to wait.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The wake-ups that a process needs from one store. A [`Listener`](super::Listener) that polls uses the pace to decide
-/// how to wait for them.
+/// The kind of wake-ups that a process currently needs from one store. A [`Listener`](super::Listener) that polls
+/// decides by this value how to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// No waiter of this process is queued, and the process observes no election.
     Idle,
     /// The process only observes elections. The announcement of a new leader is not urgent.
     Observing,
-    /// Waiters of this process are queued, but not in the way of [`Behind`](Self::Behind): they need wake-ups that no
-    /// single wait lock can replace.
+    /// At least one waiter of this process is queued, and [`Behind`](Self::Behind) does not apply. The process needs
+    /// wake-ups that no single wait lock can replace.
     Waiting,
     /// One waiter of this process is queued, directly behind another client.
     Behind {
         /// The id of the waiter.
         waiter: Arc<str>,
-        /// The [wait lock](super::WaitLock) of the client ahead. Its session releases this wait lock when that client
+        /// The [wait lock](super::WaitLock) of the client ahead. The session of that client releases it when the client
         /// leaves the queue or releases the lock.
         wait_lock: Arc<str>,
     },
@@ -41,10 +41,10 @@ impl Pacer {
         self.0.borrow().clone()
     }
 
-    /// Waits until the pace of this process is one for which `fits` returns true.
+    /// Waits until the [`Pace`] of this process satisfies `fits`.
     pub async fn until(&self, fits: impl Fn(&Pace) -> bool + Send) {
         let mut paces = self.0.subscribe();
-        // The sender is part of `self`, so waiting cannot fail.
+        // `wait_for` fails only after the sender was dropped, and `self` owns the sender.
         let _ = paces.wait_for(|pace| fits(pace)).await;
     }
 

@@ -1,11 +1,15 @@
 //! The task that serves the requests to a store over one session, and opens a new session when the session is lost.
 //!
-//! Every request is answered, whatever the store does. A request that was sent is answered within the store's timeout,
-//! a request that waits for a session within the connect timeout, and a request that waits behind too many others (a
-//! burst) within [`BURST_TIMEOUTS`] times the store's timeout. A session that does not answer in time is dropped. Its
-//! unanswered changes may still arrive at the store. These changes become harmless: the next session writes their
-//! records again before it bases an answer on them. The records then have other versions, so a late change has no
-//! effect.
+//! The task answers every request, even if the store does not answer. The time limit depends on the request:
+//!
+//! - A request that was sent: the store's timeout.
+//! - A request that waits for the first session: the connect timeout.
+//! - A request that waits for a new session, after a session was lost: the store's timeout.
+//! - A request that waits behind a burst of other requests: [`BURST_TIMEOUTS`] times the store's timeout.
+//!
+//! The task drops a session that does not answer in time. Unanswered changes of this session may still arrive at the
+//! store. So the next session writes the records of these changes again before it bases an answer on them. The records
+//! then have other versions, and the late changes have no effect.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -38,21 +42,22 @@ use crate::repeats::warn_seldom;
 use crate::runtime::BoxFuture;
 use crate::settings::RestartGuard;
 
-/// How long the task continues to deliver releases after the store's handle was dropped: 1 s.
+/// How long the task still tries to deliver releases after the store's handle was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The longest time that a request in a burst may wait before it is sent, as a multiple of the store's timeout.
 const BURST_TIMEOUTS: u32 = 10;
 
-/// After this time (2 s) without an answer from the store, an idle task reads the store's clock, to check that the
-/// store still answers.
+/// If the task has no requests, and the store has sent no answer for this time (2 s), the task reads the store's clock.
+/// It does this to check that the store still answers.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Runs the task until the store's handle was dropped and no request or pending release is left. `number` is the index
-/// of the session.
+/// Runs the task for the session with the index `number`. `pending` are the releases that an earlier task could not
+/// deliver.
 ///
-/// If the tokio runtime is shut down earlier, another task continues in the background runtime. `pending` are the
-/// releases that an earlier task could not deliver.
+/// The task ends after the store's handle was dropped, once no request is left. Before it ends, it tries to deliver
+/// pending releases for at most [`LINGER`]. If the tokio runtime is shut down earlier, another task continues in the
+/// background runtime.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
@@ -65,8 +70,8 @@ pub(super) fn run<S: Store>(
     async move { task.run().await }
 }
 
-/// The largest number of wait locks that are remembered to be released with the next commit. The server frees further
-/// wait locks when the session ends.
+/// The largest number of wait locks that the task remembers for release with its next commit. The server releases any
+/// further wait locks when the session ends.
 const MOST_WAIT_LOCKS: usize = 1024;
 
 struct SessionTask<S: Store> {
@@ -78,15 +83,15 @@ struct SessionTask<S: Store> {
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
-    /// The last stamp that was used. The stamps start at a random number, so that a record that was removed and created
-    /// again differs from the earlier one.
+    /// The stamp of the last decided job. Stamps begin at a random number, so that a record that was removed and
+    /// created again gets other stamps than before.
     stamp: u64,
     back_off: BackOff,
-    /// The time until which requests wait for a session instead of being refused; `None` if requests do not wait for a
+    /// The time until which requests wait for a session. If `None`, the task refuses requests while there is no
     /// session.
     patience: Option<Instant>,
-    /// The time at which requests last began to wait for a session. If the next session is lost soon after this time,
-    /// requests are refused instead.
+    /// The time at which requests last began to wait for a session. If the next session is lost within [`STEADY`] of
+    /// this time, the task refuses requests instead of letting them wait again.
     patient_at: Instant,
     /// The fault with which requests are refused while there is no session.
     fault: Fault,
@@ -107,7 +112,8 @@ struct SessionTask<S: Store> {
 struct Online<C> {
     session: C,
     run: ServerRun,
-    /// Whether values that were written in earlier runs of the server are trusted as well.
+    /// Whether this client trusts stored values from earlier runs of the server. True if the server loses nothing in a
+    /// restart, or if the restart guard is off.
     lasts: bool,
     quarantined_until: Instant,
     since: Instant,
@@ -175,8 +181,8 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Whether the task may end: the handle was dropped, and either no request or pending release is left, or
-    /// [`LINGER`] has passed since then.
+    /// Whether the task may end. The handle must have been dropped, and no request may be left in the mailbox. All
+    /// releases must have been delivered, or [`LINGER`] must have passed.
     fn is_over(&mut self) -> bool {
         let mailbox = &self.shared.mailboxes[self.number];
         mailbox.rest();
@@ -220,13 +226,13 @@ impl<S: Store> SessionTask<S> {
             warn_seldom!(
                 (self.shared.repeats, "restarted", now),
                 node = %name,
-                "master restarted lately and does not vote for a while (restart guard)"
+                "master restarted recently, so its votes are ignored until max_ttl has passed (restart guard)"
             );
         }
         tracing::debug!(node = %name, session = self.number, "connected");
         self.time.forget();
-        // Store the date before any request is decided: a decision from the cached state sends nothing to the store, so
-        // it would not get a date.
+        // Store the date before the first decision: a decision that uses only cached records sends nothing to the
+        // store, so this client would learn no date.
         self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
             self.cache.mark_all_doubtful();
@@ -241,8 +247,8 @@ impl<S: Store> SessionTask<S> {
         })
     }
 
-    /// Runs the future `what` until the time `until`, while there is no session. Meanwhile refuses requests whose
-    /// waiting time for a session is over. Returns `None` if `what` was not completed by then, or if the task may end.
+    /// Runs the future `what` while there is no session. Meanwhile, refuses requests that have waited too long for a
+    /// session. Returns `None` if the time `until` was reached, or if the task may end.
     async fn wait_apart<T>(&mut self, until: Instant, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let shared = self.shared.clone();
@@ -292,8 +298,8 @@ impl<S: Store> SessionTask<S> {
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // Requests wait for the next session for a while, because a restart of the server takes only a moment. They do
-        // not wait if the server had stopped answering, or if requests already waited like this shortly before.
+        // Let requests wait for the next session, because a restart of the server takes only a moment. Refuse them
+        // instead if the server had stopped answering, or if requests already waited for a session shortly before.
         let again = now.saturating_since(self.patient_at) < STEADY;
         if lived.is_some() {
             self.patience = None;
@@ -382,7 +388,7 @@ impl<S: Store> SessionTask<S> {
 
     async fn sweep_some(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         let now = self.now();
-        // Without a recent reading of the server's clock the time is unknown: remove nothing now.
+        // If the server's time is unknown, use 0, so that no item counts as expired.
         let time = self.time.now(now).map_or(0, |(least, _)| least);
         let date = self.time.removal_date(now);
         let obsolete = self.sweep.obsolete(now, (time, date), &self.cache);
@@ -392,7 +398,7 @@ impl<S: Store> SessionTask<S> {
             }
             online.session.remove(&obsolete).await?;
         }
-        // Only one session of this process reads pages of records that no request has asked for.
+        // Only one session of this process searches for obsolete records of other clients.
         if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.cache.has_room() {
             return Ok(());
         }
@@ -517,9 +523,9 @@ impl<S: Store> SessionTask<S> {
         self.list(online).await
     }
 
-    /// Answers the jobs that failed in every try, because other sessions changed their records first, as overloaded.
-    /// The store works, and these jobs have changed nothing. They are answered before the timeout, because a timeout
-    /// would also end the session.
+    /// Answers the remaining jobs with `Overloaded`. They failed in every try, because other sessions changed their
+    /// records first. These jobs have changed nothing, and the store works. They get their answer before the timeout,
+    /// because a timeout would also end the session.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -617,8 +623,8 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // Changes in earlier chunks also stay in `risky` until the last chunk is answered, because the callers get
-            // their answers only then.
+            // Keep the records of earlier chunks in `risky`, because the callers get their answers only after the last
+            // chunk.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
@@ -698,7 +704,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Stores which client is directly ahead of a waiter of this process. A listener that polls uses this.
+    /// Stores, for a listener that polls, which client is directly ahead of this request's waiter.
     fn note_waiter(&self, request: &Request, answer: &Result<Answer, Fault>) {
         let (claim, waits) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
@@ -723,8 +729,8 @@ impl<S: Store> SessionTask<S> {
         wait_lock::ahead_of(claim, &items)
     }
 
-    /// Remembers which wait locks a job without a change of records has to release. They are released with the next
-    /// commit.
+    /// Remembers the wait locks that the job releases, although it changes no record. The task releases them with the
+    /// next commit.
     fn keep_wait_locks(&mut self, job: &Job) {
         let known = self.cache.all(&job.names).unwrap_or_default();
         let after = known.iter().flat_map(|(_, stored)| stored.iter());
@@ -761,7 +767,8 @@ impl<S: Store> SessionTask<S> {
         let mut master = Master::default();
         for (name, record) in &what {
             if record.fault.is_some() {
-                // The record may contain a held lock, so its name is listed. A look at the lock then reports the fault.
+                // This record is unreadable, but may contain a held lock. List its name, so that a look at the lock
+                // reports the fault.
                 master.put_text(now, name, b"", None);
                 continue;
             }

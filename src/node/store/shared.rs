@@ -22,10 +22,10 @@ pub(super) struct Shared<S> {
     pub(super) listening: Listening,
     /// Limits how often warnings about the sessions with this store are logged.
     pub(super) repeats: Repeats,
-    /// The index of the session that searches the store for obsolete records of other clients. Only one session does
-    /// this: the one whose search begins first.
+    /// The index of the only session that searches the store for obsolete records of other clients. It is the session
+    /// that begins a search first.
     pub(super) pager: OnceLock<usize>,
-    /// The receiver of the wake-ups. Unset if no client of this process queues.
+    /// The receiver of the wake-ups. Unset if no client of this process needs wake-ups.
     pub(super) subscriber: OnceLock<Subscriber>,
     context: OnceLock<Context>,
 }

@@ -1,9 +1,11 @@
-//! Removes obsolete records from a store, a few at a time.
+//! Removes obsolete records from a store, a few at a time. A record is obsolete if all its items have expired, and no
+//! later change needs them.
 //!
-//! A client removes a record that it has used when all items in the record have expired and the client has not used the
-//! record for a while. Every 30 s it also checks a page of records that it has not used. A removal names the record's
-//! version, so it never removes a record that has changed since. Nothing in an obsolete record is needed by a later
-//! change. So it does not matter which client removes the record or when, or whether the removal is repeated.
+//! - Every 30 s, a session removes the obsolete records in its cache that no request has used since its last removal.
+//! - One session per process also reads a page of records every 30 s, to find obsolete records of other clients.
+//!
+//! A removal names the record's version, so it never removes a record that has changed since. Any client may remove an
+//! obsolete record at any time, and may repeat the removal.
 
 use std::time::Duration;
 
@@ -11,26 +13,28 @@ use super::cache::RecordCache;
 use super::names::Name;
 use crate::protocol::instant::Instant;
 
-/// The pause between two removals of records by a session: 30 s.
+/// How often a session removes obsolete records: every 30 s.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// The largest number of records that one sweep removes.
 const MOST: usize = 16;
 
-/// The number of records that are checked at a time, most of which this client has not used.
+/// The number of records in one page of the search for obsolete records.
 pub(super) const PAGE: u32 = 64;
 
 /// When a session next removes obsolete records, and the position of its search for further obsolete records.
 pub(super) struct Sweep {
     at: Instant,
-    /// The number of the batch in which records were last removed. Records used in this batch or later are kept.
+    /// The number of the batch of requests in which records were last removed. The next removal keeps all records that
+    /// were used in this batch or later.
     since: u64,
     /// The position at which the next page of records begins.
     page: u64,
 }
 
 impl Sweep {
-    /// Sets the time of the first removal at random, so that it differs between processes and sessions.
+    /// Creates the state of a session's removals. The time of the first removal is random, so that it differs between
+    /// processes and sessions.
     pub(super) fn new(now: Instant, seed: u64) -> Self {
         Self {
             at: now + EVERY + EVERY.mul_f64((seed % 1_000) as f64 / 1_000.0),
@@ -43,8 +47,8 @@ impl Sweep {
         now >= self.at
     }
 
-    /// The obsolete records to remove now. `at` contains a time that the store's clock has certainly reached, and the
-    /// date that decides which fencing counters are still needed.
+    /// The obsolete records to remove now. `at` contains two times: the earliest time that the store's clock can show
+    /// now, and the date that decides which fencing counters are still needed (`None` if the store gives no dates).
     pub(super) fn obsolete(
         &mut self,
         now: Instant,
@@ -61,8 +65,8 @@ impl Sweep {
         self.page
     }
 
-    /// Moves the position of the next page forward by `found`, the number of records in the page that was read. After
-    /// the last page it returns to the first record.
+    /// Moves on to the next page, after a page with `found` records was read. After the last page, starts again with
+    /// the first page.
     pub(super) fn looked(&mut self, found: usize) {
         let more = found >= PAGE as usize;
         self.page = if more { self.page + found as u64 } else { 0 };

@@ -35,8 +35,8 @@ struct State {
 }
 
 impl Table {
-    /// Creates an empty store. If `clocked` is true, the store has its own clock. Otherwise it has no clock, but dates
-    /// its changes.
+    /// Creates an empty store. If `clocked` is true, the answers contain the time of the store's clock
+    /// ([`Clocked::clock`]). Otherwise, the store only reports the dates of changes ([`Session::date`]).
     pub fn new(name: &str, clocked: bool) -> Self {
         Self {
             name: NodeName::new(name),
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// Declares that the store does not date its changes.
+    /// Declares that the store reports no dates of changes ([`Session::date`]).
     #[must_use]
     pub fn undated(self) -> Self {
         Self {

@@ -5,22 +5,25 @@ use crate::protocol::instant::Instant;
 use super::codec::{Clock, LATEST};
 use crate::node::memory::Dates;
 
-/// By how much the rates of two clocks may differ: 10 parts per thousand. This equals the default drift of a lease.
+/// How much the rates of the store's clock and this client's clock may differ: 10 per thousand (1 %). This equals the
+/// default drift of a lease.
 const RATE: u64 = 10;
 
-/// How long a date (the wall-clock time that the store gave to a change) is used: 12 hours, in microseconds. That is
-/// half of the time for which a fencing counter is kept. If the store's clock is corrected, some clients still use a
-/// date from before the correction. Because of this limit, such a client still finds every counter that was written
-/// after the correction, so the next number is larger.
+/// How long this client uses a date that the store gave to a change: 12 hours, in microseconds. This is half of the
+/// lifetime of a fencing counter.
+///
+/// If the store's clock is corrected, a client may still use a date from before the correction. Because of this limit,
+/// the client still finds every counter that was written after the correction, and its next number is larger.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
 const STALE: u64 = 10_000_000;
 
-/// The clock by which the records of a store are read and written.
+/// The time that this client uses for the records of a store: the time of the store's clock or, if the store has no
+/// clock, the time of this process.
 pub(super) struct StoreTime {
-    /// The wall clock of this process at `origin`. For a store without a clock, the time of this process starts at this
-    /// value.
+    /// The wall clock of this process at `origin`, in microseconds. If the store has no clock, the time of this process
+    /// is counted from this value.
     wall: u64,
     origin: Instant,
     looked: Option<Look>,
@@ -78,8 +81,8 @@ impl StoreTime {
         self.dated = None;
     }
 
-    /// The date from which fencing numbers are derived. It is never the clock of this process alone: the clock of the
-    /// next client may be behind that of this process, and the next number would then be smaller.
+    /// The date from which fencing numbers are derived. If the store has no clock, this date is never the clock of this
+    /// process: the next client's clock may be behind, and its fencing number would then be smaller.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -95,8 +98,8 @@ impl StoreTime {
             .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
-    /// For a store that dates its changes, the date that decides which fencing counters are obsolete. It is the earlier
-    /// of the store's date and this process's clock, because either of them may be ahead. `None` for other stores.
+    /// The date that decides which fencing counters are obsolete: the earlier of the store's date and this process's
+    /// clock, because either of them may be ahead. `None` if the store has a clock, or has given no date.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
             Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
@@ -104,8 +107,8 @@ impl StoreTime {
         }
     }
 
-    /// A time, in microseconds, that the store's clock has certainly reached at `now`. The second number is how many
-    /// microseconds the clock may be beyond that time. `None` if the last reading is too old.
+    /// The range in which the time of the store's clock lies at `now`, in microseconds: its earliest possible time, and
+    /// the length of the range. `None` without a recent reading of the store's clock.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
         if self.own {
             let passed = micros(now, self.origin);
@@ -123,8 +126,8 @@ impl StoreTime {
         ))
     }
 
-    /// The clock for items that are written now. `stamp` must differ at each write. `slack` is the uncertainty about
-    /// the server's clock, in microseconds.
+    /// The clock for the expiry of items that are written now. `slack` is the uncertainty about the server's clock, in
+    /// microseconds. Each write needs a different `stamp`.
     pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
         if self.own {
             Clock::Own { stamp }
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn server_time_is_bounded_when_clock_rates_differ_by_the_allowed_drift() {
+    fn server_time_estimate_holds_for_clock_rates_within_the_allowed_drift() {
         for (gained, lasts) in [(1.008, 2_000_000), (0.992, 2_000_000), (1.0095, 9_000_000)] {
             let mut time = StoreTime::new(5_000_000, at(0));
             time.learn(Some(9_000_000), at(1_000), at(1_000));
@@ -190,7 +193,7 @@ mod tests {
             let shows = 9_000_000 + (lasts as f64 * gained) as u64;
             assert!(
                 least <= shows && shows <= least + slack,
-                "the time of a clock with the rate {gained} must be within the bounds"
+                "the estimate must include the time of a server clock with the rate {gained}"
             );
         }
     }
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn fencing_numbers_use_the_date_of_the_store_not_of_the_client() {
+    fn fencing_numbers_use_the_store_date_only_if_the_store_has_no_clock() {
         let shown = |time: &StoreTime, now: u64| match time.dates(at(now)) {
             Dates::Own => None,
             Dates::Unknown => Some(0),
@@ -222,15 +225,14 @@ mod tests {
         assert_eq!(
             shown(&time, 500),
             None,
-            "fencing numbers of a store with a clock must use that clock, not a date"
+            "fencing numbers of a store with a clock must not use the date of the store's changes"
         );
         let mut time = StoreTime::new(5_000_000, at(100));
         time.learn(None, at(100), at(400));
         assert_eq!(shown(&time, 500), Some(0));
         time.learn_date(Some(9_000_000), at(400));
         assert_eq!(shown(&time, 700), Some(9_000_300));
-        // The session has made no further change, so the time that has passed still counts from 400, when this date was
-        // first received.
+        // The date is unchanged, so its age still counts from 400 µs, when this client first received it.
         time.learn_date(Some(9_000_000), at(900));
         assert_eq!(shown(&time, 1_000), Some(9_000_600));
         time.learn_date(Some(8_000_000), at(1_000));

@@ -1,9 +1,11 @@
-//! Wait locks: named locks of the server, with which a listener waits for the client ahead without polling.
+//! Wait locks: named locks of the server. A listener blocks on a wait lock instead of polling, while a waiter waits for
+//! the client directly ahead.
 //!
-//! A waiter in a queue keeps a wait lock with its own short id, and a holder that has renewed its lock keeps a wait
-//! lock with the value of the lock. The waiter directly behind it blocks on that wait lock. A wait lock never decides
-//! which client holds a lock: when a waiter gets the wait lock, it only requests the lock again. If the wait lock does
-//! not exist, the listener polls.
+//! - The session of a queued waiter keeps a wait lock with the waiter's short id.
+//! - The session of a holder that has renewed its lock keeps a wait lock with the value of the lock.
+//!
+//! When a listener gets a wait lock, its waiter only requests the lock again: a wait lock never decides which client
+//! holds a lock. If the wait lock does not exist, the listener polls.
 
 use std::sync::Arc;
 
@@ -53,8 +55,8 @@ fn change(name: Arc<str>, keeps: bool) -> WaitLock {
     }
 }
 
-/// The wait lock of the client directly ahead of this claim's waiter: of the waiter ahead in the queue, or of the
-/// holder. `None` if the waiter is not queued, or if it waits for several clients.
+/// The wait lock of the client directly ahead of this claim's waiter: the waiter before it in the queue, or the holder.
+/// `None` if the waiter is not queued or waits for several clients, or if the client ahead takes no wait lock.
 pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>> {
     let waiter = claim.ticket()?.waiter.as_bytes();
     let places = || {
@@ -71,8 +73,7 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
             Some(before) => &before.id.member,
             None => match holder(&own.id.key, items) {
                 Some(value) => value,
-                // No client is ahead for this key, and the key is free. So the waiter waits for another key of the
-                // claim.
+                // Nothing blocks the waiter at this key, so it waits for another key of its claim.
                 None => continue,
             },
         };
@@ -81,7 +82,7 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
         }
     }
     let ahead = std::str::from_utf8(ahead?).ok()?;
-    // Sessions take no wait lock for a reader, so there is none to wait for.
+    // Sessions take no wait lock for a reader.
     let ahead = Some(ahead)
         .filter(|ahead| !is_reader(ahead))
         .map(waiter_id::short)?;
@@ -95,8 +96,8 @@ fn holder<'a>(key: &[u8], items: &[&'a StoredItem]) -> Option<&'a Vec<u8>> {
     texts.find(is_value).map(|item| &item.what)
 }
 
-/// Whether the name consists of the characters of waiters' ids and of lock values only, so that a store may use it in
-/// a statement.
+/// Whether `name` can name a wait lock: it has 1 to [`LONGEST`] bytes, all of them hexadecimal digits or colons. A
+/// store may use such a name in a statement.
 fn is_fit(name: &str) -> bool {
     let fit = |byte: u8| byte.is_ascii_hexdigit() || byte == b':';
     !name.is_empty() && name.len() <= LONGEST && name.bytes().all(fit)
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn waiter_uses_the_wait_lock_of_the_waiter_ahead_or_of_the_holder() {
+    fn waiter_blocks_on_the_wait_lock_of_the_next_client_ahead() {
         let [holder, first, second] = [claim(1), claim(2), claim(3)];
         let unqueued = Claim::new("", b"a", holder.token(), true);
         let unqueued = unqueued.with_fairness(Fairness::Fair(None)).into();
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(
             ahead(&unqueued, &stored),
             None,
-            "no client is ahead of a claim that is not queued"
+            "ahead() must be None for a claim that is not queued"
         );
     }
 
@@ -187,7 +188,11 @@ mod tests {
         let reader = Arc::new(reader.with_fairness(Fairness::Fair(Some(place))));
         let [holder, last] = [claim(1), claim(3)];
         let stored = after(&[acquire(&holder), acquire(&reader), acquire(&last)]);
-        assert_eq!(ahead(&last, &stored), None, "a reader keeps no wait lock");
+        assert_eq!(
+            ahead(&last, &stored),
+            None,
+            "ahead() must be None behind a reader, because readers hold no wait lock"
+        );
         let stored = after(&[acquire(&holder), acquire(&last)]);
         assert_eq!(ahead(&last, &stored), Some("0123456789abcdef:1".into()));
     }
@@ -218,7 +223,7 @@ mod tests {
         assert!(is_fit("0123456789abcdef:7"));
         let long = "a".repeat(49);
         for name in ["", "a'", "A\\", "0123456789abcdef:7r", &long] {
-            assert!(!is_fit(name), "{name:?} must not be used");
+            assert!(!is_fit(name), "{name:?} must not be used as a wait lock");
         }
     }
 }

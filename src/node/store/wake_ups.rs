@@ -57,13 +57,11 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     }
 }
 
-/// The owner of the listening task. The task is dropped early if its runtime is shut down, even before it was first
-/// polled. A new task in another runtime then continues to listen. If there is no other runtime, the next waiter starts
-/// a new task.
+/// The state of the listening task. If the task's runtime is shut down, a new task in another runtime continues to
+/// listen. If there is no other runtime, the next waiter starts a new task.
 struct Listens<S: Store> {
     shared: Arc<Shared<S>>,
-    /// True if the task ended because this process needs no more wake-ups. In this case the shared state already
-    /// records that no task runs, and another task may already have been started.
+    /// True if the task ended because this process needs no more wake-ups. Another task may then already run.
     done: bool,
 }
 
@@ -297,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn process_does_not_listen_without_a_subscriber_or_at_a_store_without_wake_ups() {
+    async fn process_listens_only_with_a_subscriber_at_a_store_with_wake_ups() {
         let key: Arc<[u8]> = b"boss"[..].into();
         let request = Request::Watch { key, on: true };
         let subscriber = || Subscriber {

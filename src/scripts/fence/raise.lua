@@ -1,7 +1,6 @@
--- The lock has just been taken: raise its counter. Needs `time`.
--- A counter expires at least a day after the end of the period of 1,000 s to which its number belongs, because the
--- first number of a period sets the expiry to FENCE_TTL. Later numbers of the same period keep this expiry, because
--- setting an expiry takes nearly half of the time of a SET.
+-- Raises the counter of the lock, which has just been taken. Needs `time`.
+-- To save time, only the first counter of each period of 1,000 s sets an expiry, and later counters keep it. FENCE_TTL
+-- is a day plus the length of this period, so each counter lasts at least a day.
 --+ fence/next.lua
 if counter >= v - v % 1000000000 then
   call('SET', fence, text or string.format('%.0f', v), 'KEEPTTL')

@@ -1,8 +1,8 @@
--- Adds the waiter `id` to the queue `queue` with the ticket `number`, or renews its place. The place expires after
--- `beat` ms without a heartbeat. `ms` is this master's time.
--- The key {lines} shows that some queue on this master has waiters. The key is written first: if the user may not write
--- it, the waiter must not join, because batched acquires would overtake this waiter. {lines} may outlive the waiters,
--- so that not every heartbeat has to write it.
+-- Adds the waiter `id` with the ticket `number` to the queue `queue`, or renews its place. The place expires `beat` ms
+-- after the last heartbeat. `ms` is this master's time.
+-- The key {lines} exists while any queue on this master has waiters. It is written first, so that a user without the
+-- right to write it cannot join: batched acquires would overtake the waiter. To save writes, its expiry is twice
+-- `beat`.
 if call('PTTL', '{lines}') < beat then
   call('SET', '{lines}', '1', 'PX', 2 * beat)
 end
@@ -17,8 +17,8 @@ for _, name in ipairs({queue, alive}) do
 end
 local left = call('PTTL', ticket)
 if left == -2 then
-  -- This waiter is the first, or the ticket key was deleted or evicted. Without a ticket key, the next waiter would
-  -- draw a ticket below those in the queue, and combined requests would take the queue for empty.
+  -- This waiter is the first, or the ticket key was deleted or evicted. Write the largest ticket of the queue: without
+  -- the key, the next waiter could draw a smaller ticket, and batched requests would take the queue for empty.
   local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   call('SET', ticket, string.format('%.0f', last[2]), 'PX', ends)
 else

@@ -1,5 +1,5 @@
--- Like redis.call, for scripts that go on with the other locks after an error of one lock. The error contains the line
--- of the call, in the form in which the server adds the line to an error that ends a script.
+-- Like redis.call, but an error ends only the handling of one lock, and not the script. The error names the line of the
+-- call, in the format of a server whose script fails.
 local function call(...)
   local said = redis.pcall(...)
   local why = type(said) == 'table' and said.err

@@ -1,5 +1,5 @@
--- Calls `of(..)` for one lock and returns its result. An error becomes the result for this lock, so that the other
--- locks are still handled. The result is 5 if a key that belongs to this lock holds data that quorate did not write.
+-- Calls `of(..)` for one lock and returns its result. If the call fails, the error is the result for this lock, and
+-- sets `odd`. The result is 5 if a key that belongs to this lock holds data that quorate did not write.
 local odd = false
 local function each(of, ...)
   local _, one = pcall(of, ...)

@@ -1,8 +1,8 @@
--- Whether a force-release ended the hold with the value `value` and the fencing number `number`. `mode` is the marker
--- of the readers or of the owner that share the lock. `mark` is the text of the break record. The hold was ended if the
--- text names its value, or if its number is not above the counter at the last force-release of these readers or this
--- owner. Later holds have larger numbers. A hold that this master did not grant may have a smaller number: the master
--- then treats it as ended, and does not restore it.
+-- Whether a force-release ended a hold of readers or of an owner. `mark` is the text of the break record, `mode` the
+-- marker of the readers or the owner. `value` and `number` are the value and the fencing number of the hold.
+-- The hold was ended if the text names its value, or if `number` is not above the counter at the last force-release of
+-- `mode`. Later holds have larger numbers. Only a hold that this master did not grant may have a smaller number, and is
+-- then not restored here.
 local function has_hold(mark, mode, value, number)
   if not mark or has(mark, value) then
     return mark

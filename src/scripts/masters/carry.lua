@@ -1,9 +1,7 @@
--- Raises fencing counters to those of the old masters, and never lowers one (docs/protocol.md, "Replacing masters"). A
--- counter is not raised while an owner holds its lock, because a further hold of that owner would then get a larger
--- number than its first.
--- KEYS: counters. ARGV: the expiry in ms of a counter that is not ahead of the clock, and the number for each counter.
--- Reply, for each counter: 1 (raised), 0 (already high enough), or the marker of the owner whose lock prevented raising
--- it.
+-- Raises fencing counters to those of the old masters (docs/protocol.md, "Replacing masters"). Never lowers a counter.
+-- Does not raise the counter of a lock that an owner holds, because all holds of an owner share one number.
+-- KEYS: counters. ARGV: the shortest expiry of a counter in ms, and the number for each counter.
+-- Reply, for each counter: 1 (raised), 0 (already high enough), or the marker of the owner that holds the lock.
 local call, said, FENCE_TTL = redis.call, {}, ARGV[1]
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]

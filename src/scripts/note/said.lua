@@ -1,6 +1,6 @@
--- Sets `said` to the note of the lock KEYS[1], which has the value `held`. If readers or an owner share the lock,
--- `said` is a list of all their holds instead. A note that the user may not read is left out. `ms` is this master's
--- time.
+-- Sets `said` to the note of the lock KEYS[1], which has the value `held`, or to nil if no note is readable. If readers
+-- or an owner share the lock, sets `said` to a flat list instead: the value, the remaining ms, and the note or '' of
+-- each hold. `ms` is this master's time.
 local said = redis.pcall('GET', '{note}' .. KEYS[1])
 said = type(said) == 'string' and string.sub(said, 1, NOTE_SHOWN) or nil
 if held == '{shared}' or held and string.sub(held, 1, #'{owner}') == '{owner}' then

@@ -37,11 +37,11 @@ impl Runtime for Ahead {
 }
 
 #[tokio::test]
-async fn machine_with_a_clock_far_ahead_records_no_future_period() {
+async fn once_job_of_a_client_with_a_clock_far_ahead_is_refused() {
     let day = 24 * 3600;
     for (ahead, runs) in [(20, true), (day, false)] {
         let redlock = ahead_by(&Arc::new(AtomicU64::new(ahead)));
-        // Periods last one second. A clock that is 20 s ahead shows a period that begins at most 20 s in the future,
+        // The periods last one second. With a clock that is 20 s ahead, the period begins about 20 s in the future,
         // which is accepted.
         let once = redlock.once("often", Duration::from_secs(1));
         once.create().await.expect("every master must answer");
@@ -64,7 +64,7 @@ async fn machine_with_a_clock_far_ahead_records_no_future_period() {
 }
 
 #[tokio::test]
-async fn call_that_waits_beyond_the_end_of_its_period_leaves_the_next_period_to_later_calls() {
+async fn waiting_once_call_runs_only_for_the_period_in_which_it_started() {
     let seconds = Arc::new(AtomicU64::new(0));
     let redlock = ahead_by(&seconds);
     let once = redlock.once("often", Duration::from_secs(20));
@@ -90,7 +90,7 @@ async fn call_that_waits_beyond_the_end_of_its_period_leaves_the_next_period_to_
 }
 
 #[tokio::test]
-async fn note_of_a_record_is_stored_with_the_period_and_can_be_replaced() {
+async fn once_record_stores_the_latest_note_with_the_period() {
     let redlock = Redlock::in_memory(3);
     let day = SystemTime::UNIX_EPOCH..SystemTime::UNIX_EPOCH + Duration::from_secs(24 * 3600);
     let once = redlock.once_in("nightly", day.clone());

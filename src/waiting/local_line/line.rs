@@ -6,14 +6,14 @@ use std::sync::{Arc, PoisonError};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 use crate::waiting::last_finding::LastFinding;
 
-/// The local queue of one resource. Each held lock has such a queue, so there may be ten thousand of them. Most queues
-/// have no waiter behind the first one, so only the first waiter is stored without a box.
+/// The local queue of one resource. Each held lock has one, and most have no waiter behind the first. To save memory,
+/// only the waiters behind the first are stored in a box.
 pub(super) struct LocalLine {
-    /// The first waiter of the queue, which may ask the masters. `None` once the first waiter holds the lock.
+    /// The first waiter of the queue, which may ask the masters. `None` while a task of this process holds the lock.
     pub(super) front: Option<Arc<Turn>>,
     #[expect(
         clippy::box_collection,
-        reason = "an empty option takes only one word, and most queues have no waiter behind the first"
+        reason = "`None` takes only one word of memory, and most queues have no second waiter"
     )]
     pub(super) behind: Option<Box<VecDeque<Arc<Turn>>>>,
 }
@@ -46,9 +46,9 @@ impl LocalLine {
             .is_some_and(|front| Arc::ptr_eq(front, turn))
     }
 
-    /// The finding of the first waiter in this queue: why the lock is not available. `None` if the first waiter has no
-    /// finding yet. If the first waiter waits for several resources, another resource than that of this queue may be
-    /// held, so the finding names no holder.
+    /// Why the lock is not available: [`LastFinding::HERE`] while a task of this process holds the lock, otherwise the
+    /// finding of the first waiter. `None` if the first waiter has no finding yet. If it waits for several resources,
+    /// the finding names no holder, because the holder may hold another resource.
     pub(super) fn shared_finding(&self) -> Option<LastFinding> {
         let Some(front) = &self.front else {
             return Some(LastFinding::HERE);
@@ -58,8 +58,8 @@ impl LocalLine {
         Some(last_finding)
     }
 
-    /// Removes the first waiter. The next waiter becomes the first one, and takes over its predecessor's last finding
-    /// (the reason why the lock is not available). Returns the new first waiter; `None` if no waiter is left.
+    /// Removes the first waiter. The next waiter becomes the first, and takes over the last finding of the queue: why
+    /// the lock is not available. Returns the new first waiter; `None` if no waiter is left.
     pub(super) fn advance(&mut self) -> Option<Arc<Turn>> {
         let behind = self.behind.as_mut()?;
         let next = behind.pop_front()?;
@@ -85,14 +85,15 @@ pub(super) struct Turn {
     pub(super) woken: AtomicU64,
     /// Wakes the task of this waiter when the waiter becomes the first in its queue, or when a master sends a wake-up.
     pub(super) called: Notify,
-    /// Why the lock is not available, as the last attempt of this waiter, or of an earlier first waiter of its queue,
-    /// has shown. `None` if no such attempt was made.
+    /// Why the lock is not available: the finding of this waiter's last attempt, or the finding that it took over when
+    /// it became the first. `None` if there is neither.
     pub(super) last_finding: Mutex<Option<LastFinding>>,
     /// The slots of a semaphore that other processes held at the waiter's last attempt, as bits.
     pub(super) elsewhere: AtomicU64,
 }
 
-/// The value of `woken` after a lock of this process has ended. It means that all masters have woken the waiter.
+/// The value of `woken` after this process has released a slot of the semaphore. It has the effect of a wake-up from
+/// every master.
 pub(super) const EVERYWHERE: u64 = u64::MAX;
 
 impl Turn {

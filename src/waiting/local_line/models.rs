@@ -29,7 +29,7 @@ fn all_end<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
 }
 
 #[test]
-fn no_interleaving_loses_the_turn_of_a_front_waiter_that_leaves() {
+fn waiter_reaches_the_front_in_every_interleaving_if_both_waiters_ahead_leave() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
@@ -42,7 +42,7 @@ fn no_interleaving_loses_the_turn_of_a_front_waiter_that_leaves() {
 }
 
 #[test]
-fn no_interleaving_loses_the_turn_of_a_holder() {
+fn waiter_reaches_the_front_in_every_interleaving_if_holder_and_waiter_ahead_leave() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let holder = lines.enter(&job()).hold();
@@ -58,7 +58,7 @@ fn no_interleaving_loses_the_turn_of_a_holder() {
 }
 
 #[test]
-fn no_interleaving_leaves_a_new_waiter_waiting_in_a_queue_without_a_holder() {
+fn new_waiter_reaches_the_front_in_every_interleaving_if_the_holder_ends() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let holder = lines.enter(&job()).hold();
@@ -78,7 +78,7 @@ fn permit() -> Permit {
 }
 
 #[test]
-fn no_interleaving_leaves_the_next_waiter_without_its_turn() {
+fn second_waiter_becomes_first_in_every_interleaving_if_the_first_waiter_leaves() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));
@@ -97,7 +97,7 @@ fn no_interleaving_leaves_the_next_waiter_without_its_turn() {
 }
 
 #[test]
-fn no_interleaving_makes_two_waiters_first() {
+fn two_waiters_are_never_first_in_the_local_queue_at_the_same_time() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [mut first, mut second] = [(); 2].map(|()| lines.enter(&slot()));
@@ -116,7 +116,7 @@ fn no_interleaving_makes_two_waiters_first() {
 }
 
 #[test]
-fn no_interleaving_misses_a_local_release() {
+fn semaphore_waiter_notices_a_local_release_in_every_thread_interleaving() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let key = permit().key();
@@ -125,7 +125,7 @@ fn no_interleaving_misses_a_local_release() {
         let held = lines.clone();
         let ends = does(move || held.let_go(&key, Some(&permit())));
         place.forget_wakes();
-        // Either the slot is already free, and this check sees that, or it becomes free later and wakes the waiter.
+        // If the slot is already free, this check sees that. Otherwise `let_go` wakes the waiter later.
         if lines.own_slots(&permit(), None).0 != 0 {
             block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
         }
@@ -157,7 +157,7 @@ impl Runtime for Still {
 }
 
 #[test]
-fn no_interleaving_misses_the_wake_ups_of_a_majority() {
+fn wake_ups_from_a_majority_end_a_wait_in_every_thread_interleaving() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let place = lines.enter(&job());
@@ -172,13 +172,13 @@ fn no_interleaving_misses_the_wake_ups_of_a_majority() {
 }
 
 #[test]
-fn no_interleaving_sends_a_wake_up_to_a_former_front_waiter() {
+fn wake_up_reaches_the_new_front_waiter_in_every_thread_interleaving() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [first, second] = [(); 2].map(|()| lines.enter(&job()));
         let leaves = does(move || drop(first));
         block_on(second.front());
-        // From now on every wake-up is meant for the second waiter.
+        // The second waiter is now at the front, so the wake-up is for it.
         let wakes = lines.clone();
         let wakes = does(move || wakes.woken(1, &key()));
         block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));

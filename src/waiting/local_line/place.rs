@@ -63,8 +63,8 @@ impl Keys {
 }
 
 impl LocalLines {
-    /// Chooses a slot of the semaphore, if possible one that no other task of this process holds or asks for, and
-    /// reserves it for the waiter at `place`; see [`OwnLocks::ask`].
+    /// Reserves a slot of the semaphore for the waiter at `place`, and prefers a slot that is likely to be free. The
+    /// parameters are those of [`OwnLocks::ask`].
     pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
         let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
         self.own.ask(permit, elsewhere, passes)
@@ -114,10 +114,12 @@ impl LocalLines {
         place
     }
 
-    /// Enters the local queues for a `try_acquire`, which does not wait. Returns a place if the queues are empty. If
-    /// other waiters queue behind the first waiter or the holder, returns the reason why they wait as the error.
-    /// Returns `None` if the caller has to ask the masters itself: no waiter queues behind the first waiter or the
-    /// holder, or the first waiter has not finished an attempt yet.
+    /// Enters the local queues for a `try_acquire`, which does not wait.
+    ///
+    /// - If the queues are empty, returns a place.
+    /// - If another waiter already queues behind the first waiter or the holder, returns the shared finding of the
+    ///   queue as the error.
+    /// - Otherwise, and if there is no finding yet, returns `None`: the caller must ask the masters itself.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -202,8 +204,9 @@ impl Place {
         }
     }
 
-    /// Whether this waiter is the first: no earlier waiter is in the queue or asks for a slot. Only the first waiter
-    /// may queue on the masters, on behalf of all waiters of this process.
+    /// Whether this waiter is the first: no earlier waiter is in the queue or asks for a slot. A reader or an owner
+    /// that left the queues (`Stands::Beside`) always counts as the first. Only the first waiter may join the queues on
+    /// the masters.
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();
@@ -215,8 +218,8 @@ impl Place {
         self.stands == Stands::Beside || self.keys.all().iter().all(first)
     }
 
-    /// Waits until this waiter is the first, or until a lock of this process has ended since the last call of
-    /// [`forget_wakes`](Self::forget_wakes).
+    /// Waits until this waiter is the first, or until this process has released a slot of the semaphore since the last
+    /// call of [`forget_wakes`](Self::forget_wakes).
     pub(crate) async fn first(&self) {
         let turn = &self.turn;
         while !self.is_first() && turn.woken.load(Ordering::Acquire) != EVERYWHERE {
@@ -281,7 +284,7 @@ impl Place {
             }
         }
         drop(map);
-        // The queues no longer name this place as their first, so dropping it notifies no waiter.
+        // This place is not the first in its queues any more, so dropping it notifies no waiter.
         self.lines.clone()
     }
 
@@ -290,8 +293,8 @@ impl Place {
         *self.turn.last_finding() = last_finding;
     }
 
-    /// The last finding (the reason why the lock is not available) of the first waiter in this waiter's queue. That may
-    /// be this waiter itself.
+    /// Why the lock is not available; `None` if unknown. In the queues behind another waiter, returns the finding of
+    /// the first waiter, otherwise this waiter's own last finding.
     pub(crate) fn shared_finding(&self) -> Option<LastFinding> {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
@@ -302,16 +305,19 @@ impl Place {
         }
     }
 
-    /// Forgets the wake-ups that the masters have sent so far. Must be called right before an attempt is sent: the
-    /// attempt itself shows every release that these wake-ups announced.
+    /// Forgets the wake-ups that the masters have sent so far. Call this right before an attempt is sent, because the
+    /// attempt itself shows the releases that these wake-ups announced.
     pub(crate) fn forget_wakes(&self) {
         self.turn.woken.store(0, Ordering::Release);
     }
 
-    /// Waits until the lock may be free on a majority of `quorum`. A master counts as free if it has woken the waiter
-    /// since [`forget_wakes`](Self::forget_wakes), or if it is in `free`: the masters that were free at the last
-    /// attempt. If further wake-ups are missing, the wait ends [`GRACE`] after the first. The wait ends at `at` at the
-    /// latest.
+    /// Waits until the lock may be free on a majority of the masters, but not beyond `at`. The lock may be free on each
+    /// master that
+    ///
+    /// - has sent a wake-up since the last call of [`forget_wakes`](Self::forget_wakes), or
+    /// - is in `free`: the masters on which the lock was free at the last attempt.
+    ///
+    /// The wait ends [`GRACE`] after the first wake-up even if too few others follow.
     pub(crate) async fn woken(
         &self,
         runtime: &dyn Runtime,
@@ -377,7 +383,7 @@ impl Drop for Place {
             Stands::Beside => self.is_not_beside(),
             Stands::Aside => {
                 self.is_not_aside();
-                // When this waiter leaves, another waiter may become the first.
+                // Another waiter may be the first now: notify the front of each queue.
                 let fronts = self
                     .keys
                     .all()

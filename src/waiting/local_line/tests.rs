@@ -97,7 +97,7 @@ impl Runtime for Hand {
 }
 
 #[test]
-fn finding_about_one_of_several_resources_names_no_holder_to_waiters_for_another_resource() {
+fn shared_finding_names_the_holder_only_to_waiters_for_the_same_resource() {
     let lines = LocalLines::new();
     let first = lines.enter(&job());
     let several = lines.enter(&both());
@@ -149,7 +149,7 @@ fn lock_is_reported_as_held_here_until_its_holder_leaves_the_local_queue() {
         assert!(!lines.is_held(b"job"));
         assert_eq!(poll(front.as_mut()), Some(()));
     }
-    // The next waiter knows that the lock was last held in this process.
+    // The finding is kept from the last holder, which was in this process.
     assert_eq!(knows(&next), Some(Finding::Held));
     let holder = next.hold();
     holder.pass_on(b"job");
@@ -178,7 +178,7 @@ fn locks_held_without_a_place_in_the_local_queue_are_counted() {
 }
 
 #[test]
-fn finding_of_the_front_waiter_is_visible_to_all_waiters_and_to_its_successor() {
+fn finding_of_the_front_waiter_is_visible_to_all_later_waiters() {
     let lines = LocalLines::new();
     let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
     assert_eq!(knows(&third), None);
@@ -198,7 +198,7 @@ fn finding_of_the_front_waiter_is_visible_to_all_waiters_and_to_its_successor() 
 }
 
 #[test]
-fn try_acquire_enters_an_empty_local_queue_and_does_not_wait_behind_others() {
+fn try_acquire_never_waits_behind_others_in_the_local_queue() {
     let lines = LocalLines::new();
     let tries = || {
         lines
@@ -207,8 +207,8 @@ fn try_acquire_enters_an_empty_local_queue_and_does_not_wait_behind_others() {
     };
     let first = tries().expect("free").expect("a place");
     assert!(first.is_front());
-    // As long as the waiter at the front of the local queue has not finished an attempt, it has no result to share. A
-    // `try_acquire` must then ask the masters itself, even if other waiters are already queued.
+    // The waiter at the front has no finding before its first attempt ends. Until then, a `try_acquire` must ask the
+    // masters itself.
     assert!(matches!(tries(), Ok(None)));
     let behind = lines.enter(&job());
     assert!(matches!(tries(), Ok(None)));
@@ -257,7 +257,7 @@ fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
 }
 
 #[test]
-fn reader_that_left_the_local_queue_lets_the_next_waiter_ask_and_is_still_woken() {
+fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
     let lines = LocalLines::new();
     let mut reader = lines.enter(&job());
     let writer = lines.enter(&job());
@@ -272,8 +272,7 @@ fn reader_that_left_the_local_queue_lets_the_next_waiter_ask_and_is_still_woken(
     lines.woken(3, b"job");
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
-    // A waiter outside of the queues uses the result of its own last attempt, not that of the first waiter in the
-    // queue.
+    // A waiter outside of the queues has its own finding, not that of the waiter at the front.
     writer.share_finding(Some(outage()));
     assert_eq!(knows(&reader), None);
     let owner = lines.ask_beside(&job());
@@ -295,7 +294,7 @@ fn api() -> (Wanted, Permit) {
 }
 
 #[test]
-fn waiter_that_got_no_slot_returns_to_its_place_before_later_waiters() {
+fn waiter_without_a_slot_returns_to_its_old_place_in_the_local_queue() {
     let lines = LocalLines::new();
     let (api, _) = api();
     let [mut first, mut second, mut third, fourth] = [(); 4].map(|()| lines.enter(&api));
@@ -359,7 +358,7 @@ fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
 }
 
 #[test]
-fn waiter_is_woken_when_it_is_first_and_by_a_local_release() {
+fn semaphore_waiter_is_woken_when_first_or_when_a_slot_is_released_locally() {
     let lines = LocalLines::new();
     let (api, permit) = api();
     let [mut first, mut second, third] = [(); 3].map(|()| lines.enter(&api));
@@ -427,7 +426,7 @@ fn next_front_waiter_knows_which_slots_other_processes_hold() {
 }
 
 #[test]
-fn wake_ups_of_a_majority_end_a_wait_and_fewer_wake_ups_end_it_after_the_grace_time() {
+fn wait_ends_after_wake_ups_from_a_majority_or_after_the_grace_time() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
@@ -478,7 +477,8 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
-    // Without a wake-up the wait lasts until its deadline, however many masters showed the lock as free.
+    // Without a wake-up, the wait lasts until its deadline, even if the lock was free on all masters at the last
+    // attempt.
     let mut wait = pin!(place.woken(&clock, MasterSet::first(3), two(), Hand::at(50)));
     clock.set(49);
     assert_eq!(poll(wait.as_mut()), None);
@@ -494,7 +494,7 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
 }
 
 #[test]
-fn wake_up_from_a_master_beyond_the_64th_is_not_counted_for_another_master() {
+fn wake_up_from_the_65th_or_a_later_master_is_ignored() {
     let lines = LocalLines::new();
     let place = lines.enter(&job());
     lines.woken(64, b"job");

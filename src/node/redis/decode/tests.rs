@@ -146,7 +146,7 @@ fn reply_about_more_or_fewer_keys_than_the_request_has_is_rejected() {
 }
 
 #[test]
-fn reply_to_a_refused_permit_needs_one_digit_per_slot_and_is_read_as_bits() {
+fn refused_permit_reply_needs_exactly_one_digit_per_slot() {
     let permit = Permit::new(b"pool"[..].into(), 0, 3);
     let refused = |free: &'static [u8]| {
         let said = Value::Array(vec![

@@ -232,15 +232,15 @@ fn requests_are_sent_in_order_and_answers_reach_their_callers() {
 }
 
 #[test]
-fn request_that_lacks_its_script_is_sent_again_together_with_the_scripts() {
+fn request_answered_with_noscript_is_sent_again_together_with_the_scripts() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
     assert!(bench.link.take(at(1)));
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
-    // The link must send the scripts and the request together. Otherwise the scripts could be flushed between both, and
-    // the request would fail, because it is not sent a third time.
+    // The link must send the scripts and the request together. Otherwise the master could lose the scripts in between,
+    // and the request would fail.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -288,7 +288,7 @@ fn scripts_for_other_kinds_of_locks_are_loaded_when_they_are_first_needed() {
 }
 
 #[test]
-fn unreachable_master_delays_only_the_first_caller_by_the_connect_timeout() {
+fn only_the_first_request_to_an_unreachable_master_waits_for_the_connect_timeout() {
     let mut bench = Bench::new();
     bench.ask(1, acquire(1));
     bench.pass(0, CONNECT_TIMEOUT - 1);
@@ -315,8 +315,8 @@ fn handshake_that_the_master_does_not_complete_times_out() {
     assert_eq!(bench.link.stage(), Stage::Rest);
 }
 
-/// Regression test: on a busy machine, 62 of 200 processes that started at the same time reported masters as down that
-/// were up, because opening the connection and the whole handshake shared one connect timeout.
+/// Regression test: opening the connection and the whole handshake shared one connect timeout. So clients on a busy
+/// machine reported masters as down that were up.
 #[test]
 fn slow_handshake_that_makes_progress_is_not_given_up() {
     let mut bench = Bench::new();
@@ -348,7 +348,7 @@ fn slow_handshake_that_makes_progress_is_not_given_up() {
 }
 
 #[test]
-fn master_that_disconnects_after_each_handshake_delays_no_request_beyond_its_node_timeout() {
+fn requests_to_a_master_that_disconnects_after_each_handshake_meet_the_node_timeout() {
     let mut bench = Bench::new();
     let mut connections = 0;
     let mut worst = 0;
@@ -380,7 +380,6 @@ fn master_that_disconnects_after_each_handshake_delays_no_request_beyond_its_nod
         (10..60).contains(&connections),
         "the link must make 10 to 59 connections, but made {connections}"
     );
-    // At most once a second, a request may wait for a connection for one node timeout.
     assert!(
         worst <= NODE_TIMEOUT + 2,
         "a request may wait for one node timeout, but one waited for {worst} ms"
@@ -543,8 +542,8 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
             gone_by = Some(now);
         }
     }
-    // The link must refuse requests as overloaded within this time. If it abandons the stalled connection earlier, no
-    // request is left that could be refused as overloaded.
+    // `gone_by` is `None` if the link gives up the stalled connection first: then no request is left to refuse as
+    // overloaded.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
         gone_by.is_none_or(|by| by <= limit),
@@ -560,7 +559,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
 }
 
 #[test]
-fn reply_that_does_not_fit_its_request_ends_the_connection() {
+fn unexpected_or_malformed_reply_ends_the_connection() {
     for malformed in [
         &b"+PONG\r\n"[..],
         b"*2\r\n:1\r\n-ERR x\r\n",
@@ -590,7 +589,7 @@ fn reply_that_does_not_fit_its_request_ends_the_connection() {
 }
 
 #[test]
-fn reply_without_a_request_ends_the_connection() {
+fn reply_without_an_outstanding_request_ends_the_connection() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.say(b":1\r\n", 1);
@@ -672,7 +671,7 @@ fn write(until: u64, run: Option<&str>) -> Request {
     }
 }
 
-/// Queues a write, lets the link take it from the mailbox, and loads the scripts that it needs.
+/// Queues a write, lets the link take the write from the mailbox, and loads the scripts for values.
 fn taken(bench: &mut Bench, request: Request) {
     bench.greet(0);
     bench.ask(1, request);
@@ -704,7 +703,7 @@ fn outstanding_write_is_never_sent_again() {
 }
 
 #[test]
-fn value_write_after_its_deadline_is_not_sent() {
+fn value_write_whose_deadline_has_passed_is_not_sent() {
     let mut bench = Bench::new();
     taken(&mut bench, write(3, None));
     bench.link.take(at(3));
@@ -716,8 +715,8 @@ fn value_write_after_its_deadline_is_not_sent() {
 fn value_is_not_written_if_the_server_restarted_after_it_was_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // The claim is withdrawn, because the lock has been released. A value that was read in this server run is
-        // written even then: a majority of the masters stores the value, and it must reach the other masters too.
+        // The lock was released, so the claim is withdrawn. The write is still sent: a majority of the masters stores
+        // the value already, and the other masters must get it too.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),
@@ -750,8 +749,7 @@ fn second_address_of_the_same_server_is_refused() {
         same.to_string().contains("127.0.0.1:6379"),
         "the fault must name the first address: {same}"
     );
-    // The second address is refused even after the first address has lost its connection, because a vote of the first
-    // address may have been counted.
+    // The second address is refused even now, because votes of the first address may have been counted.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -762,7 +760,7 @@ fn second_address_of_the_same_server_is_refused() {
 }
 
 #[test]
-fn link_delivers_pending_releases_and_ends_after_its_handle_was_dropped() {
+fn link_with_a_dropped_handle_ends_after_the_answer_to_its_pending_release() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
@@ -797,7 +795,7 @@ fn link_whose_handle_was_dropped_ends_after_one_second_without_a_connection() {
 }
 
 #[test]
-fn dropped_link_answers_outstanding_and_queued_requests() {
+fn drop_of_a_link_answers_outstanding_and_queued_requests_with_a_fault() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, acquire(1));
@@ -899,11 +897,11 @@ fn wake_at_is_at_most_one_second_after_the_handle_of_the_link_was_dropped() {
 }
 
 #[test]
-fn requests_are_refused_if_the_link_waited_for_a_connection_less_than_a_second_ago() {
+fn requests_wait_for_a_new_connection_at_most_once_per_second() {
     let mut bench = Bench::new();
     bench.greet(0);
-    // Requests could wait for the first connection, from time 0 on. This connection breaks less than a second after
-    // that time, so a new request is refused immediately.
+    // Requests last began to wait for a connection at time 0, less than a second ago. So a new request does not wait
+    // for the next connection.
     bench.link.cut(Fault::Down("reset".into()), at(999));
     bench.ask(1, acquire(1));
     bench.link.tick(at(999));
@@ -963,7 +961,7 @@ fn outstanding_requests_never_exceed_the_window() {
     assert_eq!(bench.written(), "");
     bench.say(b":5\r\n:5\r\n", 2);
     while bench.link.take(at(2)) {}
-    // The link sends as many requests as were answered, and a few more if the master is fast.
+    // Each answer makes room for another request. If the answer was fast, the limit on outstanding requests rises too.
     let more = bench.written().matches("EVALSHA").count();
     assert!(
         (2..10).contains(&more),
@@ -1003,7 +1001,7 @@ fn new_connection_kills_the_old_one_by_its_client_id() {
     let kill = words.iter().position(|word| *word == "KILL");
     let kill = kill.unwrap_or_else(|| panic!("the link must send KILL: {written}"));
     assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
-    // The link takes requests from the mailbox only after the server has answered KILL.
+    // The server must answer KILL before the link takes requests from the mailbox.
     bench.ask(1, acquire(1));
     assert!(!bench.link.take(at(2_003)));
     bench.say(b":1\r\n", 2_004);
@@ -1042,7 +1040,7 @@ fn refusing_the_name() -> String {
 /// `quorate masters close` finds the connections of clients by their names. It does not find a connection without a
 /// name, so the scripts of such a connection must check the generation marker.
 #[test]
-fn unnamed_connection_loads_scripts_that_check_the_generation_marker() {
+fn connection_without_a_name_loads_scripts_that_check_the_generation_marker() {
     let mut bench = Bench::new();
     bench.link.dialed(at(0));
     assert!(
@@ -1097,7 +1095,7 @@ fn new_server_at_a_known_address_is_quarantined_despite_its_long_uptime() {
 }
 
 #[test]
-fn master_whose_generation_marker_is_of_other_masters_is_sent_only_releases() {
+fn master_with_the_generation_marker_of_other_masters_receives_only_releases() {
     let mut bench = Bench::new();
     greet_as(&mut bench, "a", "1 0123456789abcdef", 0);
     bench.ask(1, acquire(1));
@@ -1137,7 +1135,7 @@ fn many_loaded() -> Bench {
 }
 
 #[test]
-fn requests_are_sent_one_by_one_if_the_batch_scripts_cannot_be_loaded() {
+fn requests_are_sent_one_by_one_if_scripts_for_combined_calls_cannot_be_loaded() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
@@ -1232,7 +1230,7 @@ fn combined_call_denied_by_the_acl_is_sent_again_as_single_requests() {
 }
 
 #[test]
-fn request_left_undecided_by_a_combined_call_is_sent_again_before_later_requests() {
+fn request_not_decided_by_a_combined_call_is_sent_again_before_later_requests() {
     let mut bench = many_loaded();
     let claims: Vec<_> = (1..=8).map(claim).collect();
     for (number, claim) in claims.iter().enumerate() {
@@ -1410,7 +1408,7 @@ fn withdrawn(n: u8) -> Request {
 }
 
 #[test]
-fn releases_use_the_built_in_delete_command_of_the_server() {
+fn single_release_uses_the_conditional_delete_command_of_the_server() {
     let mut bench = with_deletion();
     for (now, reply, deleted) in [(1, b":1\r\n", true), (3, b":0\r\n", false)] {
         bench.ask(1, withdrawn(1));
@@ -1433,7 +1431,7 @@ fn releases_use_the_built_in_delete_command_of_the_server() {
 }
 
 #[test]
-fn delete_command_that_is_denied_or_unknown_is_replaced_by_the_script() {
+fn releases_use_the_script_if_the_server_denies_or_lacks_the_delete_command() {
     for refusal in [
         "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
         "-NOPERM No permissions to access a key\r\n",
@@ -1473,7 +1471,7 @@ fn delete_command_that_is_denied_or_unknown_is_replaced_by_the_script() {
 }
 
 #[test]
-fn release_denied_to_the_delete_command_and_to_the_script_is_answered_as_denied() {
+fn release_is_denied_if_the_server_denies_both_delete_command_and_script() {
     let mut bench = with_deletion();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
@@ -1489,7 +1487,7 @@ fn release_denied_to_the_delete_command_and_to_the_script_is_answered_as_denied(
 }
 
 #[test]
-fn wrong_type_error_of_the_delete_command_answers_the_release() {
+fn wrong_type_error_of_the_delete_command_ends_the_release_without_a_retry() {
     let mut bench = with_deletion();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
@@ -1520,7 +1518,7 @@ fn release_that_a_read_only_server_refuses_is_sent_again_as_a_script() {
 }
 
 #[test]
-fn delete_command_with_a_failed_trial_is_not_used() {
+fn delete_command_whose_test_call_failed_is_not_used_for_releases() {
     for reply in [
         "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
         "-ERR unknown command 'DELIFEQ'\r\n",
@@ -1563,7 +1561,7 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
 }
 
 #[test]
-fn release_with_a_refused_delete_command_is_sent_again_even_if_the_claim_got_a_note() {
+fn release_refused_by_the_delete_command_is_sent_again_despite_a_new_note() {
     let mut bench = with_deletion();
     let request = withdrawn(1);
     let Request::Release { claim, .. } = &request else {
@@ -1582,7 +1580,7 @@ fn release_with_a_refused_delete_command_is_sent_again_even_if_the_claim_got_a_n
 }
 
 #[test]
-fn release_refused_by_the_delete_command_is_kept_for_the_next_connection() {
+fn release_refused_by_the_delete_command_is_sent_again_on_the_next_connection() {
     let mut bench = with_deletion();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
@@ -1601,7 +1599,7 @@ fn release_refused_by_the_delete_command_is_kept_for_the_next_connection() {
 }
 
 #[test]
-fn release_uses_the_script_while_its_acquire_may_be_sent_again() {
+fn release_uses_the_script_until_its_claim_is_withdrawn() {
     let mut bench = with_deletion();
     let claim = claim(1);
     let (ttl, proposal) = (Duration::from_secs(10), 1);

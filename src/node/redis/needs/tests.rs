@@ -113,7 +113,7 @@ fn when(purpose: Purpose) -> &'static str {
         Purpose::Elections => "notices of new leaders",
         Purpose::Masters => "noticing that masters are replaced",
         Purpose::Changing => "`quorate masters`: operators only",
-        Purpose::Crowds => "many locks at once",
+        Purpose::Crowds => "batches of many locks",
         Purpose::Removal => unreachable!("a right on a table"),
     }
 }
@@ -175,7 +175,7 @@ fn operations_page_contains_the_table_of_rights() {
 }
 
 #[test]
-fn every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_script() {
+fn every_redis_call_of_a_script_is_in_the_table_of_rights() {
     for script in Script::ALL {
         calls_are_listed(script.source(), script.row().purposes);
     }
@@ -208,7 +208,7 @@ fn calls_are_listed(script: &str, purposes: &[Purpose]) {
             known,
             "the table of rights must contain this call: {line} {call:?}"
         );
-        // A call without a family of keys uses no key, or its key is a variable of a loop.
+        // The family may be unknown only if the call uses no key, or if the key is in a variable.
         assert!(
             call.family.is_some()
                 || ["time", "publish"].contains(&name.as_str())
@@ -222,7 +222,7 @@ fn calls_are_listed(script: &str, purposes: &[Purpose]) {
 
 #[test]
 fn every_right_in_the_table_is_used_by_a_script_or_the_driver() {
-    // The commands that the driver sends directly, outside of scripts.
+    // The commands that the library sends directly, outside of scripts.
     let direct = [
         "evalsha",
         "script|load",
@@ -254,7 +254,7 @@ fn every_right_in_the_table_is_used_by_a_script_or_the_driver() {
 }
 
 #[test]
-fn prefix_with_wildcards_is_escaped_in_the_pattern_of_its_keys() {
+fn acl_pattern_escapes_wildcards_in_the_prefix() {
     assert_eq!(
         pattern(Family::Fence, "a*[b]?\\"),
         "quorate:fence:a\\*\\[b\\]\\?\\\\*"
