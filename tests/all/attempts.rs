@@ -1,5 +1,8 @@
-//! Tests of attempts to acquire a lock that fail: the keys that they leave on the masters, the pause before the next
-//! attempt, and the time limit of a wait without success.
+//! Tests of failed attempts to acquire a lock:
+//!
+//! - the keys that an attempt leaves on the masters
+//! - the pause before the next attempt
+//! - the time limit of a waiter that never gets the lock
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,8 +55,8 @@ fn is_confirm(request: &Request) -> bool {
     matches!(request, Request::Confirm { .. })
 }
 
-/// Gives every master a different fencing counter. So the masters grant different fencing numbers, and an acquire needs
-/// a second round of requests in which they confirm the largest number.
+/// Gives every master a different fencing counter. So the masters grant different fencing numbers, and the client must
+/// ask them to confirm the largest number in a second round.
 fn apart(nodes: &[Arc<Stubborn>]) {
     for (number, node) in nodes.iter().enumerate() {
         node.master.with_master(|master, now| {
@@ -148,13 +151,12 @@ async fn acquire_leaves_no_key_if_the_masters_refuse_every_token_as_too_small() 
         leaves_nothing(&redlock, &nodes).await;
     }
     let confirmed = above.load(Ordering::Relaxed);
-    // Two attempts (one per order setting), each with three rounds of confirmations to three masters, are 18
-    // confirmations.
+    // There is one attempt per order setting. Each attempt has three rounds of confirmations to three masters: 2 * 3 *
+    // 3 = 18.
     assert_eq!(confirmed, 18);
 }
 
-/// Without a pause between attempts, several clients that each got a minority of the grants would block each other
-/// forever.
+/// Otherwise several waiters, each with the grants of a minority, could block each other forever.
 #[tokio::test]
 async fn waiter_starts_its_next_attempt_only_after_its_previous_attempt_is_undone() {
     let undone_after = ms(400);
@@ -238,7 +240,7 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_a
 /// Every poll, retry and heartbeat of these waiters is due in ten minutes. The wait of 300 ms must nevertheless end on
 /// time.
 #[tokio::test]
-async fn unsuccessful_wait_ends_at_its_time_limit_even_if_every_other_timer_is_due_later() {
+async fn unsuccessful_wait_ends_at_its_time_limit_without_any_earlier_timer() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
     let held = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let off = ["a", "b", "c"].map(|name| Stubborn::new(name, down));
@@ -275,7 +277,7 @@ async fn unsuccessful_wait_ends_at_its_time_limit_even_if_every_other_timer_is_d
 /// a request could arrive after all holds have ended, and would then raise the fencing counter for a lock that the
 /// owner no longer holds.
 #[tokio::test]
-async fn second_hold_of_an_owner_gets_the_token_of_the_first_without_a_confirmation() {
+async fn second_acquire_of_an_owner_gets_the_first_token_without_a_confirmation() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
     // The first master is down while the first hold is acquired. So it grants the second hold another fencing number

@@ -1,5 +1,5 @@
-//! Tests of invalid requests: a call with an unsupported argument or in an unsupported state fails with an error of one
-//! line that names the cause. For an invalid argument, no request is sent to a master.
+//! Tests of calls with an invalid argument or in an unsupported state. Each call fails with a one-line error that names
+//! the cause. A call with an invalid argument sends no request to the masters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -124,7 +124,7 @@ async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exist
         .expect_err("the creation must fail, because one master is away")
         .details();
     let line = "the value of \"prizes\" needs an answer of every master to be created or dropped: try again when \
-                all masters answer (a value that some masters have dropped stays dropped there)";
+                all masters answer; masters that have already dropped the value do not restore it";
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
@@ -165,7 +165,7 @@ async fn semaphore_used_with_two_and_three_permits_has_at_most_three_holders() {
     let third = attempt(3).await.expect("an answer").acquired();
     assert_eq!(third.as_ref().and_then(quorate::LockGuard::slot), Some(2));
     assert!(attempt(3).await.expect("an answer").acquired().is_none());
-    // Slot 0 is free. A client that uses the semaphore with two permits sees only the slots 0 and 1, and gets slot 0.
+    // Free slot 0. A client with a limit of two permits uses only the slots 0 and 1, so it must get slot 0.
     drop(first);
     redlock.flush().await;
     assert!(attempt(2).await.expect("an answer").acquired().is_some());

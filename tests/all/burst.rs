@@ -75,9 +75,10 @@ fn lost(guards: &[LockGuard]) -> usize {
     guards.iter().filter(|guard| !guard.is_valid()).count()
 }
 
-/// Holds 5,000 locks on three masters for 8 s, in which each lock is renewed at least twice and none may be lost.
-/// `takes` is the time in milliseconds after which each master answers an extension. Returns the largest number of
-/// unanswered batches of extensions that a master had at one time.
+/// Holds 5,000 locks for 8 s, in which each lock is due for renewal at least twice. Checks that no lock is lost.
+///
+/// `takes` is the time in milliseconds that each of the three masters needs to answer an extension. Returns the largest
+/// number of unanswered batches of extensions that one master had at a time.
 async fn most_open(takes: [u64; 3]) -> usize {
     const LOCKS: usize = 5_000;
     let nodes: Vec<_> = takes
@@ -107,8 +108,8 @@ async fn most_open(takes: [u64; 3]) -> usize {
 
 #[tokio::test]
 async fn five_thousand_locks_are_kept_while_all_masters_answer_renewals_slowly() {
-    // These masters are slow, but they do answer. So the client may send further batches while more than two are
-    // unanswered. For a master that never answers, its limit is lower.
+    // The masters are slow but answer. So the client must send more than two batches to a master without waiting for
+    // answers.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 

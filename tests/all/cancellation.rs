@@ -1,9 +1,8 @@
-//! Tests that any future of the library can be dropped at any await point. Background releases then remove each key
-//! that the dropped future has left. If a master does not answer at that time, its keys are removed when it answers
-//! again.
+//! Tests that any future of the library can be dropped at any await point. Background releases then delete every key
+//! that the dropped future has left. If a master does not answer, the client deletes the keys there when the master
+//! answers again.
 //!
-//! Each test polls its future k times and then drops it, for k = 1, 2, .. until the future completes. So the future is
-//! dropped once at each point at which it waits.
+//! Each test polls its future k times and then drops it, for k = 1, 2, .. until the future completes.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -39,7 +38,8 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// A number of polls within which every future of this file completes. It only ends the loops of a test that fails.
+/// An upper limit on the polls of a future, so that the loop of a failing test ends. Every future of this file needs
+/// fewer polls.
 const ENOUGH: usize = 400;
 
 /// Masters in memory that delay requests and replies, and a client of them. Each master has its own delay.
@@ -165,7 +165,7 @@ async fn extension_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_for_the_loss_of_a_lock_dropped_at_any_await_point_leaves_no_key() {
+async fn lost_future_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
         let lost = guard.lost();
@@ -243,7 +243,7 @@ async fn unordered_waiter_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acquire_with_a_second_round_of_requests_dropped_at_any_await_point_leaves_no_key() {
+async fn acquire_with_a_token_confirmation_dropped_at_any_await_point_leaves_no_key() {
     for polls in 1..=ENOUGH {
         let far = Far::new(&[1, 2, 4], as_it_is);
         // The masters have different fencing counters. So the acquire needs a second round of requests, in which the
@@ -383,7 +383,7 @@ async fn future_dropped_at_any_time_leaves_no_key_on_real_masters_with_network_l
                 break;
             }
         }
-        // Also drop the futures at fixed times from 0 to 11.5 ms, because these moments can lie between two polls.
+        // Also drop the futures after fixed times from 0 to 11.5 ms, independently of their polls.
         for after in (0..24).map(|n| Duration::from_micros(500 * n)) {
             let _ = tokio::time::timeout(after, verb(real.redlock.clone())).await;
             real.flushed().await;
@@ -412,16 +412,16 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         take(&near, "job").await.release().await;
         near.flush().await;
         real.masters[0].stop().expect("stopped");
-        // The first poll already sends the acquire to every master. The stopped master does not read it, so it stays in
-        // the socket buffer.
+        // The first poll sends the acquire to every master. On the stopped master, the acquire stays in the socket
+        // buffer.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
         // The master stays stopped for less than the connect timeout (500 ms), for about this timeout, or for longer.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no master may have a key left", || real.left() == 0).await;
-        // These requests follow all requests that the client has sent to the stopped master. So when they have been
-        // executed, the acquire of `job` can no longer arrive.
+        // These requests reach the resumed master after every earlier request. So the dropped acquire of `job` cannot
+        // arrive later.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
         assert_eq!(real.left(), 0);
@@ -438,8 +438,8 @@ async fn release_deletes_the_lock_key_on_a_stopped_master_after_it_resumes() {
     })
     .await;
     masters[0].stop().expect("stopped");
-    // While it makes this acquire, the client notices that the stopped master is silent. So it cannot send the later
-    // release of `job` to this master immediately.
+    // This acquire makes the client notice that the stopped master is silent. So the client cannot immediately send
+    // that master the release of `job`.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
     let started = Instant::now();
@@ -458,7 +458,7 @@ async fn release_deletes_the_lock_key_on_a_stopped_master_after_it_resumes() {
 }
 
 #[tokio::test]
-async fn release_deletes_the_lock_key_although_all_connections_were_cut_before_it() {
+async fn dropped_guard_deletes_its_lock_keys_even_if_all_connections_were_cut() {
     let real = Real::new(3);
     for _ in 0..10 {
         let guard = take(&real.redlock, "job").await;

@@ -35,7 +35,7 @@ fn both_orders(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
     .map(|settings| settings.build().expect("good"))
 }
 
-/// Acquires a lock. The acquire must fail at the end of its wait, at most [`LATE`] later. Returns its error.
+/// Acquires a lock, and checks that the acquire fails when its wait ends, at most [`LATE`] late. Returns the error.
 async fn fails_in_time(redlock: &Redlock) -> AcquireError {
     let began = Instant::now();
     let outcome = tokio::time::timeout(WAIT + LATE, redlock.acquire("x")).await;
@@ -71,7 +71,7 @@ fn down() -> Fault {
 }
 
 #[tokio::test]
-async fn acquire_ends_in_time_if_a_master_never_answers_the_release_of_a_failed_attempt() {
+async fn acquire_fails_when_its_wait_ends_if_a_master_never_answers_a_release() {
     let nodes = [
         Stubborn::new("a", unanswered(is_release)),
         Stubborn::honest("b").holding("x"),
@@ -84,7 +84,7 @@ async fn acquire_ends_in_time_if_a_master_never_answers_the_release_of_a_failed_
 }
 
 #[tokio::test]
-async fn acquire_ends_in_time_if_the_master_with_the_deciding_vote_never_answers() {
+async fn acquire_fails_when_its_wait_ends_if_the_deciding_vote_never_arrives() {
     let nodes = [
         Stubborn::honest("a"),
         Stubborn::honest("b").holding("x"),
@@ -112,7 +112,7 @@ async fn master_that_never_answers_is_reported_as_timed_out() {
 }
 
 #[tokio::test]
-async fn acquire_ends_in_time_if_no_master_answers_the_confirmation_of_its_token() {
+async fn acquire_fails_when_its_wait_ends_if_no_master_confirms_the_fencing_token() {
     let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
@@ -132,7 +132,7 @@ async fn acquire_ends_in_time_if_no_master_answers_the_confirmation_of_its_token
 }
 
 #[tokio::test]
-async fn wait_ends_in_time_although_no_master_answers_the_waiter_that_leaves_the_queue() {
+async fn acquire_fails_when_its_wait_ends_if_leaving_the_queue_gets_no_answer() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
@@ -147,7 +147,7 @@ async fn wait_ends_in_time_although_no_master_answers_the_waiter_that_leaves_the
 }
 
 #[tokio::test]
-async fn try_acquire_at_masters_that_never_answer_ends_in_time() {
+async fn try_acquire_does_not_hang_if_no_master_ever_answers() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(|_| true)));
     for redlock in both_orders(&nodes) {
         let tried = tokio::time::timeout(LATE, redlock.try_acquire("x")).await;
@@ -191,9 +191,9 @@ async fn waiter_without_a_time_limit_gets_the_lock_although_one_master_never_ans
 }
 
 /// No majority can be reached during the whole wait. So the error must report an outage, even if the time limit
-/// interrupts the last attempt. Each pair of waiters has one process: the second waits behind the first.
+/// interrupts the last attempt. The second acquire of each pair is queued behind the first one in the same process.
 #[tokio::test]
-async fn wait_that_ends_in_an_outage_does_not_report_the_lock_as_held() {
+async fn acquire_without_a_reachable_majority_does_not_report_the_lock_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
         Stubborn::honest("good"),
@@ -219,10 +219,10 @@ async fn wait_that_ends_in_an_outage_does_not_report_the_lock_as_held() {
     }
 }
 
-/// Two callers start at the same time. Their waits of 1 ms end before the masters have answered the attempt of the
-/// first caller (40 ms).
+/// Two callers start at the same time, each with a wait of 1 ms. The first caller's attempt fails only after 40 ms,
+/// because every master needs that long to answer.
 #[tokio::test]
-async fn callers_whose_wait_is_shorter_than_one_attempt_get_the_outage_error_of_this_attempt() {
+async fn acquire_reports_an_outage_even_if_its_wait_ends_before_the_first_answers() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, slow));
     let redlock = settings(&nodes).build().expect("good settings");
@@ -267,7 +267,7 @@ async fn wait_for_a_lock_that_is_held_on_a_majority_fails_with_held_by_other() {
 }
 
 #[tokio::test]
-async fn calls_end_in_time_after_all_masters_stop_answering() {
+async fn status_extend_and_release_do_not_hang_after_all_masters_stop_answering() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let lock = || redlock.lock("x").ttl(secs(1)).renewal(false);

@@ -64,7 +64,7 @@ async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
     let redlock = redlock.expect("good settings");
     let leads = campaign(&redlock, note).await;
     let term = leads.term();
-    // Wait until the leader's note has been sent.
+    // Wait until the note that the leader publishes has been sent to the masters.
     redlock.flush().await;
     for proxy in proxies {
         std::mem::forget(proxy.inject(Cut::Hold(Way::Both)));
@@ -73,7 +73,7 @@ async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
+async fn observer_reports_the_note_and_the_larger_term_of_each_new_leader() {
     let masters = masters(3);
     let (first, second) = (redlock(&masters), redlock(&masters));
     let mut observer = observe(&redlock(&masters));
@@ -213,14 +213,14 @@ async fn killed_leader_is_replaced_with_a_larger_term() {
 }
 
 #[tokio::test]
-async fn paused_former_leader_that_resumes_is_not_reported_while_another_leads() {
+async fn resumed_former_leader_is_not_reported_as_leader_while_another_candidate_leads() {
     let masters = masters(3);
     let (old, new) = (redlock(&masters), redlock(&masters));
     let mut observer = observe(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
     assert_eq!(text(&led(&mut observer).await), Some("paused"));
-    // Delete the lock key, as if it had expired while the process of the first leader was paused. The note of the first
-    // leader is not deleted.
+    // Delete the lock key, as if it had expired while the first leader was paused. The key with the first leader's note
+    // remains.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -235,7 +235,7 @@ async fn paused_former_leader_that_resumes_is_not_reported_while_another_leads()
 }
 
 #[tokio::test]
-async fn leader_is_reported_with_one_of_three_masters_down_and_until_lease_end_with_two_down() {
+async fn observer_reports_the_leader_until_a_majority_of_masters_is_down() {
     let masters = masters(3);
     let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(3));
     let redlock = settings.build().expect("good settings");
@@ -253,7 +253,7 @@ async fn leader_is_reported_with_one_of_three_masters_down_and_until_lease_end_w
 }
 
 #[tokio::test]
-async fn campaign_fails_if_another_leads_and_it_must_not_wait_or_if_fencing_is_off() {
+async fn campaign_fails_if_it_must_not_wait_for_the_leader_or_has_no_fencing() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;
@@ -266,8 +266,8 @@ async fn campaign_fails_if_another_leads_and_it_must_not_wait_or_if_fencing_is_o
     leads.resign().await;
     let classic = settings(masters.urls()).fencing(false).build();
     let classic = classic.expect("good settings");
-    // The lock is held. The campaign must be refused because fencing is off, not because of the holder: the client
-    // refuses it before it asks the masters for the lock.
+    // The lock is held, but the campaign must fail because fencing is off. The client checks this before it asks the
+    // masters for the lock.
     let held = classic.acquire("job").await.expect("the lock must be free");
     let error = classic
         .election("job")
@@ -350,7 +350,7 @@ async fn leader_with_a_note_of_the_maximum_length_is_reported() {
 }
 
 #[tokio::test]
-async fn foreign_value_in_the_lock_key_is_not_reported_as_the_previous_leader() {
+async fn foreign_value_in_the_lock_key_is_not_reported_as_a_leader() {
     let masters = masters(3);
     for value in ["somebody-else", "00112233445566778899aabbccddeeff"] {
         let redlock = redlock(&masters);
@@ -375,7 +375,7 @@ async fn foreign_value_in_the_lock_key_is_not_reported_as_the_previous_leader() 
 }
 
 #[test]
-fn observer_with_a_zero_ttl_does_not_block_its_thread() {
+fn polling_an_observer_with_a_ttl_of_zero_does_not_block_the_thread() {
     let (done, told) = std::sync::mpsc::channel();
     // Poll the observer on a separate thread. If the poll blocks this thread forever, the test can still fail after its
     // time limit.
@@ -402,11 +402,14 @@ fn observer_with_a_zero_ttl_does_not_block_its_thread() {
         .expect("the thread of the observer must end in time");
 }
 
-/// The clock of a master jumps. First, the clock of master 0 is 30 days ahead and master 2 is stopped, and the first
-/// leader is elected. Then the clocks of all masters show the same time, 25 hours later. So a day has passed without a
-/// leader. Now master 0 is stopped and master 2 runs: the term of the second leader must be larger than the first.
+/// Tests two elections with different clocks:
+///
+/// - First election: the clock of master 0 is 30 days ahead, and master 2 is stopped.
+/// - Second election, 25 hours later: the clock of master 0 is corrected, master 0 is stopped, and master 2 runs.
+///
+/// The term of the second leader must be larger than the term of the first leader.
 #[tokio::test]
-async fn term_rises_after_a_day_without_leader_even_if_the_clock_of_a_master_was_ahead() {
+async fn leader_term_rises_even_if_a_master_clock_that_was_ahead_is_corrected() {
     let shim = match ClockShim::build() {
         Ok(shim) => shim,
         Err(error) => {

@@ -10,8 +10,8 @@ use quorate_testbed::Masters;
 /// The key of the generation marker.
 const MARKER: &str = "quorate:masters";
 
-/// A client with default settings, with two exceptions: the client trusts masters that have just started, and its
-/// timeouts are long enough for a busy machine.
+/// A client with default settings, except that the restart guard is off and the timeouts are long enough for a busy
+/// machine.
 fn fair(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
@@ -49,11 +49,10 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     got.saturating_duration_since(released)
 }
 
-/// A foreign client releases the lock, and the waiter is not woken. Its fallback timer asks the masters every 1.7 s at
-/// the default TTL (a third of the heartbeat time), so on average it would notice the release 0.83 s late. With its
-/// retries, it notices the release at most 250 ms late.
+/// The release by a foreign client wakes no waiter. With only its fallback timer, the waiter would notice the release
+/// 0.83 s late on average. With retries, it notices the release at most 250 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_notices_the_release_of_a_foreign_client_by_its_retries_in_less_than_450_ms() {
+async fn waiter_that_gets_no_wake_up_notices_a_foreign_release_within_450_ms() {
     let masters = masters(3);
     let mut took = Vec::new();
     // Each foreign client holds its lock for a different time. So the releases do not all fall on the time of a retry.
@@ -77,15 +76,14 @@ fn scripts(masters: &Masters) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// A waiter must retry only while the holder may be a foreign client, because retries cost messages. If the holder has
-/// a ticket, it is a client that knows the queue, and the waiter relies on its wake-up.
+/// Retries cost messages. So a waiter must retry only if the holder may be a foreign client, which wakes no waiter. Any
+/// other holder wakes the waiter at its release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_retries_at_most_every_125_ms_and_only_while_the_holder_may_be_foreign() {
+async fn waiter_retries_only_while_the_holder_may_be_a_foreign_client() {
     let masters = masters(3);
     let (first, holder, waiter) = (fair(&masters), fair(&masters), fair(&masters));
     let guard = first.acquire("x").await.expect("free");
-    // On a busy machine, a pause of 3 s may last longer. So each limit on the number of scripts grows with the time
-    // that has really passed.
+    // On a busy machine, a sleep of 3 s may take longer. So the limits below depend on the measured time.
     let looked = |(before, began): (u64, Instant)| (scripts(&masters) - before, began.elapsed());
     let start = (scripts(&masters), Instant::now());
     let holding = tokio::spawn(async move {
@@ -95,10 +93,9 @@ async fn waiter_retries_at_most_every_125_ms_and_only_while_the_holder_may_be_fo
             .expect("the waiter must get the lock after its release")
     });
     tokio::time::sleep(secs(3)).await;
-    // The first retry follows after 10 ms, and each pause is 1.6 times the previous one, up to 250 ms. A random part
-    // shortens each pause by up to a half, so from the eighth pause on it is at least 125 ms. The 16 extra scripts are
-    // for the first seven retries, two earlier attempts, and the renewals of the holder. For 3 s, the limit is 40
-    // scripts.
+    // The pauses between retries grow to 250 ms, and a random part shortens each pause by up to a half. So after the
+    // first seven retries, each pause is at least 125 ms. The 16 extra scripts are for the first seven retries, two
+    // earlier attempts, and the holder's renewals.
     let (count, passed) = looked(start);
     let most = passed.as_millis() / ms(125).as_millis() + 16;
     assert!(
@@ -106,8 +103,7 @@ async fn waiter_retries_at_most_every_125_ms_and_only_while_the_holder_may_be_fo
         "the waiter must cause 5 to {most} scripts, but caused {count} in {passed:?}"
     );
     guard.release().await;
-    // This holder waited in the queue, so it has a ticket. The ticket shows the waiter that the release by this holder
-    // will wake it.
+    // This holder was queued before it got the lock. So the waiter can see that this holder will wake it.
     let guard = holding.await.expect("no panic");
     let start = (scripts(&masters), Instant::now());
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });
@@ -183,7 +179,7 @@ async fn lock_is_stored_in_the_database_that_the_url_names() {
 }
 
 #[tokio::test]
-async fn acquire_error_names_the_generation_marker_key_if_it_has_a_foreign_value() {
+async fn acquire_error_names_the_generation_marker_key_with_a_foreign_value() {
     for put in [&["SET", MARKER, "junk"][..], &["RPUSH", MARKER, "junk"]] {
         let masters = masters(1);
         ask_server(&masters[0], put);

@@ -76,7 +76,7 @@ async fn status_of_a_held_lock_is_unknown_if_a_majority_of_masters_restarted_wit
 }
 
 #[tokio::test]
-async fn leader_whose_lease_lasts_is_reported_although_a_majority_of_masters_lost_its_lock() {
+async fn observer_keeps_reporting_the_leader_after_a_majority_lost_the_lock_key() {
     let masters = masters(5);
     let (leads, looks) = (client(&masters), client(&masters));
     met(&looks).await;

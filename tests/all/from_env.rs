@@ -8,7 +8,7 @@ use quorate::RedlockBuilder;
 /// The environment variable that marks the child process. If it is set, this test program runs as the child process.
 const CHILD: &str = "QUORATE_TEST_CHILD";
 
-/// This function is a test only by its attribute: [`with`] runs it in a child process. It reads the settings from the
+/// Not a test by itself, but the main function of the child process that [`with`] starts. Reads the settings from the
 /// environment and prints the masters, or the error.
 #[test]
 fn child_process_prints_the_settings_from_its_environment() {

@@ -1,5 +1,5 @@
-//! Tests of a message that renews many locks, if the masters cannot renew one of these locks. Either the masters are
-//! full (`maxmemory-policy noeviction`), or the user has no right to one key. The masters must renew the other locks.
+//! Tests of a message that renews many locks, one of which the masters cannot renew. The masters must renew the other
+//! locks. The cause is either a full master (`maxmemory-policy noeviction`) or a user without the right to one key.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ async fn ten(redlock: &Redlock, reads: bool) -> Vec<LockGuard> {
     guards
 }
 
-/// Waits until each lock has been due for renewal twice, and checks that all locks except the first were renewed. At
-/// that time, a lock that was not renewed has 0.3 TTLs left, and a renewed lock has at least 0.6 TTLs left.
+/// Waits until each lock has been due for renewal twice. Then checks that all locks except the first were renewed. At
+/// that time, a lock without renewal would have only 0.3 TTLs left.
 async fn assert_all_but_the_first_are_renewed(guards: &[LockGuard]) {
     tokio::time::sleep(TTL * 7 / 10).await;
     let renewed = |guard: &LockGuard| guard.remaining() > TTL * 45 / 100;
@@ -51,26 +51,26 @@ fn faults(guard: &LockGuard) -> Vec<Fault> {
 }
 
 #[tokio::test]
-async fn lock_that_full_masters_refuse_to_restore_does_not_stop_the_renewal_of_other_locks() {
+async fn renewals_continue_if_masters_without_memory_refuse_to_restore_another_lock() {
     for reads in [false, true] {
         let masters = masters(3);
         let redlock = locker(&masters).build().expect("good settings");
         let guards = ten(&redlock, reads).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
-            // Without the fencing counter, the script that renews a reader must write the counter first. A full master
-            // refuses this write.
+            // Delete the fencing counter. The script that renews a reader must then write the counter first, and a full
+            // master refuses this write.
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // The first lock is not checked. After its first write, a script may write more even on a full server, so a
-        // later renewal may restore the first lock.
+        // The first lock is not checked, because a later renewal may restore it. Redis checks the memory limit only
+        // until the first write of a script.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }
 
 #[tokio::test]
-async fn reader_is_renewed_on_full_masters_while_another_reader_has_a_longer_lease() {
+async fn masters_without_free_memory_renew_the_reader_with_the_shorter_lease() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let brief = redlock.lock("doc").shared().acquire().await.expect("free");
@@ -111,7 +111,7 @@ fn as_user(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn lock_key_without_acl_rights_does_not_stop_the_renewal_of_other_locks() {
+async fn renewals_continue_if_the_acl_denies_access_to_the_key_of_another_lock() {
     for reads in [false, true] {
         let masters = masters(3);
         grant(&masters, &["~job*"]);
@@ -126,7 +126,7 @@ async fn lock_key_without_acl_rights_does_not_stop_the_renewal_of_other_locks() 
 }
 
 #[tokio::test]
-async fn break_record_without_acl_rights_does_not_stop_the_renewal_of_other_locks() {
+async fn renewals_continue_if_the_acl_denies_the_force_release_record_of_another_lock() {
     const PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",
@@ -173,7 +173,7 @@ async fn extension_reports_out_of_memory_for_each_full_master() {
 }
 
 #[tokio::test]
-async fn full_masters_refuse_every_acquire_and_execute_every_release() {
+async fn masters_without_free_memory_refuse_acquires_but_execute_releases() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let name = |n: usize| format!("held {n}");

@@ -63,7 +63,7 @@ async fn inspection_reports_the_settings_and_the_state_of_each_server() {
 }
 
 #[tokio::test]
-async fn inspection_does_not_disturb_the_connection_of_locks() {
+async fn inspection_does_not_close_the_connections_that_locks_use() {
     let masters = masters(3);
     let redlock = support::redlock(&masters);
     let guard = redlock.acquire("job").await.expect("free");
@@ -74,8 +74,8 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // Connect to all masters with `status`, because an acquire may contact only a majority. Then wait until the
-    // connections with which the test started the servers are closed.
+    // Use `status` to connect to all masters, because an acquire may need only a majority. Then wait until each master
+    // has only this client's connection, because the start of the servers opened others.
     redlock.status("job").await.expect("the name must be valid");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;
@@ -113,7 +113,7 @@ async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
             .filter(|lines| lines[0].starts_with('*') && lines[1].starts_with('$'))
             .map(|lines| lines[2])
             .collect();
-        // The handshake ends with CLIENT ID, after two optional commands.
+        // The handshake is answered as soon as `CLIENT ID`, its last command, has arrived.
         if !greeted && !text.ends_with("ID\r\n") {
             continue;
         }
@@ -156,17 +156,18 @@ async fn inspect_hostile(answer: Option<&'static [u8]>) -> Inspection {
 }
 
 #[tokio::test]
-async fn inspection_of_a_master_that_is_silent_after_the_handshake_ends_after_its_timeouts() {
+async fn inspection_of_a_master_that_stops_answering_ends_with_a_timeout() {
     let began = Instant::now();
     let found = inspect_hostile(None).await;
     assert_eq!(found.fault, Some(Fault::Timeout(ms(300))), "{found:?}");
     assert!(found.connecting.is_some());
-    // Only the first request after the handshake may time out. The limit of 5 s includes a margin for busy machines.
+    // The inspection must end after the first request that times out (300 ms). The limit of 5 s allows for a busy
+    // machine.
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn malformed_answers_never_make_an_inspection_panic_or_report_missing_rights() {
+async fn malformed_answers_to_an_inspection_are_not_reported_as_missing_rights() {
     let answers: [&'static [u8]; 8] = [
         b"+OK\r\n",
         b"*2\r\n$20\r\n99999999999999999999\r\n$1\r\n0\r\n",

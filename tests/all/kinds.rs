@@ -56,7 +56,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn locks_of_every_kind_can_be_acquired_shown_extended_and_force_released_in_memory() {
+async fn every_kind_of_lock_supports_listing_extension_and_force_release() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {
@@ -86,7 +86,7 @@ async fn locks_of_every_kind_can_be_acquired_shown_extended_and_force_released_i
 }
 
 #[tokio::test]
-async fn locks_of_every_kind_end_at_max_hold_and_leave_no_key_when_dropped() {
+async fn locks_of_every_kind_leave_no_key_after_max_hold_or_a_drop() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {
@@ -116,7 +116,7 @@ async fn locks_of_every_kind_are_renewed() {
 }
 
 #[tokio::test]
-async fn every_kind_of_lock_that_needs_fencing_is_refused_to_a_client_without_fencing() {
+async fn client_without_fencing_refuses_every_kind_of_lock_that_needs_fencing() {
     let redlock = memory().fencing(false).build().expect("good settings");
     let owner = redlock.owner("o").expect("an id");
     let mut said = Vec::new();

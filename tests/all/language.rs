@@ -64,7 +64,7 @@ fn join(texts: &mut Vec<Text>, last: &mut usize, line: usize, words: &str) {
     *last = line;
 }
 
-/// The comments of a file whose comments begin with `sign`, as paragraphs.
+/// Returns the paragraphs of all comments in `text`. A comment begins with `sign`, for example `//`.
 fn comments(text: &str, sign: &str) -> Vec<Text> {
     let mut texts = Vec::new();
     let mut last = 0;
@@ -188,7 +188,7 @@ fn faults(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn comments_messages_and_pages_avoid_the_replaced_words() {
+fn texts_of_the_project_contain_no_banned_words_or_sentence_openings() {
     let (mut read, mut found) = (0, Vec::new());
     for file in files() {
         // Leave out the list of the words itself.
@@ -215,7 +215,7 @@ fn comments_messages_and_pages_avoid_the_replaced_words() {
 }
 
 #[test]
-fn check_of_language_finds_replaced_words_and_clauses_as_subjects() {
+fn language_check_finds_banned_words_and_banned_sentence_openings() {
     for bad in [
         "The caller is told at once.",
         "Done anew",

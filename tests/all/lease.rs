@@ -1,4 +1,4 @@
-//! Tests of how long a lock is valid: by renewals, until the end of its lease, and until a loss with a reported cause.
+//! Tests of the lifetime of a lock: renewals, the end of the lease, and the reported cause of a loss.
 
 use std::time::Duration;
 
@@ -326,7 +326,7 @@ async fn extension_never_shortens_a_lease() {
 }
 
 #[tokio::test]
-async fn extension_after_the_end_of_a_lock_reports_a_loss_and_sets_no_key() {
+async fn extension_of_an_expired_lock_fails_without_recreating_the_key() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
@@ -366,7 +366,7 @@ async fn extension_without_a_majority_does_not_change_the_validity() {
         panic!("{error:?}")
     };
     assert_eq!(reports[2].outcome, NodeOutcome::Yes);
-    assert!(error.details().contains("old validity"), "{error}");
+    assert!(error.details().contains("current validity"), "{error}");
     assert_eq!(guard.valid_until(), before);
     assert!(guard.is_valid());
     masters[0].cont().expect("continued");
@@ -405,7 +405,7 @@ async fn release_of_an_expired_lock_reports_the_expiry_but_is_not_an_error() {
 }
 
 #[tokio::test]
-async fn task_that_waits_for_the_loss_of_a_lock_is_notified_of_its_release() {
+async fn lost_future_of_a_guard_completes_when_the_lock_is_released() {
     let redlock = Redlock::in_memory(3);
     let guard = take(&redlock, "job").await;
     let lost = guard.lost();
@@ -479,7 +479,7 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
 }
 
 #[tokio::test]
-async fn report_of_a_held_lock_includes_answers_that_arrived_after_the_acquisition() {
+async fn guard_report_includes_answers_that_arrived_after_acquire_returned() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     drop(held(&redlock, secs(20)).await);
@@ -504,8 +504,8 @@ async fn report_of_a_held_lock_includes_answers_that_arrived_after_the_acquisiti
     guard.release().await;
 }
 
-/// Settings with the restart guard `guard` and with short leases. The guard ignores the votes of a restarted master for
-/// the longest lease, which must end within the test.
+/// Settings with this restart guard and with leases of at most 4 s. The guard ignores the votes of a restarted master
+/// for that time, so the time must be short.
 fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
     Redlock::builder()
         .masters(masters.urls())
@@ -532,7 +532,7 @@ fn quarantined(error: &AcquireError) -> usize {
 }
 
 #[tokio::test]
-async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
+async fn masters_restarted_empty_do_not_vote_before_the_longest_lease_has_ended() {
     let masters = masters(3);
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
@@ -558,8 +558,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let restarted = Instant::now();
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
-    // Two of the three masters have lost their data, and so the lock. Without the restart guard, these two could grant
-    // the lock to a second holder.
+    // Two of the three masters have lost the lock. Without the restart guard, these two could grant the lock to a
+    // second holder.
     loop {
         match second.acquire("job").await {
             Ok(thief) => {
@@ -597,8 +597,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
 async fn master_under_the_restart_guard_does_not_vote_right_after_its_start() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
-    // Two ignored votes of three are enough for the error, so the error need not contain the answer of the third
-    // master. On a busy machine an attempt may fail for other reasons, so repeat it.
+    // Repeat the attempt until its error reports two ignored votes. On a busy machine, an attempt may fail for other
+    // reasons.
     while quarantined(
         &redlock
             .acquire("job")
@@ -634,7 +634,7 @@ async fn master_under_the_restart_guard_answers_queries_and_accepts_releases() {
         .expect("free");
     let gone = ask(&*young, release(&lock)).await;
     assert_eq!(gone, Ok(Answer::Released(true)));
-    // Send more requests than fit into one message to the master.
+    // Send more requests than one message can contain.
     let mut ears = Ears::new();
     for n in 0..3_000 {
         let claim = claim(format!("job {n}").as_bytes(), 1);

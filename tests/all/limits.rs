@@ -26,7 +26,7 @@ fn over(nodes: &[Arc<Stubborn>]) -> Redlock {
 }
 
 #[tokio::test]
-async fn only_the_first_attempt_waits_for_connections() {
+async fn attempt_on_existing_connections_does_not_wait_for_the_connect_timeout() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = over(&nodes);
     take(&redlock, "job").await.release().await;
@@ -39,15 +39,14 @@ async fn only_the_first_attempt_waits_for_connections() {
         !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
         "{tried:?}"
     );
-    // The attempt should end after one node timeout and one more second, which is allowed for nodes that violate their
-    // contract.
+    // The attempt should end one second after the node timeout. The limit of 15 s allows for a busy machine.
     assert!(began.elapsed() < CONNECT / 4, "{:?}", began.elapsed());
 }
 
 /// Tests answers that arrive half a second after the request, although the node timeout is 50 ms. This violates the
 /// contract of a node, but the answers of a majority must count.
 #[tokio::test]
-async fn votes_that_arrive_half_a_node_timeout_late_are_counted() {
+async fn votes_that_arrive_shortly_after_the_node_timeout_are_counted() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = over(&nodes);
     take(&redlock, "job").await.release().await;

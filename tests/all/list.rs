@@ -57,7 +57,7 @@ async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
 }
 
 #[tokio::test]
-async fn list_shows_only_locks_under_the_key_prefix_and_treats_pattern_characters_literally() {
+async fn list_treats_pattern_characters_in_prefixes_literally() {
     let masters = masters(1);
     let ours = settings(masters.urls()).prefix("a*b:").build();
     let ours = ours.expect("good settings");
@@ -86,7 +86,7 @@ async fn list_shows_the_names_of_unreachable_masters() {
 }
 
 #[tokio::test]
-async fn truncated_list_of_locks_is_marked_as_truncated() {
+async fn list_that_is_cut_at_1000_locks_is_marked_as_incomplete() {
     let masters = masters(1);
     let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
     let redlock = redlock.expect("good settings");
@@ -165,7 +165,7 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
         let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
         assert!(permit.status.nodes.iter().all(one_waits));
     }
-    // The plain lock that has the same name as the semaphore is a different lock, so it has no waiter.
+    // The waiter is queued for the semaphore, so the plain lock with the same name must have no waiter.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
         let state = node.state.as_ref().expect("the master must answer");
         state.queue.is_empty()
@@ -236,7 +236,7 @@ async fn permits_in_memory_can_be_listed_and_force_released() {
 }
 
 #[tokio::test]
-async fn lock_key_with_different_foreign_holders_on_the_masters_is_listed_once() {
+async fn lock_with_a_different_foreign_holder_on_each_master_is_listed_once() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for (master, value) in masters.iter().zip(["one", "two", "three"]) {

@@ -137,7 +137,7 @@ async fn timed_out_first_waiter_passes_its_turn_to_the_next_waiter() {
 }
 
 #[tokio::test]
-async fn waiter_that_is_not_the_first_passes_no_turn_on_when_it_leaves() {
+async fn waiters_that_leave_the_middle_or_end_of_the_queue_are_skipped() {
     let world = World::new();
     let redlock = world.process();
     let guard = take(&redlock, "job").await;
@@ -215,9 +215,8 @@ async fn waiters_of_the_same_process_are_served_in_order() {
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
 }
 
-/// Tests an attempt that is made after the holder's release and before the next waiter of this process has run. The
-/// test has one thread and its masters answer immediately, so the release has already passed the local turn to this
-/// waiter.
+/// Tests an attempt right after the holder's release. The release has already passed the local turn (the right to ask
+/// the masters) to the next waiter of this process, but that waiter has not run yet.
 #[tokio::test]
 async fn try_acquire_does_not_overtake_the_next_waiter_of_its_process() {
     for released in [true, false] {
@@ -265,7 +264,7 @@ async fn try_acquire_sends_no_request_while_other_tasks_of_its_process_wait() {
 /// Tests a wake-up that arrives after the first waiter has left the queue. It must wake the waiter that is first after
 /// that.
 #[tokio::test]
-async fn wake_up_goes_to_the_waiter_that_is_now_first_in_its_process() {
+async fn wake_up_of_a_waiter_that_left_goes_to_the_next_waiter() {
     let world = World::new();
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;
@@ -289,7 +288,7 @@ async fn waiter_asks_the_masters_only_once_after_a_spurious_wake_up() {
     let guard = take(&other, "job").await;
     let waiter = waits(&ours).await;
     eventually("the waiter must be queued", || world.asked() == 9).await;
-    // No other task runs between the release and the new acquire, so the woken waiter finds the lock held.
+    // Let another client take the lock before any other task runs. So the woken waiter finds the lock held.
     guard.release().await;
     for node in &world.nodes {
         node.clone().holding("job");
@@ -335,7 +334,7 @@ async fn concurrent_waiters_are_served_although_other_waiters_give_up_or_are_dro
 }
 
 #[tokio::test]
-async fn progress_reports_the_number_of_waiters_of_the_same_process_ahead() {
+async fn progress_of_a_waiter_counts_the_callers_ahead_in_its_process() {
     let world = World::new();
     let redlock = world.process();
     let guard = take(&redlock, "job").await;

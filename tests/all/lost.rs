@@ -1,5 +1,5 @@
-//! Tests of lost locks. A lock ends in the same way, whether a renewal or an extension finds the loss, and its guard
-//! reports the answer of each master.
+//! Tests of lost locks. A renewal and an extension report a loss in the same way, and the guard reports the answer of
+//! each master.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,8 +62,8 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
         || !has_key(&masters[2], "job"),
     )
     .await;
-    // The loss has also passed the local turn (the right to ask the masters) to the next caller of this process. A
-    // second loss must not pass it on again while the guard of the first lock still exists.
+    // The loss has passed the local turn (the right to ask the masters) to the next caller of this process. The failed
+    // extension below must not pass the turn on a second time.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
@@ -76,7 +76,7 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
 }
 
 #[tokio::test]
-async fn extension_that_finds_a_loss_reports_it_even_if_its_future_is_dropped() {
+async fn guard_reports_a_loss_that_a_dropped_extension_finds() {
     let (nodes, redlock) = three(secs(30));
     let guard = leased(&redlock).await;
     let thief = |node: &Arc<Stubborn>| {
@@ -96,9 +96,10 @@ async fn extension_that_finds_a_loss_reports_it_even_if_its_future_is_dropped() 
     assert_eq!(lost, Ok(LossCause::TakenAway));
 }
 
-/// Tests an extension whose future is dropped, and that finds a loss only after the holder has released the lock.
+/// The test drops the future of the extension and releases the lock. Only then do the answers of the masters show the
+/// loss, which must not be reported any more.
 #[tokio::test]
-async fn extension_that_finds_a_loss_after_the_release_does_not_report_a_loss() {
+async fn dropped_extension_reports_no_loss_after_the_lock_was_released() {
     let listener = Listener::default();
     let _listening = listener.listen();
     let (nodes, redlock) = three(secs(30));
@@ -147,7 +148,7 @@ async fn guard_of_a_lost_lock_reports_each_masters_answer_to_the_last_renewal() 
 }
 
 #[tokio::test]
-async fn guard_reports_answers_that_arrived_after_the_acquisition() {
+async fn guard_report_shows_a_late_answer_that_arrives_after_acquire_returned() {
     let (nodes, redlock) = three(secs(30));
     nodes[2].change(|_| Late(ms(40)));
     let guard = take(&redlock, "job").await;
@@ -165,7 +166,7 @@ async fn guard_reports_answers_that_arrived_after_the_acquisition() {
 
 /// Tests that a guard shows the answers to the acquire as long as no renewal fails, even after successful renewals.
 #[tokio::test]
-async fn successful_renewal_keeps_the_report_of_the_acquisition() {
+async fn guard_report_still_shows_the_acquire_answers_after_a_successful_renewal() {
     let (_nodes, redlock) = three(ms(900));
     let guard = take(&redlock, "job").await;
     let first = guard.valid_until();
@@ -197,7 +198,7 @@ async fn report_of_a_lost_lock_shows_which_masters_refused_its_renewal() {
 }
 
 #[tokio::test]
-async fn successful_renewal_clears_the_report_of_earlier_failures() {
+async fn successful_renewal_removes_earlier_renewal_failures_from_the_guard_report() {
     let (nodes, redlock) = three(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes[..2] {
@@ -221,10 +222,10 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
     guard.release().await;
 }
 
-/// Tests an extension that no master answers, so that it waits until the lock expires. During this wait, a renewal
-/// moves the expiry.
+/// No master answers the extension, so the call waits until the expiry that the lock had at the time of the call. In
+/// the meantime, a renewal extends the lock.
 #[tokio::test]
-async fn extension_that_a_renewal_overtakes_does_not_report_a_loss() {
+async fn unanswered_extension_reports_no_loss_if_a_renewal_keeps_the_lock() {
     let (nodes, redlock) = three(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes {
@@ -242,11 +243,11 @@ async fn extension_that_a_renewal_overtakes_does_not_report_a_loss() {
     guard.release().await;
 }
 
-/// Tests a holder whose network links are down when an operator force-releases its lock, so that the holder does not
-/// notice this. The holder sends a renewal when the links are restored. The operator's client uses a `max_ttl` that is
-/// far shorter than the remaining time of the holder's lock.
+/// An operator force-releases a lock while the network links of its holder are down. When the links are restored, the
+/// holder's renewal must not restore the lock. The operator's `max_ttl` is far shorter than the remaining time of the
+/// lock.
 #[tokio::test]
-async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later() {
+async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconnects() {
     let masters = masters(3);
     let proxies: Vec<Proxy> = masters
         .iter()
@@ -260,8 +261,8 @@ async fn force_released_holder_that_was_cut_off_does_not_get_its_lock_back_later
     let near = settings(masters.urls()).ttl(secs(3)).max_ttl(secs(3));
     let near = near.build().expect("good settings");
     let guard = take(&far, "job").await;
-    // The acquire returned after the grants of a majority. On a busy machine, its request to the third master may still
-    // be in transit. It would be executed there once the links are restored.
+    // Wait until the third master has the key too, because the acquire needs only a majority. Otherwise a delayed
+    // request could create the key after the links are restored.
     eventually("every master must have the lock key", || {
         holders(&masters, "job") == 3
     })

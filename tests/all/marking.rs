@@ -1,5 +1,5 @@
-//! Tests of `mark_masters`: an operator's step that writes generation markers before the masters are replaced for the
-//! first time. The tests check the step itself, and its effect on clients (docs/operations.md, "Generation markers").
+//! Tests of `mark_masters`, which an operator calls before the first replacement of masters. It writes generation
+//! markers to the masters (docs/operations.md, "Generation markers").
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ async fn locks(redlock: &Redlock) {
 }
 
 #[tokio::test]
-async fn first_generation_marker_is_permanent_and_a_restored_marker_expires() {
+async fn only_restored_generation_markers_have_an_expiry() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     for _ in 0..2 {
@@ -109,7 +109,7 @@ async fn no_generation_marker_is_written_while_one_master_is_unreachable() {
 /// Tests that `mark_masters` restores a lost marker while another master is down. Otherwise, clients that run only
 /// briefly would not see the marker on a majority until that master is reachable again.
 #[tokio::test]
-async fn lost_marker_is_restored_by_mark_masters_while_another_master_is_down() {
+async fn mark_masters_restores_a_lost_marker_while_another_master_is_down() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     all.mark_masters()
@@ -123,10 +123,10 @@ async fn lost_marker_is_restored_by_mark_masters_while_another_master_is_down() 
     assert!(lifetime(&servers[0]) > Some(0));
 }
 
-/// Tests two more clients: one is configured with only two of the three masters, the other with another generation.
-/// While they are connected, no marker may be written, because the masters would then refuse them.
+/// `mark_masters` must write no marker while a client with only two of the three masters or with another generation is
+/// connected. Otherwise the masters would refuse this client.
 #[tokio::test]
-async fn no_generation_marker_is_written_while_a_client_has_other_settings_of_the_masters() {
+async fn mark_masters_fails_while_a_client_has_different_masters_or_another_generation() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     let fewer = client(&servers, &[0, 1]);
@@ -180,15 +180,15 @@ async fn mark_masters_fails_if_a_master_has_another_generation_marker() {
     let later = later.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
-    // The next masters, which replace the old ones, get their markers in the step `begin` of a change.
+    // The next masters, which replace the old ones, get their markers from the step `begin`, not from `mark_masters`.
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);
-    assert!(said.contains("run the step begin"), "{said}");
+    assert!(said.contains("run the step `begin`"), "{said}");
 }
 
 #[tokio::test]
-async fn mark_masters_of_a_later_generation_writes_the_marker_of_that_generation() {
+async fn mark_masters_writes_the_marker_of_the_configured_generation() {
     let servers = masters(3);
     let first = named(&servers, &[0, 1, 2]).masters_generation(1);
     let first = first.build().expect("good settings");
@@ -209,9 +209,9 @@ async fn mark_masters_of_a_later_generation_writes_the_marker_of_that_generation
     );
 }
 
-/// Tests only a new client, because the existing connections of an old client have already read the marker.
+/// Tests only a new client. The connections of an existing client have read the marker before the master lost it.
 #[tokio::test]
-async fn vote_of_a_master_that_lost_its_marker_is_not_counted_by_new_clients() {
+async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker() {
     let servers = masters(3);
     client(&servers, &[0, 1, 2])
         .mark_masters()
@@ -243,7 +243,7 @@ async fn vote_of_a_master_that_lost_its_marker_is_not_counted_by_new_clients() {
 
 /// Tests two changes in a row: the masters are replaced by others, and then the old masters replace these again.
 #[tokio::test]
-async fn masters_with_generation_markers_can_be_replaced_and_changed_back() {
+async fn old_masters_can_be_reinstated_by_a_second_change_of_masters() {
     let servers = masters(5);
     client(&servers, &[0, 1, 2])
         .mark_masters()
@@ -284,7 +284,7 @@ async fn masters_with_generation_markers_can_be_replaced_and_changed_back() {
 /// Tests two operators at the same time. One operator writes the first markers, and one of its requests reaches a
 /// master only after the other operator has raised the marker there.
 #[tokio::test]
-async fn first_generation_marker_that_arrives_late_does_not_lower_a_raised_marker() {
+async fn delayed_write_of_the_first_marker_does_not_overwrite_a_later_marker() {
     let servers = masters(1);
     let (raised, print) = ("3 0123456789abcdef", "fedcba9876543210");
     ask_server(&servers[0], &["SET", MARK, raised]);

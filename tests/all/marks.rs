@@ -109,10 +109,10 @@ async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     matches!(second, Ok(TryAcquire::Acquired(_)))
 }
 
-/// Tests masters without markers. A client then detects a server without the old data only by a short uptime, and the
-/// server of this test has been running for long enough.
+/// Without markers, a client detects a server without the old data only by its short uptime. The server of this test
+/// has been running for long enough, so its vote counts.
 #[tokio::test]
-async fn vote_of_a_server_that_replaces_a_master_counts_immediately_if_no_master_has_a_marker() {
+async fn vote_of_a_replacement_server_counts_immediately_without_generation_markers() {
     let scene = Scene::start().await;
     let first = held_by_two(&scene, &scene.client()).await;
     let _replaced = scene.replace();
@@ -120,7 +120,7 @@ async fn vote_of_a_server_that_replaces_a_master_counts_immediately_if_no_master
 }
 
 #[tokio::test]
-async fn vote_of_a_server_that_replaces_a_master_does_not_count_if_masters_have_markers() {
+async fn vote_of_a_replacement_server_is_ignored_if_masters_have_generation_markers() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;
@@ -130,11 +130,10 @@ async fn vote_of_a_server_that_replaces_a_master_does_not_count_if_masters_have_
     }
 }
 
-/// Tests a second client that can reach only one master that has a marker, so it sees no marker on a majority. It must
-/// nevertheless not count the vote of the new server.
+/// The second client reaches only the new server and one master with a marker. This one marker must be enough to ignore
+/// the vote of the new server.
 #[tokio::test]
-async fn vote_of_a_server_that_replaces_a_marked_master_does_not_count_while_another_master_is_down()
- {
+async fn vote_of_a_replacement_server_is_ignored_while_another_marked_master_is_down() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;
@@ -145,9 +144,8 @@ async fn vote_of_a_server_that_replaces_a_marked_master_does_not_count_while_ano
     }
 }
 
-/// Tests that the first client that finds a server without a marker writes the marker to it immediately. From then on,
-/// the server refuses clients of other generations. A client that connects later must ignore the votes of this server
-/// as well.
+/// The first client that finds a server without a marker writes the marker to it immediately. Clients that connect
+/// later must nevertheless ignore the votes of this server until the longest lease has ended.
 #[tokio::test]
 async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest_lease() {
     let scene = Scene::start().await;

@@ -143,7 +143,7 @@ async fn is_held(redlock: &Redlock) -> bool {
 }
 
 #[tokio::test]
-async fn clients_of_old_and_next_masters_exclude_each_other_and_tokens_rise_during_a_change() {
+async fn clients_of_the_old_and_next_masters_exclude_each_other_during_a_change() {
     let scene = Scene::start();
     let (old, both, next) = (scene.old(), scene.both(), scene.next());
     let mut last = number(&old).await;
@@ -191,7 +191,7 @@ async fn clients_of_old_and_next_masters_exclude_each_other_and_tokens_rise_duri
 }
 
 #[tokio::test]
-async fn lock_on_closed_masters_cannot_be_extended_but_can_be_released() {
+async fn held_lock_can_be_released_but_not_extended_after_step_close() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -207,13 +207,13 @@ async fn lock_on_closed_masters_cannot_be_extended_but_can_be_released() {
     let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     assert!(is_refused(&old).await);
-    // The report of the guard must contain the answers of the closed masters to its extensions.
+    // The guard's report must show that the masters refused its extensions after the step `close`.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
 }
 
 #[tokio::test]
-async fn client_of_outdated_masters_can_neither_list_nor_force_release_locks() {
+async fn client_of_the_old_masters_cannot_list_or_force_release_locks_after_step_close() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -239,7 +239,7 @@ async fn client_of_outdated_masters_can_neither_list_nor_force_release_locks() {
 }
 
 #[tokio::test]
-async fn step_open_fails_if_the_old_masters_did_not_stay_closed() {
+async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -256,8 +256,8 @@ async fn step_open_fails_if_the_old_masters_did_not_stay_closed() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Restart two of the three old masters without data. After that, it is not enough to close them a second time:
-    // `open` must fail, because these masters did not stay closed for the waiting time.
+    // Two of the three old masters restart without data, so they did not stay closed for the waiting time. `open` must
+    // fail, even after a second `close`.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -270,7 +270,7 @@ async fn step_open_fails_if_the_old_masters_did_not_stay_closed() {
 }
 
 #[tokio::test]
-async fn step_open_fails_and_names_a_client_that_does_not_check_the_marker() {
+async fn closed_check_fails_while_a_client_without_marker_checks_is_connected() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -307,7 +307,7 @@ async fn step_open_fails_and_names_a_client_that_does_not_check_the_marker() {
 }
 
 #[tokio::test]
-async fn vote_of_a_master_that_lost_its_marker_does_not_count_at_first_during_a_change() {
+async fn vote_of_a_master_that_lost_its_marker_during_a_change_is_ignored() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -339,7 +339,6 @@ async fn vote_of_a_master_that_lost_its_marker_does_not_count_at_first_during_a_
         let quarantined =
             |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
         if said.iter().any(quarantined) {
-            // A status request does not count the reply of this master either.
             let status = guarded.status("job").await.expect("the name must be valid");
             let state = &status.nodes[0].state;
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
@@ -360,8 +359,8 @@ async fn fencing_counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
-    // When the lock was last used, the clock of a client was an hour ahead. During the joint step, in which clients use
-    // both sets of masters, no client acquires this lock.
+    // Set the fencing counter an hour ahead, as a client with a wrong clock would. No client acquires the lock during
+    // the change, so only the change itself can copy the counter.
     let hour = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("a date")
@@ -376,7 +375,7 @@ async fn fencing_counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
 }
 
 #[tokio::test]
-async fn clients_configured_with_other_masters_are_refused() {
+async fn client_configured_with_wrong_masters_is_refused_after_a_change() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -406,8 +405,8 @@ async fn clients_configured_with_other_masters_are_refused() {
     assert!(is_refused(&classic).await);
 }
 
-/// Tests two users without one of the rights that generation markers need. One user may not read the marker, and the
-/// other may not name its connection.
+/// Tests clients of two users. The user `unread` may not read the generation marker. The user `unnamed` may not name
+/// its connections.
 #[tokio::test]
 async fn step_close_fails_while_a_connected_client_may_not_read_the_generation_marker() {
     let scene = Scene::start();
@@ -451,7 +450,7 @@ async fn step_close_fails_while_a_connected_client_may_not_read_the_generation_m
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
-    // The unnamed client keeps its connection, because a connection without a name can be neither found nor closed.
+    // The unnamed client keeps its connection, because `close` finds connections by their names.
     assert!(is_refused(&unnamed).await);
     while let Err(error) = change.closed().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
@@ -462,7 +461,7 @@ async fn step_close_fails_while_a_connected_client_may_not_read_the_generation_m
 /// Tests a client that is configured with only two of the three masters. If `begin` wrote generation markers, the
 /// masters would refuse this client. So `begin` must fail.
 #[tokio::test]
-async fn step_begin_fails_while_a_client_is_configured_with_fewer_masters() {
+async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -542,7 +541,7 @@ impl Book {
 /// others. Clients with each of the five configurations of these changes run all the time, and one old master is
 /// killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_configured_for_any_step_exclude_each_other_during_the_whole_change() {
+async fn clients_of_all_configurations_exclude_each_other_during_two_changes_of_masters() {
     let servers = masters(7);
     let urls = |which: std::ops::Range<usize>| servers.urls()[which].to_vec();
     let sets = [urls(0..3), urls(0..5), urls(4..7)];
@@ -621,7 +620,7 @@ fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
 /// client must not write a marker to that server. Otherwise the server would permanently refuse the clients that use it
 /// as a master.
 #[tokio::test]
-async fn client_writes_no_marker_to_a_server_that_it_mistakes_for_a_next_master() {
+async fn client_with_a_mistyped_next_master_writes_no_marker_to_that_server() {
     let servers = masters(6);
     let urls = |which: &[usize]| -> Vec<String> {
         which.iter().map(|at| servers.urls()[*at].clone()).collect()
@@ -643,10 +642,10 @@ async fn client_writes_no_marker_to_a_server_that_it_mistakes_for_a_next_master(
     assert!(!is_refused(&foreign).await);
 }
 
-/// Tests clients that use another database on the same servers. They have not read the marker. If `begin` did not check
-/// for them, the whole change would succeed although they still use the old masters.
+/// Clients that use another database of the same servers have not read the marker, so the change would not stop them.
+/// Therefore `begin` must fail while such a client is connected.
 #[tokio::test]
-async fn step_begin_fails_while_a_client_uses_another_database() {
+async fn step_begin_fails_while_a_client_uses_another_database_of_the_masters() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -700,7 +699,7 @@ async fn step_close_fails_while_a_client_does_not_check_the_marker() {
 /// Tests a foreign client that uses the classic Redlock algorithm. It acquires a lock with `SET`, and not with a
 /// script.
 #[tokio::test]
-async fn step_open_fails_while_a_foreign_client_locks_with_plain_set() {
+async fn closed_check_fails_while_a_foreign_client_locks_with_set_nx() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -719,7 +718,7 @@ async fn step_open_fails_while_a_foreign_client_locks_with_plain_set() {
 }
 
 #[tokio::test]
-async fn step_open_needs_the_result_of_the_check_closed_and_the_waiting_time_after_it() {
+async fn step_open_needs_a_closed_check_followed_by_the_waiting_time() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
@@ -735,8 +734,8 @@ async fn step_open_needs_the_result_of_the_check_closed_and_the_waiting_time_aft
     change.open(&closed).await.expect("open");
 }
 
-/// Tests two operators who replace the same masters at the same time, each by different next masters. When one of them
-/// has written the markers of its own change, the change of the other operator must be reported as not begun.
+/// Two operators replace the same masters by different next masters. When the second operator has written its markers,
+/// the change of the first operator must be reported as not begun.
 #[tokio::test]
 async fn masters_closed_for_another_change_are_not_reported_as_closed() {
     let scene = Scene::start();
@@ -753,15 +752,15 @@ async fn masters_closed_for_another_change_are_not_reported_as_closed() {
 }
 
 #[tokio::test]
-async fn step_begin_fails_if_the_list_of_old_masters_differs_from_the_masters_of_the_last_change() {
+async fn step_begin_fails_if_its_old_masters_are_not_the_masters_in_use() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
     begin(&change).await;
     closed_and_waited(&change).await;
     drop(both);
-    // The operator has mistyped the address of the last of the masters in use. So its list differs from the masters
-    // that the earlier change opened.
+    // The list of old masters contains a mistyped address. So it differs from the masters that the earlier change
+    // opened.
     let wrong = scene.settings(1..4).masters_generation(1);
     let wrong = wrong
         .next_masters(scene.urls(0..3))

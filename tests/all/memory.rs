@@ -17,7 +17,7 @@ fn memory() -> u64 {
 }
 
 #[test]
-fn requests_to_a_stopped_master_are_all_answered_without_growing_memory() {
+fn requests_to_a_stopped_master_do_not_increase_memory_use() {
     let this = std::env::current_exe().expect("this program");
     let output = Command::new(this)
         .args([
@@ -35,7 +35,7 @@ fn requests_to_a_stopped_master_are_all_answered_without_growing_memory() {
     );
 }
 
-/// The environment variable that is set in the child process. This process runs the same test program.
+/// This environment variable is set only in the child process, which runs the same test program.
 const CHILD: &str = "QUORATE_TEST_MEMORY";
 
 /// Not a test by itself: the test above runs it in a child process, so that it does not measure the memory of other

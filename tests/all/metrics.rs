@@ -170,7 +170,7 @@ fn metrics_count_unsuccessful_waits_by_reason() {
 }
 
 #[test]
-fn metrics_show_renewal_margins_and_loss_causes() {
+fn metrics_record_renewal_margins_and_causes_of_lost_locks() {
     let seen = recorded(async || {
         let nodes = masters();
         let redlock = redlock(&nodes);
@@ -197,7 +197,7 @@ fn metrics_show_renewal_margins_and_loss_causes() {
 }
 
 #[test]
-fn first_lost_lock_of_a_process_increases_a_metric_series_that_already_exists() {
+fn lost_lock_counter_exists_with_value_zero_before_the_first_loss() {
     const LOST: &str = "quorate_locks_lost_total{cause=max_hold}";
     let mut before = Seen::new();
     let after = recorded_with_looks(async |figures| {
@@ -247,17 +247,17 @@ fn every_metric_series_exists_before_its_first_event() {
 }
 
 #[test]
-fn describing_the_metrics_creates_all_series_except_those_of_single_masters() {
+fn describing_the_metrics_creates_all_series_without_a_node_label() {
     let seen = recorded(async || {});
     let lost = "quorate_locks_lost_total{cause=expired}";
     assert_eq!(seen.get(lost), Some(&DebugValue::Counter(0)));
     assert!(!seen.keys().any(|name| name.contains("node=")), "{seen:#?}");
 }
 
-/// docs/metrics.md recommends twelve buckets for each histogram. For each histogram, an exporter adds three series: the
-/// bucket without an upper limit, the sum and the count.
+/// Each histogram has one series for each bucket that docs/metrics.md recommends, plus three: the bucket without an
+/// upper limit, the sum and the count.
 #[test]
-fn process_with_five_masters_has_as_many_metric_series_as_the_metrics_page_states() {
+fn metrics_page_states_the_number_of_series_for_five_masters() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
     let page = page.expect("the page");
     let buckets = page.split("let buckets = [").nth(1).expect("the buckets");
@@ -326,7 +326,7 @@ impl Node for Gone {
 }
 
 #[test]
-fn request_whose_reply_is_dropped_unanswered_is_counted_as_disconnected() {
+fn request_whose_reply_channel_is_dropped_is_counted_as_disconnected() {
     let seen = recorded(async || {
         let node = |n| Arc::new(Gone(NodeName::new(format!("m{n}")))) as Arc<dyn Node>;
         let redlock = Redlock::builder().nodes((1..=3).map(node).collect());

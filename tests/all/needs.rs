@@ -1,6 +1,5 @@
-//! Tests that the rights in `docs/operations.md` are exactly the rights that clients and operators need. A user with
-//! these rights can use every function. If a user lacks one of them, an inspection names the missing right, and so do
-//! the errors of locks.
+//! Tests that clients and operators need exactly the rights that `docs/operations.md` lists. If a user lacks one of
+//! these rights, inspections and the errors of locks name the missing right.
 //!
 //! The tests run on the machine's default server program, and on each program that `QUORATE_TEST_SERVERS` names.
 
@@ -106,8 +105,8 @@ fn settings_of(urls: Vec<String>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
         .prefix(PREFIX)
-        // With this setting, the restart guard uses every command and key that it needs to detect restarts. But it
-        // trusts the servers, which the test has just started.
+        // With this setting, the restart guard trusts servers that have just started. It nevertheless uses every
+        // command and key that it needs to detect restarts.
         .restart_guard(RestartGuard::AfterFirstContact)
         // A generous timeout for a busy machine.
         .node_timeout(secs(5))
@@ -171,8 +170,8 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // The key is free on this master for a moment, so the attempt of a queued waiter may get it before the
-        // extension arrives. The key then belongs to this attempt until the waiter has undone it.
+        // The attempt of a queued waiter may get the deleted key before the extension arrives. So extend again until
+        // the waiter has undone its attempt.
         assert!(
             began.elapsed() < PATIENCE,
             "the test could not restore the lock key in time"
@@ -182,7 +181,6 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
 
 /// Closes all connections on all masters, and waits until the client has connected to all of them again.
 async fn reached_again(masters: &Masters, redlock: &Redlock) {
-    // In addition, each new connection of the client closes the client's previous connection at the server.
     for master in masters {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -350,8 +348,8 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         let permit = locker(&masters).semaphore("api", 2).acquire().await;
         let permit = permit.expect("free");
         let slot = permit.slot().expect("one");
-        // The operator also needs the commands that any of the scripts runs, but only the keys of the row for `status`,
-        // `break` and `doctor`.
+        // The operator gets the commands of all scripts, but only the key patterns of the row for `status`, `break` and
+        // `doctor`.
         let (scripts, _) = row("taking, renewing, releasing");
         let (commands, keys) = row("`status`, `break`, `doctor`");
         let user = documented()[2].clone();
@@ -529,11 +527,9 @@ async fn assert_each_step_names(right: &str, masters: &Masters) {
     }
 }
 
-/// Regression tests for two users. The first had only the rights of a client: the first step of a change failed, but
-/// only after it had written the markers of the next masters. The second had the rights of an operator, but not those
-/// of a client: `close` succeeded, and then `open` failed.
+/// Regression test: if the operator lacks any right, the first step of a change must fail before it writes anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missing() {
+async fn change_of_masters_writes_nothing_if_the_operator_lacks_a_right() {
     for program in programs() {
         let masters = three(program);
         store_values(&masters).await;
@@ -555,7 +551,7 @@ async fn operator_without_a_right_writes_nothing_and_learns_which_right_is_missi
                 ask_server(master, &["DEL", "quorate:masters"]);
             }
         }
-        // The operator needs no rights to these patterns, because the second prefix has no keys that match them.
+        // These two rights are not needed, because no key with the second prefix `b:` matches these patterns.
         let groups = ["~quorate:holds:b:*", "~quorate:note:quorate:hold:*:b:*"];
         assert_eq!(needless, groups);
         assert_refusals_without_the_rights_of_clients_or_operators(&masters).await;
@@ -572,7 +568,7 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
     assert!(said.to_string().contains("+del"), "{said}");
     assert_eq!(markers(masters), [None, None, None]);
 
-    // For the documented user of clients, the error names the right that an operator needs and this user lacks.
+    // The user that is documented for clients lacks a right of operators. The error must name this right.
     grant(masters, None);
     let client = replacing(CLIENT, masters);
     let said = replace(&client).await.expect_err("rights are missing");
@@ -582,15 +578,16 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
         "{said}"
     );
     assert_eq!(markers(masters), [None, None, None]);
-    // The survey contains everything that this user may read, although one right is missing.
+    // The survey must contain everything that this user may read, although the user lacks the right `client|list`.
     let survey = client.survey().await.expect("masters with markers");
     let mut seen = survey.masters.iter().map(|master| &master.seen);
     assert!(seen.all(|seen| seen.run_id.is_some()));
 }
 
-/// Tests an operator whose settings name no key prefix, and whose user has rights only to the keys of some prefixes.
+/// The settings of this operator name no key prefix. The operator's user has rights only to keys with the prefixes in
+/// use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operator_without_a_configured_prefix_needs_rights_only_to_the_keys_that_exist() {
+async fn operator_without_a_key_prefix_needs_rights_only_to_existing_keys() {
     let masters = three(None);
     store_values(&masters).await;
     let all = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
@@ -662,8 +659,8 @@ async fn inspection_names_each_missing_right() {
     }
 }
 
-/// Adds a waiter without a process to the queue on every master. Its heartbeat time ends at `lives_until`, in
-/// milliseconds since 1970. The masters treat the waiter as dead after that time.
+/// Adds a waiter that belongs to no process to the queue on every master. The masters treat this waiter as dead after
+/// the time `lives_until`, in milliseconds since 1970.
 fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     for master in masters {
         let of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
@@ -684,7 +681,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
         Ok(TryAcquire::Acquired(guard)) => guard,
         other => return format!("{other:?}"),
     };
-    // Add a waiter whose heartbeat time has not ended to the queue.
+    // Add a live waiter to the queue.
     ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
     for node in first
         .status(resource)
@@ -695,7 +692,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
         note(format!("{:?}", node.state));
     }
     note(format!("{:?}", locker(masters).try_acquire(resource).await));
-    // Another waiter is queued, and leaves the queue again.
+    // The client `second` joins the queue, and leaves it after 700 ms.
     let wait = Wait::For(Duration::from_millis(700));
     let waited = second.lock(resource).wait(wait).acquire().await;
     note(format!("{waited:?}"));
@@ -709,7 +706,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
     note(format!("{:?}", quota.create(3).await));
     note(format!("{:?}", quota.take(1).await));
     note(format!("{:?}", quota.drop_quota().await));
-    // Add a waiter whose heartbeat time has ended to the queue. The next attempt of a client removes it.
+    // Add a dead waiter to the queue. The next attempt of a client removes it.
     ghost(masters, resource, "0123456789abcdef:1", "1");
     note(format!("{:?}", first.try_acquire(resource).await));
     for node in second
@@ -728,7 +725,8 @@ async fn life(masters: &Masters, resource: &str) -> String {
 /// The text that an error of a lock must contain if the user lacks `right`. `None` if locks work without this right.
 fn told(right: &str) -> Option<String> {
     match right {
-        // Wake-ups and the closing of old connections are optional, so no error names a right that only these need.
+        // These rights serve only wake-ups and the closing of old connections. Both are optional, so no error names
+        // these rights.
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
@@ -744,7 +742,8 @@ fn told(right: &str) -> Option<String> {
         | "+getex"
         // Only readers, owners, permits and locks on several resources need these rights.
         | "~quorate:holds:lock:*"
-        // Only a change of masters needs these rights. `tests/all/masters.rs` tests them.
+        // Plain locks do not need these rights. They serve changes of the set of masters (`tests/all/masters.rs`),
+        // names of connections, permits, and locks that several clients share.
         | "~quorate:masters"
         | "+client|setname"
         | "~quorate:slot:*:lock:*"
@@ -785,7 +784,7 @@ async fn lock_error_names_each_missing_right() {
 }
 
 #[tokio::test]
-async fn right_revoked_during_a_hold_is_reported_as_a_fault_and_not_as_a_loss() {
+async fn extension_reports_a_revoked_right_as_a_fault_instead_of_a_loss() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);
@@ -829,7 +828,7 @@ async fn inspection_names_only_missing_rights_of_features_in_use() {
 }
 
 #[tokio::test]
-async fn lock_of_the_classic_algorithm_needs_fewer_rights() {
+async fn client_of_the_classic_algorithm_needs_no_queue_or_pubsub_rights() {
     let masters = three(None);
     grant(&masters, None);
     for master in &masters {
@@ -891,8 +890,8 @@ async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
     }
 }
 
-/// Returns true if the server has a command (of Valkey 9) that deletes a key only if it has a certain value. For a lock
-/// without a queue, this command can replace the release script.
+/// Returns true if the server can delete a key on condition that the key has a given value (Valkey 9: `DELIFEQ`). For a
+/// lock without a queue, a client can use this command instead of the release script.
 fn deletes_by_command(server: &Server) -> bool {
     let info = ask_server(server, &["INFO", "server"]);
     let info = info.text().expect("text").into_owned();
@@ -911,8 +910,8 @@ async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
         .fencing(fencing)
         .order(Order::Unordered);
     let unordered = unordered.build().expect("good settings");
-    // Repeat this, because a lock that a slow machine holds for more than a tenth of a second has a note. Only the
-    // script removes notes.
+    // Repeat the cycle. A lock that is held for 100 ms gets a note, and only the release script deletes notes. On a
+    // slow machine, this may happen to some of the locks.
     for _ in 0..5 {
         let guard = unordered.acquire("job").await.expect("free");
         let released = guard.release().await;
@@ -964,8 +963,8 @@ async fn locks_without_a_queue_are_released_by_the_delete_command() {
         }
         for fencing in [true, false] {
             let asked = give_back(&masters, fencing).await;
-            // The client tries the command once, even if the server does not know it. If the server knows it, the
-            // client uses it for every later release.
+            // If the server knows the delete command, the client uses it for every release. Otherwise the client tries
+            // it only once.
             assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
         }
         // The release of a lock with a queue needs the script, because it must also wake the next waiter.

@@ -44,7 +44,7 @@ fn left(server: &Server, key: &str) -> Duration {
 }
 
 #[tokio::test]
-async fn lock_held_for_a_while_gets_a_note_and_its_release_removes_the_note() {
+async fn note_is_stored_during_a_hold_and_removed_by_the_release() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
     let text = String::from("by hand");
@@ -130,8 +130,8 @@ async fn no_note_is_sent_for_a_lock_that_is_held_only_briefly() {
     for n in 0..100 {
         let began = Instant::now();
         take(&redlock, &format!("job {n}")).await.release().await;
-        // A note is written when a lock has been held for about 100 ms. If the machine was halted, a lock was held that
-        // long. So count the locks that were held for less than 90 ms.
+        // Count the locks that were held for less than 90 ms. The client writes a note only for a lock that it holds
+        // for 100 ms or longer.
         quick += usize::from(began.elapsed() < ms(90));
     }
     tokio::time::sleep(ms(300)).await;
@@ -149,7 +149,7 @@ async fn no_note_is_sent_for_a_lock_that_is_held_only_briefly() {
 }
 
 #[tokio::test]
-async fn renewals_keep_and_restore_the_note() {
+async fn renewals_keep_the_holders_note_on_all_masters() {
     let masters = masters(3);
     let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
     let redlock = settings.build().expect("good settings");
@@ -162,7 +162,7 @@ async fn renewals_keep_and_restore_the_note() {
         note_keys(&masters) == 3
     })
     .await;
-    // A note is kept for four TTLs. A renewal refreshes the note before half of that time has passed.
+    // A note lives for four TTLs, here 8 s. A renewal must extend this lifetime.
     let lives = || {
         masters
             .iter()
@@ -193,8 +193,8 @@ async fn one_in_six_renewals_refreshes_the_note() {
         let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
         (renewed, seen)
     };
-    // Wait until each lock has been renewed about once, and not until each note has been refreshed: chance decides
-    // which renewals refresh a note.
+    // Wait for one renewal per lock on average. Do not wait for the notes, because each renewal refreshes the note only
+    // with a certain probability.
     eventually("all locks must be renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
     assert!(
@@ -348,8 +348,7 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
         assert_eq!(note_keys(&masters), 0);
         guard.release().await;
     }
-    // A lock without ordered waiters has a note as well, if it has a fencing token. The settings of a single lock can
-    // replace the note of its `Redlock`.
+    // The `note` of a single lock overrides the `note(None)` of its `Redlock`. Unordered locks have notes too.
     let unordered = settings(masters.urls())
         .order(quorate::Order::Unordered)
         .note(None)
@@ -482,7 +481,7 @@ async fn each_reader_and_each_hold_of_an_owner_has_its_own_note() {
 }
 
 #[tokio::test]
-async fn note_of_a_dead_reader_lasts_four_ttls_and_other_readers_keep_their_notes() {
+async fn note_of_a_crashed_reader_expires_without_affecting_other_readers_notes() {
     let masters = masters(3);
     let short = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
     let (dies, lives) = (
@@ -521,8 +520,8 @@ async fn downgraded_writer_keeps_its_note() {
     assert_eq!(texts(&redlock, "doc", 1).await, ["was a writer"]);
 }
 
-/// Tests a foreign text under the key of a note. If a master replied with the whole text, the reply would exceed the
-/// client's size limit and end the connection.
+/// Tests a note key with a very long text that another program wrote. If a master sent the whole text, the reply would
+/// exceed the client's size limit, and the client would close the connection.
 #[tokio::test]
 async fn foreign_text_in_the_key_of_a_note_is_shown_truncated() {
     let masters = masters(3);

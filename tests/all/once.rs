@@ -71,8 +71,8 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // The record contains the start of the current period of ten years. So a job with a period of one hour is due
-    // again.
+    // The first job recorded the start of its ten-year period, which is before the current hour. So a job of the same
+    // name with a period of one hour is due.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -82,7 +82,7 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
 }
 
 #[tokio::test]
-async fn at_most_once_job_is_not_repeated_in_a_period_in_which_its_body_was_dropped() {
+async fn at_most_once_job_is_not_repeated_after_its_body_was_dropped() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;
     let body = nightly.at_most_once(async |_| std::future::pending::<()>().await);
@@ -93,7 +93,7 @@ async fn at_most_once_job_is_not_repeated_in_a_period_in_which_its_body_was_drop
 }
 
 #[tokio::test]
-async fn at_least_once_job_is_repeated_after_an_error_a_drop_or_an_unsuccessful_record() {
+async fn at_least_once_job_runs_again_if_its_success_was_not_recorded() {
     let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     let failed = nightly
@@ -129,7 +129,7 @@ async fn at_least_once_job_is_repeated_after_an_error_a_drop_or_an_unsuccessful_
 }
 
 #[tokio::test]
-async fn once_job_whose_lock_is_lost_is_stopped_and_reports_whether_the_period_is_recorded() {
+async fn once_job_that_lost_its_lock_reports_if_its_period_was_recorded() {
     let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     for recorded in [false, true] {
@@ -162,7 +162,7 @@ async fn once_job_whose_lock_is_lost_is_stopped_and_reports_whether_the_period_i
 }
 
 #[tokio::test]
-async fn once_job_whose_record_is_missing_or_lost_does_not_run() {
+async fn once_job_does_not_run_if_its_record_was_never_created_or_was_lost() {
     let (nodes, redlock) = memory(3);
     let nightly = redlock.once("nightly", PERIOD);
     let ran = async |_: &_| -> Result<(), ()> { panic!("the body must not run") };
@@ -254,8 +254,8 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
         "the second check whether the job is due must succeed, because all masters can be reached",
     );
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
-    // A guard can write the value only once with its fencing token. Otherwise a late copy of its first write could
-    // overwrite its second write.
+    // Each fencing token allows only one write of the record. After a second write, a delayed copy of the first write
+    // could overwrite it.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
         panic!("the job must be due, because the period of one hour is over");
@@ -268,7 +268,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
 }
 
 #[tokio::test]
-async fn guard_that_finds_the_current_period_recorded_can_record_the_next_period() {
+async fn refill_and_record_restore_the_once_record_on_a_master_that_lost_it() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long = nightly(&redlock).await;
@@ -280,8 +280,8 @@ async fn guard_that_finds_the_current_period_recorded_can_record_the_next_period
     })
     .await;
     assert_eq!(last("DEL"), Some(1));
-    // The record contains the start of the current period of ten years. So a job with a period of one hour is due
-    // again.
+    // The job recorded the start of its ten-year period, which is before the current hour. So a job of the same name
+    // with a period of one hour is due.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");
@@ -347,7 +347,7 @@ async fn once_job_waits_while_another_machine_runs_it() {
 }
 
 #[tokio::test]
-async fn once_job_refuses_the_guard_of_a_permit_or_of_other_masters() {
+async fn once_job_refuses_the_guard_of_another_lock() {
     let ((_, here), (_, there)) = (memory(3), memory(3));
     let once = nightly(&here).await;
     nightly(&there).await;
@@ -366,7 +366,7 @@ async fn once_job_refuses_the_guard_of_a_permit_or_of_other_masters() {
 }
 
 #[tokio::test]
-async fn once_record_of_a_future_period_is_reported_and_can_be_dropped() {
+async fn once_record_of_a_future_period_is_reported_as_an_error() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let once = redlock.once("nightly", secs(3600));

@@ -108,7 +108,7 @@ async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
         "the hold must last while another clone of it exists"
     );
     assert!(second.is_valid());
-    // Overwrite the lock key. Each clone of the guard must report the loss on its own, while the other clones exist.
+    // Overwrite the lock key. Both clones of the guard, `second` and `third`, must report the loss.
     let third = second.clone();
     for master in &masters {
         ask_server(master, &["SET", "stock", "a foreign value", "PX", "1000"]);
@@ -157,7 +157,7 @@ fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
 }
 
 #[tokio::test]
-async fn owner_that_cannot_join_its_own_hold_does_not_report_another_holder() {
+async fn owner_that_cannot_join_its_existing_hold_gets_a_not_joinable_error() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = redlock(&masters);
@@ -191,7 +191,7 @@ async fn owner_that_cannot_join_its_own_hold_does_not_report_another_holder() {
 }
 
 #[tokio::test]
-async fn owner_pauses_before_the_next_attempt_if_masters_do_not_agree_on_its_token() {
+async fn owner_pauses_between_attempts_if_masters_store_different_tokens() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = settings(masters.urls())

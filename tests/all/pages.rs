@@ -104,7 +104,7 @@ mod quorum_size {
     }
 
     #[test]
-    fn computed_availability_of_a_single_master_equals_that_of_its_server() {
+    fn computed_yearly_downtime_equals_values_calculated_by_hand() {
         assert_eq!(text(without_quorum(1, 0.99)), "87.6 h");
         assert_eq!(text(without_quorum(3, 0.5)), text(365.0 * 12.0 * 3600.0));
     }
@@ -141,9 +141,9 @@ mod benchmarks {
     }
 
     #[test]
-    fn benchmark_page_counts_met_and_missed_goals_of_the_kinds_as_measured() {
+    fn benchmark_page_counts_met_and_missed_goals_as_the_measurements_do() {
         let measurements = page("docs/benchmarks/measurements.md");
-        let kinds = measurements.split("\nWhat the kinds cost\n").nth(1);
+        let kinds = measurements.split("\nCost of each kind of lock\n").nth(1);
         let kinds = kinds.expect("a table").split("```").next();
         let lines: Vec<_> = kinds.expect("its end").lines().skip(1).collect();
         let count = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
@@ -199,7 +199,7 @@ mod track_record {
         let runs = sum(&faults, 1) + unavailable;
         let valid = runs - invalid - unavailable;
         let head = format!(
-            "{runs} cells: {valid} valid, {invalid} not, {unavailable} unavailable. {landed} faults landed, \
+            "{runs} runs: {valid} valid, {invalid} not valid, {unavailable} unavailable.\n{landed} faults took effect, \
              {acquisitions} acquisitions, {violations} violations, {allowed} overlaps"
         );
         assert!(matrix.contains(&head), "{head}");
@@ -233,7 +233,7 @@ mod testing {
     }
 
     #[tokio::test]
-    async fn only_one_machine_at_a_time_writes_the_report() -> Result<(), Box<dyn Error>> {
+    async fn nightly_report_is_not_written_while_its_lock_is_held() -> Result<(), Box<dyn Error>> {
         let redlock = Redlock::in_memory(3);
         assert!(nightly_report(&redlock).await?);
         let elsewhere = redlock.acquire("nightly-report").await?;
@@ -243,8 +243,7 @@ mod testing {
     }
 
     #[tokio::test]
-    async fn next_machine_gets_the_released_lock_and_a_larger_token() -> Result<(), Box<dyn Error>>
-    {
+    async fn next_machine_gets_a_larger_fencing_token() -> Result<(), Box<dyn Error>> {
         let masters = Masters::new(3);
         let here = Redlock::builder().in_memory_on(&masters).build()?;
         let there = Redlock::builder().in_memory_on(&masters).build()?;
@@ -265,7 +264,7 @@ mod testing {
         let here = Redlock::builder().in_memory_on(&masters).build()?;
         let there = Redlock::builder().in_memory_on(&masters).build()?;
 
-        // Neither released nor renewed, like after a crash.
+        // Simulate a crash: nobody renews or releases this lock.
         let crashed = here.lock("stock").renewal(false).acquire().await?;
         std::mem::forget(crashed);
 
@@ -299,7 +298,7 @@ mod testing {
         let refused = redlock.try_acquire("other").await;
         assert!(matches!(refused, Err(AcquireError::NoQuorum(_))));
 
-        // Both masters are back, one of them with an empty memory.
+        // Both failed masters can be reached again. The first of them has lost its data.
         masters[0].set_condition(Condition::Up);
         masters[0].forget();
         masters[1].set_condition(Condition::Up);
@@ -310,7 +309,7 @@ mod testing {
     static REDLOCK: LazyLock<Redlock> = LazyLock::new(|| Redlock::in_memory(3));
 
     #[tokio::test]
-    async fn first_test_locks_a_name_of_its_own() -> Result<(), Box<dyn Error>> {
+    async fn test_acquires_a_lock_that_no_other_test_uses() -> Result<(), Box<dyn Error>> {
         let guard = REDLOCK.acquire("first").await?;
         assert!(guard.is_valid());
         Ok(())
@@ -372,7 +371,7 @@ fn dense(text: &str) -> String {
 }
 
 #[test]
-fn code_of_the_pages_is_compiled_word_for_word() {
+fn rust_code_on_the_pages_equals_compiled_code_in_this_file() {
     let here = dense(include_str!("pages.rs"));
     for (name, least) in [
         ("README.md", 3),
@@ -415,10 +414,10 @@ mod readme {
 
         let redlock = Redlock::builder()
             .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
-            .build()?;                                   // does not connect, so it succeeds while masters are down
+            .build()?;                                   // `build` succeeds even if masters are down
 
         let guard = redlock.acquire("nightly-report").await?;    // waits if another client holds the lock
-        write_report(guard.fencing_token()).await;               // the lock is renewed in the background
+        write_report(guard.fencing_token()).await;               // the library renews the lock in the background
         if !guard.is_valid() { /* the lock was lost: stop */ }   // `guard.lost().await` waits until the lock is lost
         guard.release().await;
         Ok(())
@@ -431,21 +430,22 @@ mod readme {
             TryAcquire::Held(refusal) => println!("held: expires in {:?} unless renewed", refusal.ttl_left),
         }
 
-        // The lock is held while the body runs. If it is lost, the body is dropped and `scope` returns an error.
+        // `scope` holds the lock while the closure runs. If the lock is lost, `scope` drops the closure's future and
+        // returns an error.
         let total = redlock.scope("month-end", async |guard| sum_up(guard.fencing_token()).await).await?;
 
-        // Options for a single lock. `max_hold`: the lock is held for an hour at most. After that, the guard reports
-        // it as lost.
+        // Options for a single lock. After one hour (`max_hold`), the guard reports the lock as lost.
         let guard = redlock.lock("leader").ttl(Duration::from_secs(5)).wait(Wait::Forever)
             .max_hold(Duration::from_secs(3600)).acquire().await?;
         Ok(())
     }
 
     async fn snippet_2(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        // A quota: hands out at most as many units as were created, despite wrong clocks, crashes and late messages.
+        // A quota is a supply of units, for example prizes. `Quota::create` sets the number of units. The quota never hands
+        // out more units than that, despite wrong clocks, crashes and late messages.
         if let Take::Taken { left } = redlock.quota("prizes").take(1).await? { /* one unit is yours */ }
 
-        // A job that starts at most once in each period, here a day.
+        // A job that starts at most once per day. Before its first use, create it once with `Once::create`.
         redlock.once("nightly", DAY).at_most_once(async |_| report().await).await?;
         Ok(())
     }
@@ -511,12 +511,12 @@ mod kinds {
     }
 
     async fn snippet_6(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        // A candidate: waits until it is the leader, first come, first served.
+        // A candidate waits until it is the leader. Candidates become the leader in the order of their arrival.
         let leadership = redlock.election("scheduler").campaign("10.0.0.1:9000").await?;
         schedule_until(leadership.lost(), leadership.term()).await;
         leadership.resign().await;
 
-        // Everybody else: follows who leads.
+        // All other processes observe which candidate is the leader.
         let mut observation = redlock.election("scheduler").observe()?;
         loop {
             match observation.next().await {

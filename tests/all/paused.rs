@@ -69,7 +69,7 @@ async fn stand_still() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scope_whose_lock_ended_before_its_body_reports_the_loss_and_the_value_of_the_body() {
+async fn scope_error_for_a_lost_lock_contains_the_value_of_its_body() {
     let masters = Masters::new(3);
     let here = over(&masters);
     let owner = here.owner("order-1").expect("the id must be valid");
@@ -92,7 +92,7 @@ async fn scope_whose_lock_ended_before_its_body_reports_the_loss_and_the_value_o
         let (cause, value) = (LossCause::Expired, Some(42));
         assert_eq!(ended, Err(ScopeError::Lost { cause, value }));
     }
-    // The first body ends in time, and the second is dropped because its lock expires.
+    // The first body ends before its lock expires. The second body never ends, so it is dropped when its lock expires.
     assert_eq!(here.scope("r", async |_| 42).await, Ok(42));
     let brief = here.lock("r").renewal(false);
     let dropped = brief.scope(async |_| std::future::pending::<()>().await);
@@ -125,7 +125,7 @@ async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_job_whose_lock_ended_before_its_body_reports_the_loss() {
+async fn once_job_that_outlives_its_lock_reports_the_loss() {
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
     // The period began 20 minutes ago and lasts for a day. So it does not end while a body runs, whatever the time of

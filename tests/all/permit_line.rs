@@ -1,5 +1,5 @@
 //! Tests of tasks of one process that want permits of the same semaphore. The tasks request different slots at the same
-//! time, and get permits in the order of their arrival. A cancelled request leaves no record in the process.
+//! time, and get permits in the order of their arrival. A cancelled request leaves no slot marked as requested.
 
 use std::future::Future;
 use std::pin::pin;
@@ -254,8 +254,7 @@ async fn tasks_refused_at_the_same_time_are_served_in_order() {
             permit.release().await;
         }));
     }
-    // Four attempts are enough: no permit is free, so the result does not depend on the number of tasks that have sent
-    // requests.
+    // Wait for four attempts. The number of further attempts does not matter, because no permit is free.
     eventually("the tasks must have sent requests", || {
         world.attempts() >= 4
     })
@@ -295,7 +294,6 @@ async fn waiter_notices_a_release_in_its_own_process_without_asking_the_masters(
     }
 }
 
-/// Tests that only one local waiter asks the masters when another process releases a permit.
 #[tokio::test]
 async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_masters() {
     let world = World::far(WAY);
@@ -333,8 +331,7 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
     }
 }
 
-/// Polls a future whenever it is woken, at most `polls` times, and then drops it. Returns true if the future completed
-/// before that.
+/// Polls a future whenever it is woken, at most `polls` times, and then drops it. Returns true if the future completed.
 async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -352,8 +349,8 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// Checks that this process records no slot as requested by itself. For each of the two slots in turn, the other
-/// process holds this slot, and an attempt of this process must get the other slot.
+/// Checks that no slot is still marked as requested in this process. For each of the two slots in turn, `other` holds
+/// this slot, and this process must get the remaining slot.
 async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {
@@ -410,7 +407,7 @@ impl Both {
 }
 
 #[tokio::test]
-async fn permit_request_dropped_at_any_await_point_leaves_no_slot_recorded_as_requested() {
+async fn dropped_permit_request_leaves_no_slot_marked_as_requested() {
     for (fair, taken, tries) in [
         (true, 0, false),
         (true, 1, false),
@@ -421,7 +418,7 @@ async fn permit_request_dropped_at_any_await_point_leaves_no_slot_recorded_as_re
     ] {
         for polls in 1.. {
             let both = Both::new(fair, taken).await;
-            // While this attempt is dropped, another task of the same process asks for a permit.
+            // A second task of the same process asks for a permit at the same time.
             let cut_off = polled(both.ask(tries), polls);
             let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
             for permit in both.held {

@@ -58,7 +58,7 @@ async fn progress_of_a_wait_counts_all_masters_that_answer() {
 }
 
 #[tokio::test]
-async fn error_names_failed_masters_and_begins_with_the_most_relevant_fault() {
+async fn faults_of_masters_are_listed_with_the_most_relevant_fault_first() {
     let quarantined = Fault::Quarantined(secs(27));
     let nodes = [
         Stubborn::new("a", fails(Fault::Stalled)),
@@ -175,7 +175,7 @@ async fn database_number_that_no_master_has_ends_an_unlimited_wait() {
 }
 
 #[tokio::test]
-async fn error_text_contains_no_names_of_masters_but_error_details_do() {
+async fn names_of_masters_appear_in_error_details_but_not_in_the_error_text() {
     let nodes = ["master-0", "master-1", "master-2"].map(Stubborn::honest);
     let redlock = || {
         over(&nodes)
@@ -222,8 +222,6 @@ async fn error_states_that_this_process_itself_holds_the_lock() {
             panic!("the lock must be reported as held");
         };
         assert!(refusal.held_here);
-        // A lock on another resource must not be reported as held by this process. After the release, the lock on `x`
-        // must not be reported so either.
         redlock.acquire("y").await.expect("free").release().await;
         guard.release().await;
         redlock
@@ -270,8 +268,7 @@ impl std::io::Write for Lines {
     }
 }
 
-/// Tests that the span of a waiter records each field only once. A field that is recorded again gets a second value,
-/// and the first one stays. So a span would grow with every attempt of a waiter.
+/// If a field is recorded twice, the span keeps both values. So the span of a waiter would grow with every attempt.
 #[tokio::test]
 async fn tracing_span_of_a_waiter_records_each_field_once() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
@@ -308,8 +305,7 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
 }
 
 #[tokio::test]
-async fn progress_during_a_change_of_masters_reports_a_majority_only_if_both_sets_of_masters_have_one()
- {
+async fn progress_during_a_change_of_masters_requires_a_majority_of_each_set() {
     let servers = masters(6);
     let (old, next) = (&servers.urls()[..3], &servers.urls()[3..]);
     let waiter = support::settings(old).next_masters(next.to_vec());
@@ -355,7 +351,7 @@ async fn wait_for_the_lock_of_a_quota_or_once_job_reports_its_progress() {
 }
 
 #[tokio::test]
-async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_holder() {
+async fn error_contains_no_note_of_a_resource_that_the_caller_did_not_request() {
     let masters = masters(3);
     let (holder, redlock) = (support::redlock(&masters), support::redlock(&masters));
     let held = holder.lock("b").note("of b alone").acquire().await;
@@ -386,8 +382,8 @@ async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_
         .expect("an attempt")
         .expect("the task must be waiting for the lock");
     assert!(waiting.note.is_some(), "{waiting:?}");
-    // Nobody holds the lock on `a`, but the task `both` of this process is queued for it, ahead of this caller. The
-    // error must not contain the note of the holder of `b`.
+    // The lock on `a` is free, but the task `both` is queued for it first. The error must not contain the note of the
+    // lock on `b`, although the task `both` also waits for `b`.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error
         .map(drop)

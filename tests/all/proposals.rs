@@ -15,11 +15,12 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-/// Tests fencing counters that are ahead of the process's clock, because another client with a fast clock has set them.
-/// The masters tolerate this difference. They grant equal tokens in one case and different tokens in the other, in
-/// which a second round of requests is needed.
+/// Tests fencing counters that another client with a fast clock has set. The masters accept these counters.
+///
+/// In the first case, all counters are equal. In the second case they differ, so the client needs a second round of
+/// requests.
 #[tokio::test]
-async fn process_proposes_larger_tokens_after_masters_granted_tokens_ahead_of_its_proposals() {
+async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clock() {
     const AHEAD: u64 = 400_000;
     for apart in [0, 20_000] {
         let proposed = Arc::<Mutex<Vec<u64>>>::default();
@@ -48,16 +49,16 @@ async fn process_proposes_larger_tokens_after_masters_granted_tokens_ahead_of_it
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // The clock has advanced since the first acquire. So the proposals may be ahead of it by less than the original
-        // difference. Require only a quarter of this difference.
+        // The counters stay fixed while the clock advances. So a proposal may be ahead of the clock by less than
+        // `AHEAD`.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
 
-/// Tests a second client that is granted a fencing token while the first client confirms its own token with a second
-/// round of requests. The first client must then use a token that exceeds that of the second client.
+/// Another client gets a larger fencing token while the first client confirms its own token. The first client must then
+/// use a token that is larger still.
 #[tokio::test]
-async fn proposed_token_that_another_client_has_exceeded_is_raised_before_its_use() {
+async fn token_is_raised_again_if_another_client_got_a_larger_token_meanwhile() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let passed = wall_micros() + 700_000;
     for (number, node) in nodes.iter().enumerate() {
@@ -90,7 +91,7 @@ async fn proposed_token_that_another_client_has_exceeded_is_raised_before_its_us
 /// Tests a reader that joins another reader, and so gets a fencing token that was granted earlier. The process must not
 /// conclude from this token that the masters' clocks are behind.
 #[tokio::test]
-async fn reader_that_joins_another_reader_continues_to_propose_tokens_from_its_own_clock() {
+async fn joining_reader_does_not_lower_later_token_proposals_of_its_process() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let behind = behind.clone();
@@ -122,7 +123,7 @@ async fn reader_that_joins_another_reader_continues_to_propose_tokens_from_its_o
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // If the process took the token of the first reader for the masters' time, its proposals would be a second behind
-    // the clock. Delays of requests are shorter than this limit.
+    // A process that learned from the earlier token would propose tokens a second behind the clock. Delays of requests
+    // are shorter than this limit.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

@@ -1,5 +1,5 @@
-//! Tests of a client that uses several quorums, each of which has its own masters (`examples/quorums.rs`). The name of
-//! a lock decides which quorum the lock uses. Another test measures the memory that one master needs for a lock.
+//! Tests of a client that spreads its locks over several sets of masters (`examples/quorums.rs`). The name of a lock
+//! decides which set of masters the lock uses.
 
 #[allow(
     dead_code,
@@ -33,7 +33,7 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn locks_are_spread_evenly_over_quorums_and_move_only_to_an_added_quorum() {
+fn adding_a_set_of_masters_moves_locks_only_to_the_added_set() {
     let four = quorums(["a", "b", "c", "d"]);
     let mut locks = BTreeMap::new();
     for name in names() {
@@ -51,7 +51,7 @@ fn locks_are_spread_evenly_over_quorums_and_move_only_to_an_added_quorum() {
     );
 }
 
-/// The violations that occurred while clients of two successive steps of a change acquired the same locks concurrently.
+/// The violations that [`play`] has seen.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wrong {
     /// The number of acquires that succeeded while another client held the same lock.
@@ -116,8 +116,7 @@ fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
     quorums(["a", "b", "c"]).into_iter().chain([last]).collect()
 }
 
-/// A clock difference in microseconds that is larger than the difference between a token and their clock that masters
-/// allow.
+/// A clock difference in microseconds. It is larger than the limit by which a token may differ from a master's clock.
 const APART_US: i64 = 1_100_000;
 
 /// The names of four locks. When the last of the four quorums is added or removed, three of these locks move to another
@@ -129,8 +128,8 @@ fn locks(four: &[Quorum]) -> Vec<String> {
     moved.chain(same.into_iter().take(1)).collect()
 }
 
-/// Lets four clients acquire all locks concurrently, each lock three times: two clients use the step `first` of a
-/// change, and two use the step `second`. Returns the violations that occurred.
+/// Lets four clients acquire every lock three times, concurrently. Two clients use `first`, and two use `second`.
+/// Returns the violations that occurred.
 async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     let names: Arc<Vec<String>> = Arc::new(names.to_vec());
     let resources: Arc<Vec<Mutex<Resource>>> =
@@ -171,8 +170,8 @@ async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     all
 }
 
-/// The clients of the four steps that change the list of quorums from `old` to `new`, in the order of the steps. The
-/// first client uses only the old list, and the last client only the new list.
+/// Four clients, one for each stage of a change from the list `old` to the list `new`, in this order: a client with
+/// only the old list, a client of the first step, a client of the second step, a client with only the new list.
 fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     let (old, new) = (old.to_vec(), new.to_vec());
     [
@@ -189,10 +188,10 @@ fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     ]
 }
 
-/// Regression test: a change once had only two steps. A client that used both lists then returned the token of the old
-/// quorum, although another client had held the lock before with a larger token of the new quorum.
+/// Regression test: a change of the list once had only two steps. A client with both lists then used the token of the
+/// old set of masters. This token could be smaller than an earlier holder's token, which came from the new set.
 #[tokio::test]
-async fn each_lock_has_one_holder_and_rising_tokens_while_a_quorum_is_added_or_removed() {
+async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
     let changes = [0, APART_US, -APART_US].map(async |ahead| {
         for adds in [true, false] {
             let four = quorums_with_clock(ahead);
@@ -211,14 +210,15 @@ async fn each_lock_has_one_holder_and_rising_tokens_while_a_quorum_is_added_or_r
 }
 
 #[tokio::test]
-async fn change_of_quorums_without_one_of_its_steps_violates_exclusion_or_token_order() {
+async fn adding_a_set_of_masters_without_every_step_breaks_exclusion_or_token_order() {
     let four = quorums_with_clock(APART_US);
     let (names, steps) = (locks(&four), steps(&four[..3], &four));
-    // Without the first step, clients of the old list use smaller tokens than clients of the second step.
+    // Skip the first step. A client with only the old list may then hold the lock after a client of the second step,
+    // but with a smaller token.
     let without_first = play(&names, &steps[0], &steps[2]).await;
     assert!(without_first.refusals > 0, "{without_first:?}");
-    // Without the second step, a client of the first step does not acquire the lock in the new quorum. So two clients
-    // hold the lock at the same time.
+    // Skip the second step. A client of the first step then locks only the old set of masters, and a client with the
+    // new list locks only the new set. So both hold the lock.
     let four = quorums_with_clock(0);
     let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
     let first = steps[1].acquire(&names[0]).await.expect("free");
@@ -273,10 +273,10 @@ fn bytes(server: &Server) -> i64 {
     keys.iter().map(usage).sum()
 }
 
-/// Measures the figures in docs/quorum-size.md and prints them. A figure on the page may differ from the measurement by
-/// half, because server versions differ.
+/// Measures the figures in docs/quorum-size.md and prints them. A measurement may differ from the figure on the page by
+/// up to half of the figure, because server versions differ.
 #[tokio::test]
-async fn memory_per_lock_waiter_and_idle_counter_is_as_quorum_size_md_states() {
+async fn quorum_size_page_states_the_measured_memory_use_per_lock() {
     let masters = masters(1);
     let urls = masters.iter().map(Server::url);
     let redlock = settings(urls).build().expect("good settings");

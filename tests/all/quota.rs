@@ -60,7 +60,7 @@ async fn quota_that_was_never_created_hands_out_no_units() {
 }
 
 #[tokio::test]
-async fn quota_is_created_only_once_and_only_if_no_master_stores_it() {
+async fn quota_cannot_be_created_while_a_master_is_down_or_already_stores_it() {
     let (nodes, redlock) = memory(3);
     let quota = redlock.quota("prizes");
     nodes[1].set_condition(Condition::Down);
@@ -158,7 +158,7 @@ async fn quota_lost_by_a_majority_at_the_same_time_hands_out_no_units() {
 }
 
 #[tokio::test]
-async fn quota_that_restarted_masters_read_from_disk_is_not_trusted() {
+async fn quota_is_reported_as_lost_after_a_majority_restarted_from_disk() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     nodes[0].restart();
@@ -176,7 +176,7 @@ async fn quota_that_restarted_masters_read_from_disk_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn quota_works_while_a_minority_is_down_but_not_while_a_majority_is_down() {
+async fn quota_works_only_while_a_majority_of_masters_is_up() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     nodes[2].set_condition(Condition::Down);
@@ -229,7 +229,7 @@ async fn take_has_an_unknown_result_if_too_few_masters_confirm_its_write() {
 }
 
 #[tokio::test]
-async fn quota_write_counts_only_on_masters_whose_value_was_read_before() {
+async fn quota_write_needs_a_majority_of_masters_that_also_answered_the_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     // The second master answers reads, but fails writes. The third master fails reads, but answers writes. So only the
@@ -246,15 +246,15 @@ async fn quota_write_counts_only_on_masters_whose_value_was_read_before() {
 }
 
 #[tokio::test]
-async fn quota_write_does_not_count_on_a_server_that_restarted_after_the_read() {
+async fn quota_write_ignores_servers_that_restarted_between_read_and_write() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     for (n, node) in nodes[..2].iter().enumerate() {
         let master = node.master.clone();
         node.change(move |request| {
             if matches!(request, Request::Write { .. }) {
-                // This master restarts after the read and before the write. The first master loses its data, and the
-                // second keeps its data.
+                // Both masters restart between the read and the write. The first master loses its data, and the second
+                // keeps its data.
                 if n == 0 {
                     master.forget();
                 } else {
@@ -448,7 +448,7 @@ async fn sixty_four_takers_together_get_exactly_the_units_of_a_quota() {
 }
 
 #[tokio::test]
-async fn quota_stored_before_a_restart_of_the_servers_is_not_trusted() {
+async fn quota_is_reported_as_lost_if_a_majority_stored_it_before_a_restart() {
     let masters = masters(3);
     let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
     let redlock = guarded.build().expect("good settings");
@@ -480,7 +480,7 @@ async fn quota_stored_before_a_restart_of_the_servers_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn take_from_a_quota_written_with_a_fast_clock_succeeds_at_the_second_attempt() {
+async fn second_take_succeeds_if_the_stored_quota_has_a_token_from_the_future() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let quota = quota(&redlock, 10).await;
@@ -502,7 +502,7 @@ async fn take_from_a_quota_written_with_a_fast_clock_succeeds_at_the_second_atte
 }
 
 #[tokio::test]
-async fn quota_does_not_change_a_key_of_another_data_type_or_a_value_of_another_kind() {
+async fn quota_does_not_overwrite_a_key_that_holds_another_kind_of_value() {
     let masters = masters(3);
     let redlock = support::redlock(&masters);
     for master in &masters {
@@ -591,7 +591,7 @@ async fn invalid_quota_request_is_refused_and_sends_nothing() {
 }
 
 #[tokio::test]
-async fn take_of_a_quota_unit_sends_two_requests_per_master_in_addition_to_its_lock() {
+async fn taking_a_quota_unit_sends_one_read_and_one_write_to_each_master() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     let asked = Arc::new(AtomicU64::new(0));
@@ -611,7 +611,7 @@ async fn take_of_a_quota_unit_sends_two_requests_per_master_in_addition_to_its_l
 }
 
 #[tokio::test]
-async fn quota_waits_for_its_lock_up_to_its_limit() {
+async fn quota_operation_fails_if_its_lock_is_not_free_within_the_wait_limit() {
     let (_, redlock) = memory(3);
     let quota = quota(&redlock, 3).await;
     let guard = redlock.acquire("prizes").await.expect("free");
@@ -680,12 +680,11 @@ async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
 }
 
 #[tokio::test]
-async fn lock_of_a_quota_is_kept_until_the_write_is_answered_if_one_master_did_not_answer_the_read()
-{
+async fn quota_lock_is_held_until_the_write_is_answered_if_one_read_failed() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // No master answers the write before it receives the release. But the client sends the release only after the
-    // answers, because one master was not read. So the take fails.
+    // One read failed, so the client waits for the answers to its write before it sends the release. But the masters
+    // answer the write only after the release. So the take fails.
     let error = quota
         .take(1)
         .await

@@ -17,8 +17,8 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// The longest TTL. Masters accept a proposed fencing token that differs from their clock by up to a limit. This TTL is
-/// more than twice that limit. So fencing tokens increase even if all masters lose their data.
+/// The longest TTL. It must be above 2 s, which is twice the limit by which a proposed fencing token may differ from a
+/// master's clock. Otherwise tokens might not increase after all masters have lost their data.
 const MAX_TTL: Duration = secs(4);
 
 /// A simple random generator. Its seed determines all random decisions of a test run.
@@ -75,7 +75,7 @@ impl Runtime for World {
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
         let left = at.saturating_since(self.now());
-        // A very long timer must not make tokio's clock jump to its end. So every timer ends after at most an hour.
+        // Limit every timer to an hour. Otherwise tokio's clock could jump to the end of a very long timer.
         let at = tokio::time::Instant::now() + left.min(secs(3600));
         Box::pin(tokio::time::sleep_until(at))
     }
@@ -312,7 +312,8 @@ async fn one_run(seed: u64) -> Seen {
             ))
         })
         .collect();
-    // The longest pause between two injected faults. If it is short, a write may not complete within it.
+    // The longest pause between two injected faults. If the pause is short, a fault may occur before a write has
+    // completed.
     let pace = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {

@@ -80,7 +80,7 @@ async fn token_of_a_reader_lies_between_the_tokens_of_earlier_and_later_writers(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_and_writers_exclude_each_other_and_all_get_the_lock() {
+async fn readers_and_writers_exclude_each_other_under_contention() {
     let masters = masters(3);
     let handles = [waits(&masters), waits(&masters)];
     // The sum of the values of all current holders: 1 for a reader, and 1,000 for a writer.
@@ -122,7 +122,7 @@ async fn readers_and_writers_exclude_each_other_and_all_get_the_lock() {
 }
 
 #[tokio::test]
-async fn readers_queued_behind_a_waiting_writer_get_the_lock_together_after_it() {
+async fn readers_queued_behind_a_writer_get_the_lock_together() {
     let masters = masters(3);
     let redlock = [waits(&masters), waits(&masters), waits(&masters)];
     let first = redlock[0]
@@ -183,7 +183,7 @@ async fn readers_queued_behind_a_waiting_writer_get_the_lock_together_after_it()
 }
 
 #[tokio::test]
-async fn readers_are_renewed_separately_and_exclude_clients_that_lock_with_plain_set() {
+async fn renewed_readers_exclude_a_client_that_locks_with_set_nx() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let short = redlock
@@ -250,7 +250,7 @@ async fn reader_waits_for_a_client_that_locked_with_plain_set() {
 }
 
 #[tokio::test]
-async fn writer_becomes_a_reader_while_no_other_writer_gets_the_lock() {
+async fn writer_that_downgrades_to_a_reader_lets_no_other_writer_in() {
     let masters = masters(3);
     let (here, there) = (waits(&masters), waits(&masters));
     let writer = take(&here, "doc").await;
@@ -373,7 +373,7 @@ fn connections_ever(master: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn renewal_restores_a_missing_fencing_counter_without_a_new_connection() {
+async fn renewal_restores_a_missing_fencing_counter_on_the_existing_connections() {
     let masters = masters(3);
     let settings = settings(masters.urls()).ttl(secs(6)).build();
     let redlock = settings.expect("good settings");

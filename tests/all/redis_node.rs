@@ -64,7 +64,7 @@ async fn nothing_left(masters: &Masters, key: &str) {
 }
 
 #[tokio::test]
-async fn build_connects_to_no_master_and_acquire_succeeds_once_a_majority_is_up() {
+async fn client_built_while_all_masters_are_down_works_once_a_majority_is_up() {
     let masters = masters(5);
     for master in &masters {
         master.kill().expect("killed");
@@ -208,8 +208,8 @@ fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinH
     })
 }
 
-/// Waits until the client reports the fault `wanted` for the master with the index 0. Before that, this master may
-/// grant the lock or not answer.
+/// Waits until the client reports the fault `wanted` for the master with the index 0. Until then, this master may grant
+/// the lock or cause timeouts.
 async fn shows(redlock: &Redlock, wanted: &Fault) {
     let started = Instant::now();
     loop {
@@ -227,7 +227,7 @@ async fn shows(redlock: &Redlock, wanted: &Fault) {
 }
 
 #[tokio::test]
-async fn master_that_loads_its_data_is_the_only_one_reported_as_faulty() {
+async fn only_the_master_that_is_loading_its_data_is_reported_as_faulty() {
     let masters = Masters::start_with(3, |_| {
         ServerOptions::new()
             .arg("--enable-debug-command")
@@ -251,7 +251,7 @@ async fn master_that_loads_its_data_is_the_only_one_reported_as_faulty() {
 }
 
 #[tokio::test]
-async fn replica_among_the_masters_is_the_only_one_reported_as_faulty() {
+async fn only_the_replica_among_the_masters_is_reported_as_faulty() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -262,7 +262,7 @@ async fn replica_among_the_masters_is_the_only_one_reported_as_faulty() {
 }
 
 #[tokio::test]
-async fn master_out_of_memory_is_the_only_one_reported_as_faulty() {
+async fn only_the_master_that_is_out_of_memory_is_reported_as_faulty() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -273,7 +273,7 @@ async fn master_out_of_memory_is_the_only_one_reported_as_faulty() {
 }
 
 #[tokio::test]
-async fn master_that_cannot_save_its_data_is_the_only_one_reported_as_faulty() {
+async fn only_the_master_that_cannot_save_its_data_is_reported_as_faulty() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -289,7 +289,7 @@ async fn master_that_cannot_save_its_data_is_the_only_one_reported_as_faulty() {
 const ENDLESS: &[&str] = &["EVAL", "while true do end", "0"];
 
 #[tokio::test]
-async fn master_busy_with_a_script_is_the_only_one_reported_as_faulty() {
+async fn only_the_master_that_is_busy_with_a_script_is_reported_as_faulty() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -331,7 +331,7 @@ async fn says_busy(server: &Server) {
 }
 
 #[tokio::test]
-async fn foreign_value_in_a_lock_key_is_reported_as_a_fault_and_is_not_deleted() {
+async fn lock_key_of_another_data_type_is_never_deleted() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     ask_server(&masters[0], &["RPUSH", "job", "somebody's"]);
@@ -379,7 +379,7 @@ async fn user_without_pubsub_rights_can_lock() {
     .expect("three masters");
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
-    // This user receives no wake-ups, so its waiter finds the release only when its retry timer ends.
+    // Without wake-ups, a waiter notices the release only when its retry timer ends.
     let guard = take(&redlock, "job").await;
     let second = tokio::spawn({
         let other = patient(&masters).build().expect("good settings");
@@ -408,7 +408,6 @@ async fn stopped_master_delays_the_calls_of_a_client_by_one_node_timeout_only() 
     }
     // If each acquire waited for the stopped master, each would take a second, and all of them together 100 s.
     assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
-    // The client must report the fault for the stopped master.
     let fault = fault_at(&redlock, 0).await;
     assert!(
         matches!(fault, Fault::Timeout(_) | Fault::Stalled | Fault::Down(_)),
@@ -483,7 +482,7 @@ fn slow_master() -> node::Dial {
     };
     std::sync::Arc::new(move |_: &str, _: u16| {
         Box::pin(async move {
-            // The number of bytes in transit, as for the send buffer and the receive buffer of a socket together.
+            // The capacity of the pipe in bytes, similar to a socket's send buffer and receive buffer together.
             let (ours, theirs) = tokio::io::duplex(1 << 21);
             tokio::spawn(serve(theirs));
             Ok(Box::new(ours) as Box<dyn node::Stream>)
@@ -493,9 +492,8 @@ fn slow_master() -> node::Dial {
 
 #[tokio::test]
 async fn excess_requests_to_a_slow_master_wait_without_timeouts() {
-    // The master takes at least six seconds for 12,000 requests. With the timeout of three seconds, half of them would
-    // time out if the client sent all of them immediately. The timeout is long enough for a machine that delays the
-    // test by a second.
+    // The master needs at least six seconds for 12,000 requests, which is twice the timeout. If the client sent all
+    // requests immediately, half of them would time out.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
     let node =
         quorate::testing::connect("redis://pipe", &settings).expect("the address must be valid");
@@ -567,7 +565,7 @@ async fn connection_reset_within_a_reply_leaves_no_key() {
 }
 
 #[tokio::test]
-async fn first_acquisition_waits_for_a_slow_handshake_up_to_its_limit() {
+async fn first_acquire_waits_for_a_slow_handshake_up_to_the_connect_timeout() {
     let masters = masters(1);
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let far = Harm::latency(Way::Both, ms(30)).inject(&proxy);
@@ -763,9 +761,10 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
     }
 }
 
-/// Sends an acquire with a TTL above `max_ttl` directly to a master, without the check of the builder. The script on
-/// the master must refuse it. The restart guard ignores the votes of a restarted master for the longest TTL of any
-/// client, so no lock may have a longer TTL.
+/// Sends an acquire with a TTL above `max_ttl` directly to a master, because the builder would refuse this TTL. The
+/// script on the master must refuse it too.
+///
+/// Reason: the restart guard ignores the votes of a restarted master only for `max_ttl`, so no lock may last longer.
 #[tokio::test]
 async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let masters = masters(1);
@@ -790,11 +789,11 @@ async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     }
 }
 
-/// Tests acquires that are in transit on a connection which the client has abandoned. The server reads them only long
-/// after the releases were answered on the next connection. The server must not execute them, because the client's next
-/// connection closes the abandoned one at the server.
+/// Tests acquires that are still in transit on an abandoned connection when the client's releases are answered on the
+/// next connection. The server must never execute these acquires. To ensure this, the client closes the abandoned
+/// connection at the server.
 #[tokio::test]
-async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release() {
+async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
     let masters = masters(1);
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let settings = settings([""; 0]).node_timeout(ms(200));

@@ -10,8 +10,8 @@ const ENDS: [&str; 9] = [
     ".rs", ".lua", ".md", ".toml", ".yml", ".yaml", ".json", ".svg", ".txt",
 ];
 
-/// The number of underscores from which on a name in backticks must be the name of a test. Exceptions are in
-/// [`NO_TESTS`].
+/// A name in backticks with at least this number of underscores must be the name of a test. [`NO_TESTS`] lists the
+/// exceptions.
 const TEST_UNDERSCORES: usize = 4;
 
 /// Names of settings and metrics that are long enough to be mistaken for names of tests.
@@ -186,7 +186,8 @@ fn links_on_pages_lead_to_files_and_headings_that_exist() {
     checked.finish("links", 100);
 }
 
-/// The heading that is cited after the name of a page, as in `docs/protocol.md, "Renewal"`.
+/// The heading that is cited after the name of a page, as in `docs/protocol.md, "Renewal"`. `None` if no heading is
+/// cited.
 fn cited(rest: &str) -> Option<&str> {
     let rest = rest.trim_start_matches(['`', ')']);
     let rest = rest.strip_prefix(", \"").or(rest.strip_prefix(" \""))?;
@@ -212,7 +213,7 @@ fn named_pages(paragraph: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 #[test]
-fn cited_pages_and_headings_exist() {
+fn pages_and_headings_that_comments_and_pages_cite_exist() {
     let files = files();
     let pages = Pages::of(&files);
     let (mut named, mut headings) = (Checked::default(), Checked::default());

@@ -1,5 +1,5 @@
-//! Tests of the renewal of held locks, from the point of view of the masters: that renewals are sent, how long a
-//! renewed lock is valid, and how soon the holder gets the report of a loss.
+//! Tests of the renewal of held locks: whether renewals reach the masters, how long a renewed lock is valid, and how
+//! soon the holder is notified of a loss.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -140,7 +140,7 @@ fn locks_are_renewed_in_another_tokio_runtime_when_the_first_runtime_is_shut_dow
 }
 
 #[tokio::test]
-async fn late_drop_of_the_guard_of_a_lost_lock_does_not_end_the_renewal_of_another_lock() {
+async fn dropping_the_guard_of_a_lost_lock_does_not_stop_other_renewals() {
     let world = World::new();
     let lost = world.take("first", ms(900)).await;
     world
@@ -150,7 +150,8 @@ async fn late_drop_of_the_guard_of_a_lost_lock_does_not_end_the_renewal_of_anoth
         .expect("the force-release must succeed");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
-    // The second lock gets the same entry in the renewal schedule that the first lock had.
+    // The renewal schedule reuses the entry of the lost lock for the second lock. Dropping the guard of the lost lock
+    // must not remove this entry.
     let _guard = world.take("second", TTL).await;
     drop(lost);
     eventually("the lock must be renewed", || {
@@ -167,7 +168,7 @@ fn slow(_: usize) -> Treatment {
 }
 
 #[tokio::test]
-async fn validity_after_a_renewal_is_counted_from_a_time_before_the_renewal_was_sent() {
+async fn renewal_computes_the_validity_from_its_send_time_not_its_reply_time() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     world.extensions_are(slow);
@@ -175,14 +176,14 @@ async fn validity_after_a_renewal_is_counted_from_a_time_before_the_renewal_was_
     eventually("the lock must be renewed", || guard.valid_until() > before).await;
     let renewed = guard.valid_until();
     let asked = world.extensions.all();
-    // Each extension is sent to three masters. The client reads its clock just before it sends the first of the last
-    // three requests.
+    // Each extension goes to three masters, so this is the first request of the last extension. The client read its
+    // clock just before this request.
     let asked = asked[asked.len() - 3].at;
     assert!(renewed <= valid_from(asked, TTL), "{renewed:?} {asked:?}");
 }
 
 #[tokio::test]
-async fn validity_after_an_extension_is_counted_from_a_time_before_the_extension_was_sent() {
+async fn extension_computes_the_validity_from_its_send_time_not_its_reply_time() {
     let world = World::new();
     let lease = world.redlock.lock("job").renewal(false);
     let guard = lease.acquire().await.expect("free");
@@ -191,12 +192,12 @@ async fn validity_after_an_extension_is_counted_from_a_time_before_the_extension
     let asked = world.extensions.all()[0].at;
     let extended = guard.valid_until();
     assert!(extended <= valid_from(asked, TTL * 2), "{extended:?}");
-    // On the other hand, the validity must end at most 300 ms earlier than this bound.
+    // The lease must not end more than 300 ms before the latest allowed time.
     assert!(extended + ms(300) > valid_from(asked, TTL * 2));
 }
 
 #[tokio::test]
-async fn validity_of_a_new_lock_is_counted_from_a_time_before_the_acquire_was_sent() {
+async fn acquire_computes_the_validity_from_its_send_time_not_its_reply_time() {
     let world = World::new();
     let first = Arc::<Mutex<Option<Instant>>>::default();
     for node in &world.nodes {
@@ -217,8 +218,7 @@ async fn validity_of_a_new_lock_is_counted_from_a_time_before_the_acquire_was_se
     assert!(guard.valid_until() <= valid_from(asked, TTL));
 }
 
-/// Tests that the holder gets the report of a loss as soon as a majority of the masters has refused a renewal. The
-/// report must not wait for the third master's answer, for another renewal or for the end of the lease.
+/// The holder must be notified before the third master answers, before another renewal, and before the lease ends.
 #[tokio::test]
 async fn loss_is_reported_as_soon_as_a_majority_has_refused_the_renewal() {
     let world = World::new();
@@ -277,7 +277,7 @@ async fn renewal_without_a_majority_is_repeated_before_the_next_renewal_is_due()
 }
 
 #[tokio::test]
-async fn max_hold_below_the_ttl_limits_the_first_validity() {
+async fn max_hold_shorter_than_the_ttl_limits_the_validity_of_a_new_lock() {
     let world = World::new();
     let most = ms(500);
     let lock = world.redlock.lock("job").max_hold(most);

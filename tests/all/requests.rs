@@ -53,11 +53,12 @@ fn warning_about_an_unused_blocking_lock_request_does_not_mention_await() {
     assert!(!heard.contains("Await"), "{heard}");
 }
 
-/// The environment variable that is set in the child process. This process drops lock requests that were not used.
+/// If this environment variable is set, the test only drops lock requests that were not used. The test sets the
+/// variable for its child process.
 const DROPS: &str = "DROPS_LOCK_REQUESTS_UNUSED";
 
 #[test]
-fn unused_lock_request_is_reported_once_on_standard_error_if_no_subscriber_collects_warnings() {
+fn unused_lock_request_is_reported_on_standard_error_without_a_tracing_subscriber() {
     if std::env::var_os(DROPS).is_some() {
         let redlock = Redlock::in_memory(3);
         for name in ["first job", "second job"] {
@@ -65,7 +66,8 @@ fn unused_lock_request_is_reported_once_on_standard_error_if_no_subscriber_colle
         }
         return;
     }
-    let test = "requests::unused_lock_request_is_reported_once_on_standard_error_if_no_subscriber_collects_warnings";
+    let test =
+        "requests::unused_lock_request_is_reported_on_standard_error_without_a_tracing_subscriber";
     let this = std::env::current_exe().expect("this program");
     let mut process = std::process::Command::new(this);
     process

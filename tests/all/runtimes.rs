@@ -165,7 +165,7 @@ impl Store for Timed {
 }
 
 #[test]
-fn stores_are_locked_and_inspected_without_a_tokio_runtime() {
+fn locks_at_stores_work_without_a_tokio_runtime() {
     let store = StoreNode::new(Timed(Table::new("table", true)));
     let redlock = Redlock::builder()
         .node(store)
@@ -180,7 +180,7 @@ fn stores_are_locked_and_inspected_without_a_tokio_runtime() {
 /// Tests a guard that is dropped just before its runtime is shut down, so that the runtime runs no more tasks. The
 /// library's background thread must send the release.
 #[test]
-fn release_at_a_store_is_sent_after_the_runtime_of_its_session_was_shut_down() {
+fn lock_at_a_store_is_released_after_its_tokio_runtime_was_shut_down() {
     let table = Table::new("table", true);
     let redlock = || {
         let store = StoreNode::new(Timed(table.clone()));
@@ -205,7 +205,7 @@ fn release_at_a_store_is_sent_after_the_runtime_of_its_session_was_shut_down() {
 /// Tests a runtime that exists, but runs no tasks, because no caller blocks on it any more. The tasks of the library
 /// for connections, sessions and renewals were started in this runtime.
 #[test]
-fn redlock_works_while_the_runtime_that_started_its_tasks_runs_none_of_them() {
+fn redlock_works_while_its_tokio_runtime_executes_no_tasks() {
     let masters = masters(3);
     let urls: Vec<_> = masters.iter().map(quorate_testbed::Server::url).collect();
     let store = StoreNode::new(Timed(Table::new("table", true)));

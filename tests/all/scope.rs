@@ -13,9 +13,10 @@ use crate::support::{ms, secs};
     clippy::manual_async_fn,
     reason = "the signature must show that the future is `Send`"
 )]
-/// A helper function as a service would write it: it runs a body under the lock of one tenant, and returns a future
-/// that can be spawned. The body returns a boxed future, because the future type of a generic async closure has no name
-/// that the signature could use.
+/// A helper function that a service might write. It runs a body under the lock of one tenant, and returns a future that
+/// can be spawned.
+///
+/// The body returns a boxed future, because the signature cannot name the future of a generic async closure.
 fn for_tenant<'a, T: Send + 'a>(
     redlock: &'a Redlock,
     tenant: &'a str,
@@ -29,7 +30,7 @@ fn for_tenant<'a, T: Send + 'a>(
 }
 
 #[tokio::test]
-async fn future_of_a_generic_helper_around_a_scope_can_be_spawned() {
+async fn future_of_a_generic_function_that_calls_scope_is_send() {
     let redlock = Redlock::in_memory(3);
     let spawned = tokio::spawn(async move {
         for_tenant(&redlock, "7", |guard| {
@@ -66,7 +67,7 @@ where
 }
 
 #[tokio::test]
-async fn future_of_a_scope_helper_that_passes_only_the_token_can_be_spawned() {
+async fn future_of_a_function_that_calls_a_closure_with_the_fencing_token_is_send() {
     let spawned = tokio::spawn(with_number(Redlock::in_memory(3), async |number| number));
     assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
 }
@@ -121,8 +122,7 @@ async fn scope_error_distinguishes_a_failed_body_from_a_lost_lock() {
 }
 
 #[tokio::test]
-async fn loss_of_a_scopes_lock_is_reported_if_the_body_blocks_the_thread_until_the_lock_has_ended()
-{
+async fn scope_reports_a_lock_that_ended_while_its_body_blocked_the_thread() {
     let redlock = Redlock::in_memory(3);
     let lock = redlock.lock("r").ttl(secs(1));
     let ended = lock

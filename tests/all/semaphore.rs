@@ -104,7 +104,7 @@ async fn many_tasks_share_the_permits_and_all_are_served() {
 }
 
 #[tokio::test]
-async fn permit_is_renewed_and_its_release_wakes_a_waiter() {
+async fn release_of_a_renewed_permit_wakes_a_waiter() {
     let masters = masters(3);
     let (here, there) = (redlock(&masters), waits(&masters));
     let permit = here.semaphore("api", 1).ttl(secs(2)).acquire().await;
@@ -258,7 +258,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
 }
 
 #[tokio::test]
-async fn permit_cannot_be_shared() {
+async fn permit_cannot_be_downgraded() {
     let masters = masters(3);
     let permit = redlock(&masters).semaphore("api", 1).acquire().await;
     let refused = permit.expect("free").downgrade().await;
@@ -271,7 +271,7 @@ async fn permit_cannot_be_shared() {
 /// Tests an attempt that is refused because the slot that it requested first is taken. It must request another slot
 /// immediately, and not after the retry delay of ten minutes.
 #[tokio::test]
-async fn unordered_waiter_requests_another_slot_without_a_pause() {
+async fn refused_permit_request_tries_another_slot_without_a_retry_delay() {
     let masters = masters(3);
     let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
     let pauses = pauses.retry(Retry::new(secs(600), secs(600)));

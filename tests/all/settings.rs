@@ -151,8 +151,8 @@ fn timeouts_that_leave_no_validity_are_refused() {
     let none = Duration::ZERO;
     assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
     assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
-    // The operating system does not accept such a timeout, so no connection would ever succeed. So the builder must
-    // refuse it.
+    // The builder must refuse a connect timeout above one hour, because the first request to a master waits for its
+    // connection.
     for longer in [secs(3601), Duration::MAX] {
         assert_duration(good().connect_timeout(longer), "connect_timeout", &["1h"]);
     }
@@ -175,7 +175,7 @@ fn zero_max_hold_is_refused() {
     assert_duration(
         good().max_hold(Duration::ZERO),
         "max_hold",
-        &["leave it out"],
+        &["do not set max_hold"],
     );
 }
 
@@ -217,7 +217,7 @@ async fn invalid(redlock: &Redlock, resource: &[u8]) -> InvalidResource {
 }
 
 #[tokio::test]
-async fn invalid_resource_name_is_refused_with_the_limit() {
+async fn error_for_an_invalid_resource_name_states_the_violated_rule() {
     let redlock = good().build().expect("good settings");
     assert_eq!(invalid(&redlock, b"").await, InvalidResource::Empty);
     let long = vec![b'x'; MAX_RESOURCE_LEN + 1];
@@ -262,7 +262,7 @@ async fn invalid_lock_options_are_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn invalid_ttl_of_an_extension_is_refused_and_the_lock_stays() {
+async fn extension_with_an_invalid_ttl_fails_without_affecting_the_lock() {
     let redlock = good().build().expect("good settings");
     let guard = redlock.acquire("job").await.expect("free");
     for ttl in [Duration::ZERO, secs(31), Duration::MAX] {
@@ -308,7 +308,7 @@ async fn retry_pauses_of_any_length_are_accepted() {
 /// Tests values that are not text, for example a duration that is a number without a unit.
 #[cfg(feature = "serde")]
 #[test]
-fn setting_that_is_not_valid_text_is_refused_with_the_expected_format() {
+fn settings_value_of_the_wrong_type_is_refused_with_the_expected_format() {
     for (file, format) in [
         ("ttl = 10", "such as \"250ms\" or \"10s\""),
         ("wait = true", "\"forever\""),
@@ -322,7 +322,7 @@ fn setting_that_is_not_valid_text_is_refused_with_the_expected_format() {
 /// Tests a setting whose value is null. TOML cannot express null, but other formats can.
 #[cfg(feature = "serde")]
 #[test]
-fn setting_that_is_null_is_refused_with_the_expected_format() {
+fn null_settings_value_is_refused_with_the_expected_format() {
     use serde::Deserialize;
     use serde::de::value::{Error, MapDeserializer};
 

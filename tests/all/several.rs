@@ -119,7 +119,7 @@ async fn locks_on_several_resources_never_deadlock() {
 }
 
 #[tokio::test]
-async fn lock_on_several_resources_is_renewed_and_lost_as_a_whole() {
+async fn lock_on_several_resources_is_lost_if_one_of_its_keys_is_overwritten() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
@@ -194,7 +194,7 @@ async fn lock_on_an_invalid_list_of_resources_is_refused_before_anything_is_sent
 }
 
 #[tokio::test]
-async fn lock_on_a_list_of_one_resource_equals_the_lock_on_that_resource() {
+async fn lock_all_with_one_resource_stores_an_ordinary_lock_key() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a"]).acquire().await.expect("free");

@@ -127,11 +127,10 @@ impl Node for LeavesLate {
     }
 }
 
-/// Tests an attempt at two masters. The refusal of the first master decides the attempt, which then does not wait for
-/// the second master. The waiter must not count the second master as failed. Otherwise it would leave the queue, and a
-/// later waiter would get the lock before it.
+/// The refusal of one of two masters decides the attempt before the other master answers. The waiter must not count the
+/// missing answer as a failure. Otherwise it would leave the queue, and a later waiter would get the lock first.
 #[tokio::test]
-async fn waiter_refused_before_all_masters_are_asked_keeps_its_place_in_the_queue() {
+async fn waiter_stays_queued_if_an_early_refusal_decides_the_attempt() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
     let client = |second: Arc<dyn Node>| {
         let nodes: Vec<Arc<dyn Node>> = vec![Arc::new(masters[0].clone()), second];
@@ -167,11 +166,10 @@ async fn waiter_refused_before_all_masters_are_asked_keeps_its_place_in_the_queu
     assert_eq!(*served.lock().expect("no panic"), ["first", "second"]);
 }
 
-/// Tests an acquire that one of two masters refuses. The other master receives the acquire only after the release of
-/// the same attempt, and grants it. The client must undo this grant, even if its caller has stopped waiting for the
-/// attempt.
+/// The first of two masters refuses an acquire, so the attempt fails. The second master receives the acquire only after
+/// the release, and grants it. The client must release this grant, even if the caller has dropped the attempt.
 #[tokio::test]
-async fn grant_of_an_acquire_that_arrives_after_its_own_release_is_undone() {
+async fn client_releases_a_lock_that_a_master_grants_after_the_release() {
     for cut_short in [false, true] {
         let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
         let client = |nodes: Vec<Arc<dyn Node>>| {
@@ -180,8 +178,8 @@ async fn grant_of_an_acquire_that_arrives_after_its_own_release_is_undone() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        // Let the acquire arrive after its release. With a real master, this happens if the master has lost its
-        // scripts: the client then sends the acquire again, after requests that it has sent in the meantime.
+        // Delay the acquire until after its release. The same happens if a real master has lost its scripts: the client
+        // sends the acquire again, after later requests.
         let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
         let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);

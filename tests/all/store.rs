@@ -31,7 +31,7 @@ fn over(tables: &[Table]) -> RedlockBuilder {
 }
 
 #[tokio::test]
-async fn lock_over_stores_is_exclusive_has_a_token_and_can_be_released() {
+async fn lock_at_stores_is_exclusive_until_its_release() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let (one, other) = (over(&tables).build(), over(&tables).build());
@@ -49,10 +49,10 @@ async fn lock_over_stores_is_exclusive_has_a_token_and_can_be_released() {
     }
 }
 
-/// Tests a reader that joins another reader of the lock. Each joining reader extends the expiry of the record. A writer
-/// that has read the record before must not treat the record as expired at the old time.
+/// A joining reader extends the expiry of the lock's record. A writer that has read the record before must not use the
+/// old expiry.
 #[tokio::test]
-async fn writer_waits_for_a_reader_that_joined_just_before_another_reader_expired() {
+async fn writer_does_not_take_a_record_that_a_joining_reader_has_extended() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
@@ -200,9 +200,8 @@ async fn woken_waiter_reads_the_record_before_it_writes_it() {
                 .await
                 .expect("no panic")
                 .expect("the waiter must get the lock");
-            // When the holder releases the lock, it does not know that a waiter has joined the queue since it last read
-            // the record. So its first commit may fail because the record has changed. The woken waiter knows that its
-            // copy of the record is outdated. So it reads the record before its commit.
+            // One failed commit is allowed: the release by the holder, which does not know that the waiter has changed
+            // the record. The woken waiter must read the record first, so its commit must not fail.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,
@@ -214,7 +213,8 @@ async fn woken_waiter_reads_the_record_before_it_writes_it() {
     }
 }
 
-/// A function that returns a new client of one counting store, as in another process, and the counters of this store.
+/// Creates one counting store. Returns a function that builds a new client of this store, and the counters of the
+/// store.
 fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
     let (table, counted) = (Table::new("table", clocked), Arc::<Counted>::default());
     let shown = counted.clone();
@@ -228,7 +228,7 @@ fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
 }
 
 #[tokio::test]
-async fn waiter_releases_its_wait_lock_only_when_it_releases_the_lock() {
+async fn waiter_at_a_store_keeps_its_wait_lock_until_the_release() {
     let (redlock, counted) = counting(true);
     let guard = redlock().acquire("nightly").await.expect("free");
     let mut waits = Vec::new();
@@ -282,8 +282,8 @@ async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
         .acquire("nightly")
         .await
         .expect("free");
-    // The first waiter follows a holder that never waited. The second waiter follows a holder that has waited in the
-    // queue on the masters itself.
+    // In the first pass, the holder has acquired the lock without waiting. In the second pass, the holder has waited
+    // for the lock.
     for _ in 0..2 {
         let other = redlock().expect("good");
         let waits = tokio::spawn(async move { other.acquire("nightly").await });
@@ -302,7 +302,7 @@ async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
 }
 
 #[tokio::test]
-async fn masters_of_different_kinds_can_form_one_quorum() {
+async fn masters_of_different_kinds_can_serve_one_lock_together() {
     let memory = MemoryNode::new("memory");
     let tables = tables(true);
     let both = |process: RedlockBuilder| process.node(memory.clone()).build();
@@ -342,7 +342,7 @@ async fn masters_of_different_kinds_can_form_one_quorum() {
 }
 
 #[tokio::test]
-async fn settings_with_a_duplicate_store_or_a_ttl_too_short_for_a_store_are_refused() {
+async fn settings_with_a_duplicate_store_or_too_short_ttl_are_refused() {
     let table = Table::new("table", true);
     let twice = over(&[table.clone(), table.clone()]).build();
     assert!(twice.unwrap_err().to_string().contains("table"));
@@ -416,10 +416,10 @@ impl Runtime for Ahead {
 }
 
 #[tokio::test]
-async fn tokens_of_a_store_with_dates_do_not_depend_on_the_clients_clock() {
+async fn store_that_reports_dates_issues_tokens_independent_of_the_clients_clock() {
     let counted = Arc::new(Counted::default());
     let store = Counting {
-        // The store has only one lane for session tasks, so all locks share one session.
+        // All locks of the client share one session with this store.
         table: Table::new("table", false).lanes(1),
         counted: counted.clone(),
     };

@@ -334,7 +334,7 @@ async fn lock_whose_record_was_overwritten_does_not_end_the_renewal_of_other_loc
 }
 
 #[tokio::test]
-async fn lock_granted_without_an_answer_in_a_closed_session_is_released() {
+async fn lock_is_released_if_the_session_closes_before_the_grant_is_answered() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
@@ -353,7 +353,7 @@ async fn lock_granted_without_an_answer_in_a_closed_session_is_released() {
 }
 
 #[tokio::test]
-async fn restart_guard_after_first_contact_ignores_votes_only_after_a_restart() {
+async fn restart_guard_after_first_contact_accepts_votes_until_the_store_restarts() {
     let books = Books::new(true);
     books.state().young = true;
     let guard = RestartGuard::AfterFirstContact;
@@ -382,7 +382,7 @@ async fn restart_guard_after_first_contact_ignores_votes_only_after_a_restart() 
 }
 
 #[tokio::test]
-async fn inspection_of_a_store_reports_duplicates_its_timeout_and_its_restart_guard() {
+async fn inspection_of_a_store_reports_its_settings_and_faults() {
     let (books, mut twin) = (Books::new(true), Books::new(true));
     twin.name = NodeName::new("twin");
     let guarded = |guard| {
@@ -423,7 +423,7 @@ async fn store_that_is_configured_under_two_names_has_only_one_vote() {
 }
 
 #[tokio::test]
-async fn list_over_a_store_that_cannot_list_its_records_reports_why() {
+async fn failed_listing_of_a_store_is_reported_with_its_cause() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
@@ -434,7 +434,7 @@ async fn list_over_a_store_that_cannot_list_its_records_reports_why() {
 }
 
 #[tokio::test]
-async fn stored_value_from_before_a_restart_of_a_store_in_memory_is_not_trusted() {
+async fn quota_is_reported_as_lost_after_a_restart_of_its_store() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     let quota = redlock.quota("prizes");

@@ -79,10 +79,10 @@ async fn records(table: &Table) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn active_clients_remove_only_unneeded_records_of_a_store() {
+async fn clients_remove_store_records_that_were_unused_for_a_day() {
     let world = Arc::new(World::new());
-    // This store has no clock. So a client removes a record only after the client itself has seen the record unchanged
-    // for a day, which is the time for which unused records are kept.
+    // This store has no clock. So a client removes a record only if the client itself has seen the record unchanged for
+    // a day.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
@@ -137,9 +137,10 @@ async fn active_clients_remove_only_unneeded_records_of_a_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observer_is_immediately_notified_of_a_leader_after_minutes_without_a_leader() {
+async fn store_announces_a_new_leader_to_an_observer_that_waited_for_minutes() {
     let world = Arc::new(World::new());
-    // A store without a clock relies on the clients' clock, which is paused in this test.
+    // Use a store without a clock. Then the clients measure all times with their own clock, which is paused in this
+    // test.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));
@@ -154,8 +155,8 @@ async fn observer_is_immediately_notified_of_a_leader_after_minutes_without_a_le
         .expect("the name must be valid");
     assert_eq!(seen.next().await, None);
     let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
-    // The store forgets an observer a minute after its request for announcements, and the observer polls only every 400
-    // s. So the observer must repeat this request at least every minute.
+    // The observer polls only every 400 s. The store forgets the observer after a minute without a request for
+    // announcements, so the observer must repeat this request in time.
     tokio::time::sleep(secs(150)).await;
     let began = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
@@ -175,8 +176,8 @@ struct Reachable {
     ahead: Arc<AtomicI64>,
 }
 
-/// A session with the store, and the date of the last change that was made in this session. `None` if the store gives
-/// no dates.
+/// A session with the store. The second field is the date that the store gave to the last change of this session, or
+/// the date at the start of the session. `None` if the store gives no dates.
 struct ReachableSession(Reachable, Option<u64>);
 
 impl Reachable {
@@ -202,7 +203,7 @@ impl Store for Reachable {
     }
 
     fn traits(&self) -> Traits {
-        // The store has only one lane for session tasks, so all locks share one session.
+        // All locks of a client share one session with this store.
         let traits = Traits::new(Duration::from_millis(250)).lanes(1);
         traits.without_wakes()
     }
@@ -359,10 +360,10 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// Tests a session that has changed nothing for more than a day. When this session made its last change, the dates of
-/// the store were 30 hours behind. They have been corrected since.
+/// The last change of the session `idle` is more than a day old, and the store dated this change 30 hours too early.
+/// The store's dates have been correct since.
 #[tokio::test(start_paused = true)]
-async fn idle_store_session_draws_no_token_from_an_outdated_date() {
+async fn idle_session_uses_the_current_date_of_the_store_for_its_next_token() {
     let world = Arc::new(World::new());
     let store = Reachable {
         table: Table::new("table", false),
@@ -383,7 +384,7 @@ async fn idle_store_session_draws_no_token_from_an_outdated_date() {
 /// Tests a store like a ZooKeeper ensemble whose leading server has a clock that is two days ahead. Then another
 /// server, which has a correct clock, becomes the leading server.
 #[tokio::test(start_paused = true)]
-async fn token_drawn_from_a_wrong_date_of_the_store_is_remembered_until_a_day_after_that_date() {
+async fn store_record_with_a_token_from_a_future_date_outlives_that_date() {
     let world = Arc::new(World::new());
     let store = Reachable {
         table: Table::new("table", false),

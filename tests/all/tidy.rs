@@ -1,8 +1,8 @@
 //! Tests of rules for the source code: imports lead only to lower layers, import cycles do not grow, and functions are
 //! short.
 //!
-//! The tests read the source files as text. An import is a path that begins with `crate`, `super` or `self`. The tests
-//! inside of source files are not read.
+//! The tests read the source files as text, without the test modules in these files. They treat each path that begins
+//! with `crate`, `super` or `self` as an import.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -178,7 +178,8 @@ fn arrows(package: &str) -> Arrows {
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
                 let at = target(&from, path, &modules, folders);
-                // A path such as `crate::Name` may name an item that the crate root re-exports. It leads to no file.
+                // Skip a path such as `crate::Name`, which names an item that the crate root re-exports. Such a path
+                // leads to no other file.
                 to.extend(at.filter(|at| (folders || !at.is_empty()) && *at != from));
             }
         }
@@ -254,7 +255,7 @@ fn imports_of_the_library_point_to_lower_layers() {
     let mut back = Vec::new();
     for (from, all) in arrows("src") {
         for to in all {
-            // The root may import from all layers, because it only re-exports.
+            // Skip the crate root (`lib.rs`): it may import from all layers, because it only re-exports items.
             if !from.is_empty() && floor(&to) > floor(&from) {
                 back.push(format!("{} -> {}", from.join("/"), to.join("/")));
             }
@@ -393,12 +394,12 @@ fn functions_have_at_most_seventy_lines() {
     }
 }
 
-/// The allowed number of places in `src/` where the code asks for the kind of a lock. It may be lowered, but not
-/// raised, so that a new kind of lock needs changes in only a few files.
+/// The allowed number of lines in `src/` that depend on the kind of a lock. The number may be lowered, but not raised.
+/// Reason: a new kind of lock should need changes in only a few files.
 const KIND_QUESTIONS: usize = 15;
 
-/// The files that define the kinds of locks. They may ask for the kind as often as they need. `memory/group.rs` is the
-/// part of the memory master that serves only groups.
+/// The files that define the kinds of locks. Their lines are not counted. `memory/group.rs` is the part of the memory
+/// master for shared locks and for locks on several resources.
 const KIND_FILES: [&str; 6] = [
     "node/request.rs",
     "node/shape.rs",
@@ -409,7 +410,7 @@ const KIND_FILES: [&str; 6] = [
 ];
 
 #[test]
-fn at_most_fifteen_places_of_the_library_ask_for_the_kind_of_a_lock() {
+fn at_most_fifteen_lines_of_the_library_depend_on_the_lock_kind() {
     let base = root().join("src");
     let mut files = Vec::new();
     sources(&base, &mut files);
@@ -421,7 +422,7 @@ fn at_most_fifteen_places_of_the_library_ask_for_the_kind_of_a_lock() {
         }
         let code = code(&path);
         let lines = code.lines().filter(|line| !line.contains("fn "));
-        // The code asks for the kind of a lock by the shape of its claim, or by the group, slot or class of the claim.
+        // A line depends on the kind of a lock if it calls one of these methods of a claim.
         let asks = [".shape()", ".group()", ".permit()", ".class()"];
         let lines = lines.filter(|line| asks.iter().any(|ask| line.contains(ask)));
         places.extend(lines.map(|line| format!("{}: {}", name.display(), line.trim())));
@@ -444,7 +445,8 @@ const TWINS: [&str; 2] = [
     "Hold", "Message",
 ];
 
-/// A folder that is left out, because its blocking types have the same names as their async counterparts.
+/// The folder of the blocking API. It is not searched, because its types have the same names as their async
+/// counterparts.
 const SAME_NAMES: &str = "src/blocking";
 
 /// The names of public types that are declared in more than one file of a package: for each name, the paths of these

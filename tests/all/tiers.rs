@@ -79,7 +79,7 @@ const STEPS: [(&str, &str); 11] = [
     ("documentation builds", "cargo doc"),
 ];
 
-/// The names of the table rows that no test compares with code. They contain goals, measured times, and tests that
+/// The names of the table rows that no test compares with code. These rows contain goals, measured times, or tests that
 /// every tier runs.
 const NOT_COMPARED: [&str; 4] = [
     "goal in a fresh clone on a machine with two cores",
@@ -89,7 +89,7 @@ const NOT_COMPARED: [&str; 4] = [
 ];
 
 #[test]
-fn every_row_of_the_table_of_test_tiers_is_compared_with_code_or_exempt() {
+fn every_row_of_the_test_tier_table_is_checked_or_exempt() {
     let page = text("CONTRIBUTING.md");
     let head = "| | `scripts/test` | `.ci/run` | `scripts/test --all` |\n";
     let (_, table) = page.split_once(head).expect("the table of test tiers");
@@ -161,7 +161,7 @@ fn filters_of_the_test_runner_name_only_modules_that_exist() {
 }
 
 #[test]
-fn test_group_of_chaos_runs_has_exactly_the_modules_that_start_them() {
+fn chaos_test_group_contains_exactly_the_modules_that_start_chaos_runs() {
     let config = without_comments(".config/nextest.toml");
     let before = config.split("test-group = 'chaos'").next();
     let filter = before.and_then(|before| before.lines().rfind(|line| line.starts_with("filter")));
@@ -218,8 +218,8 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
-        // In the files `mixes` and `changes`, only the nightly tests start chaos runs. The other tests check histories
-        // that are written by hand.
+        // In the files `mixes` and `changes`, only the nightly tests start chaos runs. Do not count the other tests of
+        // these files.
         if file == "runs" {
             short = tests as u64 - nightly;
         }
@@ -249,7 +249,7 @@ fn table_of_test_tiers_shows_the_steps_of_each_tier() {
 }
 
 #[test]
-fn only_nightly_tests_of_simulation_and_chaos_are_ignored() {
+fn ignore_attribute_is_used_only_for_nightly_simulation_and_chaos_tests() {
     for file in files().iter().filter(|file| file.is_rust()) {
         let lines = file.text.lines().map(str::trim);
         for line in lines.filter(|line| line.starts_with("#[ignore")) {

@@ -44,7 +44,7 @@ impl Times {
 /// Tests that an attempt is marked as withdrawn before its releases are sent. An acquire of this attempt that is still
 /// in a master's mailbox is then never sent.
 #[tokio::test]
-async fn undone_attempt_is_marked_as_withdrawn_before_its_releases_are_sent() {
+async fn client_withdraws_the_claim_of_a_failed_attempt_before_sending_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let seen = released.clone();
     let grants = Stubborn::new("a", move |request| {
@@ -70,7 +70,7 @@ async fn undone_attempt_is_marked_as_withdrawn_before_its_releases_are_sent() {
 /// Tests that a released lock is marked as withdrawn before its releases are sent. An extension of this lock that is
 /// still in a master's mailbox is then never sent. Otherwise it would restore the key after the release.
 #[tokio::test]
-async fn released_lock_is_marked_as_withdrawn_before_its_releases_are_sent() {
+async fn client_withdraws_the_claim_of_a_released_lock_before_sending_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let seen = released.clone();
@@ -89,8 +89,8 @@ async fn released_lock_is_marked_as_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true; 6]);
 }
 
-/// Tests that a waiter makes its next attempt only after every master has undone the failed one. A majority is not
-/// enough. Otherwise two waiters would block each other at the last master.
+/// Tests that a waiter makes its next attempt only after every master has undone the failed attempt. If a majority were
+/// enough, two waiters could block each other at the remaining master.
 #[tokio::test]
 async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_attempt() {
     for unordered in [false, true] {
@@ -135,7 +135,7 @@ async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_atte
 /// Tests a waiter that leaves the queue temporarily. It must not ask for the lock again before every master has removed
 /// it from the queue.
 #[tokio::test]
-async fn waiter_that_leaves_the_queue_waits_until_it_has_left_on_every_master() {
+async fn waiter_asks_again_only_after_all_masters_removed_it_from_the_queue() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let (asked, left) = (Times::default(), Times::default());
     let redlock = eager(&nodes).build().expect("good settings");

@@ -11,8 +11,8 @@ use quorate::node::Node;
 use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait, Waiter};
 use quorate_testbed::Masters;
 
-/// The heartbeat time of waiters: a waiter that sends no heartbeat for this time loses its place. All keys of a dead
-/// waiter are gone after this time. So a key that a waiter deletes itself must be gone within half of it.
+/// A waiter that sends no heartbeat for this time loses its place in the queue. A live waiter deletes its keys itself,
+/// so tests allow only half of this time for it.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
 /// The time limit for each event that a test waits for. It is generous, because the machine may be busy with other
@@ -28,7 +28,7 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// The number of waiters that are queued for a resource, as the master with the smallest number shows it.
+/// The number of waiters in the queue of a resource: the smallest number on any master.
 fn queued(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {
@@ -106,7 +106,7 @@ async fn waiters_of_one_process_are_served_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys() {
+async fn waiters_of_many_processes_are_served_in_order() {
     let masters = Masters::start(5).expect("five masters");
     let holder = redlock(&masters);
     let first = holder.acquire("many").await.expect("free");
@@ -178,7 +178,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
 }
 
 #[tokio::test]
-async fn try_acquire_succeeds_only_after_the_queued_waiter_was_dropped() {
+async fn try_acquire_does_not_overtake_a_queued_waiter() {
     let masters = Masters::start(3).expect("three masters");
     let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
@@ -252,8 +252,8 @@ async fn status_shows_which_process_waits_and_since_when() {
     let who = (&unknown.host, unknown.pid, unknown.since);
     assert_eq!(who, (&None, None, None));
 
-    // The first task gets the lock and releases it. Then the second task joins the queue on the masters, behind the
-    // next holder, whose place is still counted.
+    // The first task gets the lock and releases it. The process without notes gets the lock next. Then the queue on the
+    // masters has two entries: this holder and the second task.
     guard.release().await;
     let guard = first.await.expect("no panic").expect("released");
     guard.release().await;
@@ -272,8 +272,7 @@ async fn status_shows_which_process_waits_and_since_when() {
     drop(second.await.expect("no panic").expect("released"));
 }
 
-/// Regression test: the background task that ends expired leases once processed an expired lease again and again, and
-/// did nothing else.
+/// Regression test: the background task that ends leases once processed an expired lease endlessly.
 #[tokio::test]
 async fn lock_whose_fixed_lease_has_ended_can_be_acquired_by_the_same_process() {
     let redlock = Redlock::in_memory(3);
@@ -295,7 +294,7 @@ async fn lock_whose_fixed_lease_has_ended_can_be_acquired_by_the_same_process() 
 }
 
 #[tokio::test]
-async fn wait_ends_in_time_and_its_error_distinguishes_an_outage_from_a_held_lock() {
+async fn timed_out_acquire_distinguishes_an_outage_from_a_held_lock() {
     let masters = Masters::start(3).expect("three masters");
     let (holder, waiter) = (redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
@@ -324,10 +323,10 @@ async fn wait_ends_in_time_and_its_error_distinguishes_an_outage_from_a_held_loc
     drop(guard);
 }
 
-/// Tests a task whose wait ends while it is queued behind the first attempt of its process. This attempt may take long,
-/// because it waits for connections. The task must return soon after the attempt ends.
+/// Tests a task that is queued behind the first attempt of its process when its wait limit ends. The task must return
+/// soon after this attempt ends.
 #[tokio::test(start_paused = true)]
-async fn task_queued_behind_an_attempt_of_its_process_returns_soon_after_that_attempt_ends() {
+async fn expired_waiter_returns_soon_after_the_attempt_ahead_of_it_ends() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     for node in &nodes {
         node.change(|_| Treatment::Late(ms(200)));

@@ -104,8 +104,8 @@ async fn child_process_acquires_a_lock_and_keeps_it() {
     drop(guard);
 }
 
-/// Lets all of these `Redlock`s acquire and release the lock once, concurrently. Returns the number of them that got
-/// the lock before their wait ended.
+/// Lets each `Redlock` acquire and release the lock once, concurrently. Returns the number of them that got the lock
+/// within their wait limit.
 async fn all_get_it(redlocks: Vec<Redlock>, resource: &'static str) -> usize {
     let mut tasks = tokio::task::JoinSet::new();
     for redlock in redlocks {
@@ -136,7 +136,7 @@ async fn held(redlock: &Redlock, resource: &str) -> LockGuard {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn first_waiter_that_is_killed_delays_the_others_by_the_heartbeat_time_only() {
+async fn killed_first_waiter_delays_the_next_waiters_only_by_its_heartbeat_time() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
@@ -148,8 +148,7 @@ async fn first_waiter_that_is_killed_delays_the_others_by_the_heartbeat_time_onl
     let began = Instant::now();
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
-    // A dead waiter keeps its place in the queue for the heartbeat time, which is half a TTL. If no client removed it
-    // after that, it would stay queued until the heartbeat times of the other waiters have ended as well.
+    // The killed waiter may delay the others only for the heartbeat time, which is half a TTL.
     let took = began.elapsed();
     assert!(took < STALLED / 3, "{took:?}");
 }
@@ -267,7 +266,7 @@ async fn masters_with_clocks_seconds_apart_serve_all_waiters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_that_reaches_all_masters_does_not_starve_behind_waiters_that_reach_few() {
+async fn waiters_that_reach_only_one_master_do_not_starve_a_connected_waiter() {
     let masters = Masters::start(3).expect("three masters");
     let mut proxies = Vec::new();
     let mut cut_off = Vec::new();
@@ -307,7 +306,7 @@ async fn waiter_that_reaches_all_masters_does_not_starve_behind_waiters_that_rea
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_keeps_its_place_beyond_the_heartbeat_time_while_a_minority_hangs() {
+async fn waiter_keeps_its_queue_position_while_a_minority_of_masters_hangs() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;

@@ -37,7 +37,7 @@ async fn waits(masters: &Masters, place: i64) -> Waiter {
     waiter
 }
 
-/// The number of clients that listen for wake-ups, as the master with the smallest number shows it.
+/// The number of clients that listen for wake-ups: the smallest number on any master.
 fn listeners(masters: &Masters) -> usize {
     let channels = |master| match ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]) {
         Reply::Array(channels) => channels.len(),
@@ -68,7 +68,7 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    // Both clients must listen for wake-ups again. They must do so although they have no request to send.
+    // The clients must listen again although they have no request to send.
     eventually("both clients must listen for wake-ups again", || {
         listeners(&masters) == 2
     })

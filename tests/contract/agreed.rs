@@ -21,7 +21,7 @@ fn memory_master_and_real_master_give_the_same_replies_while_locks_expire_and_wa
 }
 
 #[test]
-fn memory_master_and_real_master_give_the_same_replies_for_several_resources_readers_and_owners() {
+fn memory_master_matches_a_real_master_for_multi_resource_reader_and_owner_locks() {
     compare(&LASTING, 150, group_deed());
 }
 

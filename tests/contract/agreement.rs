@@ -27,7 +27,7 @@ pub(crate) struct Times {
     heartbeats: [Duration; TICKETS.len()],
 }
 
-/// Durations that are so different that a slow machine cannot confuse them. None of them ends during a test.
+/// Durations that outlast every test. Their differences are larger than the delays of a slow machine.
 pub(crate) const LASTING: Times = Times {
     ttls: [secs(60), secs(240), LONG],
     heartbeats: [secs(240); TICKETS.len()],
@@ -43,8 +43,8 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// Two masters may differ by this much in the time at which the same duration has ended. Masters count in whole
-/// milliseconds, and their milliseconds do not begin at the same moment.
+/// The two masters may end the same duration at times that differ by up to this much. Reason: each master counts whole
+/// milliseconds, and these do not begin at the same moment.
 const GRAIN: Duration = ms(2);
 
 /// The largest allowed difference between remaining times reported by the two masters, which are asked one after the
@@ -78,7 +78,7 @@ pub(crate) enum Deed {
     /// Sets the fencing counter as a client would whose clock is a month ahead.
     CounterAhead(usize),
     DeleteTicket(usize),
-    /// Puts a key of another data type in place of a break record.
+    /// Puts a key of another data type in place of a break record (the record of a forced release).
     ForeignMark(usize),
     /// Waits for 30 ms, half of [`BLINK`].
     Nap,
@@ -205,7 +205,7 @@ impl Who {
             Stand::Group(shape, waiter) => {
                 let fresh = Claim::new("", key, asking::token(token), true);
                 let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter, times))));
-                // A claim with token 4 is a downgrade: it replaces the exclusive lock that has token 1.
+                // In these tests, a claim with token 4 downgrades the exclusive lock of token 1.
                 let group = match token {
                     4 => group(shape).instead_of(asking::token(1)),
                     _ => group(shape),
@@ -247,8 +247,8 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
             },
         )
     };
-    // The proposed fencing numbers stay within the limit that a master's clock allows. Contract cases test the limit
-    // itself.
+    // The proposed fencing numbers are at most 400 ms away from the clock, so no master limits them. Contract cases
+    // test the limit.
     let shift = || -400_000..400_000i64;
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
@@ -370,8 +370,8 @@ enum Act {
     Pass(Option<Duration>),
 }
 
-/// Turns a random operation into a form that can be applied to both masters. Fencing numbers in it are chosen close to
-/// the fencing counters of the master `model`.
+/// Turns a random operation into an [`Act`]. Its fencing numbers are chosen close to the counters of the master
+/// `model`.
 fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
     let ttls = times.ttls;
     match deed.clone() {
@@ -442,8 +442,8 @@ fn extend_act(items: &[(Who, usize)], model: &Arm, times: &Times) -> Act {
     let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
     for claim in &claims {
         if let Some(group) = claim.group() {
-            // Let the holds of this claim have agreed on a fencing number that is one below the present fencing
-            // counter, equal to it, or one above it.
+            // Set the agreed fencing number of the claim to one below the current counter, equal to it, or one above
+            // it.
             let stands = counter(model, claim.key());
             let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
             group.agreed(stands.saturating_add_signed(by));
@@ -663,7 +663,7 @@ impl Pair {
         }
     }
 
-    /// Removes all keys, and the wake-ups of the last step of a sequence that was cut short.
+    /// Removes all keys, and all wake-ups that an aborted sequence has left.
     fn clear(&self) {
         self.memory.clear();
         self.server.clear();
@@ -743,9 +743,9 @@ impl Pair {
         Ok(())
     }
 
-    /// Sends a request to the compared master. A request about several locks is split into single requests if the
-    /// master is a store and two of the locks share a key. Reason: a store processes the items of one request in
-    /// several sessions, in any order.
+    /// Sends a request to the compared master. If this master is a store and two locks of the request share a key,
+    /// sends one request per lock. Reason: a store processes the items of one request in several sessions, in any
+    /// order.
     async fn ask_server(&self, request: Request) -> Said {
         let parts = match self.server.master {
             Master::Store(_) => one_by_one(&request),

@@ -1,6 +1,8 @@
-//! The contract suite for kinds of masters whose tests are in another package. A test program of that package includes
-//! this file as a module. It then runs all contract cases, each on a new master under test, and the comparison with the
-//! memory master.
+//! The contract suite for masters whose tests are in another package. A test program of that package includes this file
+//! as a module. The program then runs:
+//!
+//! - all contract cases, each on a new master;
+//! - the comparison with the memory master.
 
 use std::future::Future;
 
@@ -27,7 +29,7 @@ pub(crate) mod value;
 use agreement::{LASTING, compare_with, deed, group_deed};
 use arm::Arm;
 
-/// Cases that are skipped for these kinds of masters, because no client can write such a long lock value to them.
+/// Cases that are skipped, because no client can write a lock value of this length to these masters.
 const IMPOSSIBLE: [&str; 1] =
     ["refusal_and_status_request_return_the_first_96_bytes_of_a_long_lock_value"];
 

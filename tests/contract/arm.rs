@@ -68,7 +68,7 @@ impl Arm {
     /// A master under test: the store `store`. `other` is a second handle of the same store, for direct access.
     pub(crate) fn store<S: Store>(store: S, other: S) -> Self {
         let node = StoreNode::new(store);
-        // The store is declared durable, like the servers of this suite, so no restart guard delays its votes.
+        // Switch the restart guard off. Otherwise clients would ignore the votes of the new store for `max_ttl`.
         let patient = settings([""; 0]).max_ttl(LONG).connect_timeout(secs(10));
         let patient = patient.restart_guard(RestartGuard::Off);
         node.settle(&quorate::testing::context(&patient));
@@ -223,8 +223,8 @@ impl Arm {
     }
 
     fn peek(&self, key: &[u8]) -> Result<node::KeyState, Fault> {
-        // A status request fails on a malformed counter. So remove the counter from a copy of the master before the
-        // request.
+        // A status request fails if the fencing counter is malformed. So set the counter to 0 in a copy of the master,
+        // and send the request to this copy.
         let look = |master: &memory::Master, now: u64| {
             let mut copy = master.clone();
             copy.put_text(now, &fence(key), b"0", None);
@@ -293,8 +293,8 @@ pub(crate) fn each(said: &[Extended]) -> Answer {
     Answer::Extended(said.to_vec())
 }
 
-/// Checks that `left` is the remaining time of a TTL `ttl` that was just set. A lease in a store without a clock may
-/// seem to end a little later.
+/// Checks that `left` is close to `ttl`, which was just set. In a store without a clock, a lease may seem to end a
+/// little later.
 #[track_caller]
 pub(crate) fn assert_about(left: Option<Duration>, ttl: Duration) {
     let left =

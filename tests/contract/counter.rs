@@ -13,11 +13,11 @@ use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 const DAY: Duration = secs(86_400);
-/// A wrong clock that sets a fencing counter is ahead by this much.
+/// The fencing counters in these tests are ahead of the clock by this much.
 const AHEAD: Duration = secs(30 * 86_400);
 
-/// A claim on several keys for an ordered lock. The claim has no ticket. Its holds have agreed on the fencing number
-/// `number` (0: not yet).
+/// A claim on several keys for an ordered lock, without a ticket. `number` is the agreed fencing number of the claim
+/// (0: not agreed yet).
 fn group(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
     let part = |key: &&[u8]| Part {
         key: (*key).into(),
@@ -95,9 +95,10 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
     }
 }
 
-/// The first grant with a number of a new period renews the expiry of the counter. Later grants of this period may keep
-/// the expiry (`src/scripts/fence/raise.lua`). Three of the locks are acquired at the same time, which is one command
-/// on Redis.
+/// Tests counters whose number is in the current period, or in an earlier period. Only the first grant in a period must
+/// renew the expiry of the counter (`src/scripts/fence/raise.lua`).
+///
+/// Three locks are acquired concurrently, which is one command on Redis.
 pub(crate) async fn counter_expires_at_least_a_day_after_each_grant(arm: &Arm) {
     let period = 1_000_000_000;
     let claims = [b"k0", b"k1", b"k2", b"k3"].map(|key| claim(key, 1));

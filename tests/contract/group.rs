@@ -56,8 +56,8 @@ pub(crate) async fn shared_hold_that_joins_while_the_fencing_counter_is_missing_
         };
         assert!(why.contains("is gone"), "{why}");
         assert_eq!(state(arm, KEY).await.holds.len(), 1);
-        // The next renewal by the present holder restores the fencing counter. After that, further holds can join and
-        // get its fencing number again.
+        // A renewal by the current holder restores the fencing counter. Then another hold can join, and gets the same
+        // fencing number.
         let renewed = arm.ask(extend(&[(&hold(1, number), LONG)])).await;
         assert_eq!(renewed, Ok(each(&[Extended::Kept])));
         let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
@@ -136,8 +136,8 @@ pub(crate) async fn renewal_of_a_force_released_reader_does_not_join_the_readers
     assert_eq!(values, [hex(3)]);
 }
 
-/// Tests readers and holds of one owner after a forced release, which leaves a break record for two days. During that
-/// time, holds that were acquired after the forced release must still be restored on the master.
+/// Tests readers, and holds of one owner, after a forced release. The break record lasts for two days. During this
+/// time, a renewal must still restore a hold that was acquired after the forced release.
 pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_its_renewal(
     arm: &Arm,
 ) {
@@ -150,7 +150,7 @@ pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_i
         arm.ask(smash(KEY))
             .await
             .expect("the force-release must succeed");
-        // The hold with number + 7 has agreed on a fencing number that this master did not receive.
+        // The second hold has agreed on a larger fencing number, which this master has not received.
         for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
             assert_eq!(kept, Ok(each(&[Extended::NotOurs])));
@@ -159,8 +159,7 @@ pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_i
         let later = hold(4, number + 8);
         let kept = arm.ask(extend(&[(&later, LONG)])).await;
         assert_eq!(kept, Ok(each(&[Extended::Restored])));
-        // The hold with number + 8 is force-released as well. After that, neither this hold nor an earlier hold can be
-        // renewed.
+        // Force-release the restored hold as well. Then neither this hold nor an earlier hold can be renewed.
         arm.ask(smash(KEY))
             .await
             .expect("the force-release must succeed");
@@ -233,7 +232,7 @@ pub(crate) async fn writer_that_becomes_a_reader_leaves_the_queue(arm: &Arm) {
 }
 
 fn unknown() -> Extended {
-    let why = "a key that belongs to the lock was not written by quorate: the lock is not renewed";
+    let why = "another program wrote to a key that belongs to the lock, so the lock is not renewed";
     Extended::Unknown(Fault::Server(why.into()))
 }
 

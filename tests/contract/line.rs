@@ -1,4 +1,4 @@
-//! Contract cases: a queue of waiters on one master whose ticket key was deleted or evicted, or whose waiters have
+//! Contract cases: a queue of waiters on one master after its ticket key was deleted or evicted, or after waiters have
 //! died.
 
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
 
-/// A heartbeat time that ends during a test. It is long enough that the steps before the pause take less time.
+/// A heartbeat time that ends during a test, but not before the test sleeps.
 const BLINK: Duration = ms(300);
 
 /// A claim for an ordered lock that has no ticket.
@@ -160,8 +160,7 @@ pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_h
 
 pub(crate) async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(arm: &Arm) {
     arm.put(KEY, b"another client", Some(LONG));
-    // The first waiter, and so the ticket key, has a long heartbeat time. After this waiter has left, the next waiter
-    // begins a new queue.
+    // The long heartbeat time of the first waiter must not affect the new queue that begins after this waiter has left.
     let first = queued_for(7, 5, secs(240));
     ticket(arm, acquire(&first, LONG, now())).await;
     let left = arm.ask(release(&first)).await;
@@ -189,7 +188,7 @@ pub(crate) async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_tick
     ticket(arm, acquire(&waits, LONG, now())).await;
     arm.delete_ticket(lock);
     ticket(arm, acquire(&waits, LONG, now())).await;
-    // The releases wait in the node behind the first request, and are then sent together as one call.
+    // Send a status request first. The node then collects the following releases, and sends them together as one call.
     let mut ears = Ears::new();
     ears.ask(&*arm.node, 0, look(lock));
     for (n, holder) in held.iter().enumerate() {

@@ -53,7 +53,7 @@ pub(crate) async fn status_request_returns_the_holder_the_remaining_ttl_and_the_
     assert_eq!(found.ttl_left, None);
 }
 
-/// Queues a waiter behind the holder of the lock: a writer, or a reader if `reads`.
+/// Queues a waiter behind the holder of the lock. The waiter is a reader if `reads` is true, and a writer otherwise.
 async fn queue(arm: &Arm, waiter: &str, number: u64, reads: bool) {
     let ticket = Ticket {
         waiter: waiter.into(),
@@ -94,7 +94,7 @@ pub(crate) async fn status_request_returns_each_waiter_with_the_time_at_which_it
             "00000000000000a2:10:r",
             (Some("web-3"), Some(1), Some(since)),
         ),
-        // The ids of these waiters contain no valid description. The last ones contain text that is not a description.
+        // The ids of the next three waiters contain no valid description.
         ("00000000000000a3:7", false, "00000000000000a3:7", unknown),
         ("00000000000000a4:7", true, "00000000000000a4:7:r", unknown),
         (
@@ -177,8 +177,8 @@ pub(crate) async fn force_released_holder_cannot_renew_after_the_next_holder_is_
     assert_eq!(arm.read(KEY), None);
 }
 
-/// Tests that the break record lasts for two days, whatever the TTL of the lock and the `max_ttl` of the operator are.
-/// Reason: other clients may use TTLs of up to a day.
+/// Tests that the break record lasts for two days, regardless of the lock's TTL and the operator's `max_ttl`. Reason:
+/// other clients may use TTLs of up to a day.
 pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
@@ -186,7 +186,7 @@ pub(crate) async fn break_record_outlives_the_longest_ttl_of_any_client(arm: &Ar
         .await
         .expect("the force-release must succeed");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
-    // If a lock of readers or of an owner is force-released again, the lifetime of the break record is extended.
+    // A second forced release, here of a reader's lock, must reset the lifetime of the break record to two days.
     arm.put(&mark(KEY), b"\nanother\n", Some(secs(1)));
     let part = Part {
         key: KEY.into(),
@@ -270,7 +270,7 @@ pub(crate) async fn forced_release_does_not_delete_a_lock_key_of_another_data_ty
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
-    // If only the fencing counter has another data type, the forced release changes nothing at all.
+    // If the fencing counter has another data type, the forced release must fail and keep the lock key.
     arm.put(b"second", b"holder", None);
     arm.put_foreign(&fence(b"second"));
     assert_eq!(arm.ask(smash(b"second")).await, Err(Fault::WrongType));

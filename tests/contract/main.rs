@@ -1,5 +1,9 @@
-//! Checks every implementation of `Node` against the same contract: the memory master, a real server, and further
-//! server programs. `QUORATE_TEST_SERVERS` has the paths of these programs, separated by commas.
+//! Runs the same contract cases on every implementation of `Node`:
+//!
+//! - the memory master;
+//! - stores in memory, with and without a clock;
+//! - a real server;
+//! - the server programs in `QUORATE_TEST_SERVERS`, a list of paths separated by commas.
 
 mod acquire;
 mod agreed;

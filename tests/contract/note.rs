@@ -448,7 +448,7 @@ pub(crate) async fn each_reader_has_its_own_note_which_its_release_removes(arm: 
     };
     let hosts: Vec<_> = was.holds.into_iter().map(|hold| host(hold.note)).collect();
     assert_eq!(hosts, [Some("two".into())]);
-    // Holds of readers or owners that no longer hold the lock are not listed.
+    // After another client has acquired the lock, the status must not list the force-released reader.
     arm.granted(acquire(&claim(KEY, 4), LONG, now())).await;
     assert_eq!(state(arm).await.holds, []);
 }

@@ -20,8 +20,8 @@ pub(crate) async fn release_by_the_holder_deletes_the_lock_key_and_keeps_the_fen
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-/// Whether the released claim is withdrawn. Both cases are tested, because for a withdrawn claim a node may use a
-/// command of the server instead of a script.
+/// Claims that are not withdrawn (`false`) and claims that are withdrawn (`true`). To release a withdrawn claim, a node
+/// may use a command of the server instead of a script.
 const GIVEN_UP: [bool; 2] = [false, true];
 
 /// Claims with and without a fencing counter, withdrawn and not withdrawn.

@@ -18,7 +18,7 @@ use crate::support::asking::{self, Ears, Said};
 use crate::support::seed::seed;
 use crate::support::{ms, secs};
 
-/// The number of locks. A burst has more requests than this, so some of its requests use the same lock.
+/// The number of locks. A large burst has more requests than this, so some of its requests use the same lock.
 const LOCKS: usize = 24;
 
 /// The largest allowed difference between the remaining times of two keys that were set at the same time.
@@ -130,8 +130,8 @@ impl Ask {
     }
 }
 
-/// Random requests. If `lines` is true, most requests are for locks with queues, otherwise most are for locks without.
-/// If `cut` is true, some proposed fencing numbers are so high that the masters' clocks limit them.
+/// Random requests. If `lines` is true, most requests are for ordered locks, otherwise most are for unordered locks. If
+/// `cut` is true, some proposed fencing numbers are so far from the masters' clocks that the masters change them.
 fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
     let shift = move || {
         prop_oneof![
@@ -297,7 +297,8 @@ impl Pair {
         }
         self.spoil();
         let said = Self::ask_at_once(&self.together, &requests).await;
-        // Both masters accept the lowest proposed numbers, which are 400 ms old, for another 600 ms.
+        // The oldest proposal is 400 ms behind the clock at the start. A master changes a proposal that is more than
+        // one second behind, so the burst must end before that.
         if began.elapsed() > ms(500) {
             return Err(TestCaseError::reject("too slow to compare"));
         }
@@ -371,7 +372,8 @@ impl Pair {
             let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
             let claim = Claim::new("", &key(lock), asking::token(9), true);
             let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
-            // If a master grants the lock to the waiter, delete the lock key again.
+            // If the lock is free, the master grants it to the waiter. Delete the lock key, so that nobody holds the
+            // lock.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asked.clone()).await;
                 arm.delete(&key(lock));
@@ -419,8 +421,8 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // On a full server, a script that has removed a dead waiter may still write. Delete all queues, so
-                    // that no waiter is queued while the servers are full.
+                    // If a script has removed a dead waiter, a full server also executes the later writes of this
+                    // script. Delete all queues, so that no script removes a waiter while the servers are full.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;
@@ -503,7 +505,7 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     let config = Config {
         cases,
         failure_persistence: None,
-        // If the test expects a difference because of a seeded bug, the failing sequence need not be made shorter.
+        // A seeded bug must cause a difference, so the failing sequence need not be shrunk.
         max_shrink_iters: if wrong == Wrong::Nothing { 300 } else { 0 },
         ..Config::default()
     };
@@ -543,7 +545,7 @@ fn requests_combined_into_one_command_are_answered_like_single_requests() {
 }
 
 #[test]
-fn combined_requests_are_limited_by_the_masters_clock_like_single_requests() {
+fn combined_requests_with_out_of_range_tokens_are_answered_like_single_requests() {
     compare(Wrong::Nothing, true, 12).unwrap_or_else(|why| panic!("{why}"));
 }
 
@@ -555,7 +557,7 @@ fn comparison_of_combined_and_single_requests_notices_seeded_bugs() {
 }
 
 #[tokio::test]
-async fn release_in_a_combined_command_reports_a_queue_key_of_another_type() {
+async fn release_in_a_combined_command_reports_a_queue_key_of_the_wrong_type() {
     let pair = Pair::new(Wrong::Nothing, false).await;
     let ask = |verb| {
         let ask = move |lock| Ask {

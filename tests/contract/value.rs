@@ -1,5 +1,5 @@
-//! Contract cases: the stored value under a lock on one master. Only the holder can read the value. A write is decided
-//! by its fencing number.
+//! Contract cases: the value that is stored for a lock on one master. Only the holder can read the value. The master
+//! accepts or refuses a write by the fencing number of the write.
 
 use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun, StoredValue};
 use quorate::{Instant, Token};
@@ -205,8 +205,8 @@ pub(crate) async fn stored_value_of_another_server_run_is_trusted_on_durable_ser
     let text = format!("{number} {} 3 of 4", "0".repeat(40));
     arm.put(&value(KEY), text.as_bytes(), None);
     let (run, there) = found(arm, &claim, number).await;
-    // The servers and stores of this suite are declared durable, so the values that they stored before a restart are
-    // trusted. The memory master is not durable.
+    // This suite declares its servers and stores as durable. So a client trusts a value that was stored before a
+    // restart. The memory master is not durable.
     let lasts = !matches!(arm.master, Master::Memory(_));
     assert_eq!(there, Some(stored(number, b"3 of 4", lasts)));
     assert_ne!(run.as_str(), "0".repeat(40));
@@ -304,8 +304,8 @@ pub(crate) async fn write_whose_deadline_has_passed_is_not_sent(arm: &Arm) {
 pub(crate) async fn write_applies_only_to_the_server_run_that_was_read(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let (here, _) = found(arm, &claim, number).await;
-    // The lock has been released. The master still decides on a late write by its fencing number, if the write names
-    // the server run that was read.
+    // The claim is withdrawn when its lock is released. The master must still accept a late write of this claim if the
+    // write names the server run of the read.
     claim.withdraw();
     let to = |run: ServerRun| Request::Write {
         claim: claim.clone(),

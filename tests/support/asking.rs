@@ -1,4 +1,4 @@
-//! Sends requests to a single node, as the coordinator of a quorum would.
+//! Sends requests directly to a single node.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

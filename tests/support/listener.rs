@@ -35,10 +35,9 @@ impl Listener {
 
 /// Sends the trace output of this thread to `subscriber` until the guard is dropped.
 ///
-/// While a process has a single subscriber, `tracing` asks only the first thread that reaches a callsite whether its
-/// events are wanted, and then uses the answer for all threads. If that thread belongs to another test and has no
-/// subscriber, the callsite stays off for this test too. To avoid this, there is always a second subscriber, which
-/// ignores everything.
+/// A second subscriber, which ignores everything, always exists. With only one subscriber in the process, `tracing`
+/// caches for each callsite the answer of the first thread that reaches it. A thread of another test without a
+/// subscriber would then switch the callsite off for this test too.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
     LazyLock::force(&SECOND);

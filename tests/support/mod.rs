@@ -106,7 +106,7 @@ pub(crate) fn holders(masters: &Masters, key: &str) -> usize {
     masters.iter().filter(|server| has_key(server, key)).count()
 }
 
-/// The number of this library's connections to a server, which are all connections over TCP.
+/// The number of connections that this library has to a server. All of them use TCP.
 pub(crate) fn connections(server: &Server) -> usize {
     let list = ask_server(server, &["CLIENT", "LIST"]);
     let list = list.text().unwrap_or_default().into_owned();

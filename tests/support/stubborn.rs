@@ -1,4 +1,4 @@
-//! A master in memory that treats each request by a rule: it answers at once, late, with an error, or never.
+//! A master in memory that treats each request by a rule: it answers immediately, late, with an error, or never.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{ms, secs};
 /// How a master treats one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Treatment {
-    /// The request is executed and answered at once.
+    /// The request is executed and answered immediately.
     Honest,
     /// The request is executed and never answered, which violates the contract of a node.
     Unanswered,
@@ -46,7 +46,7 @@ impl Stubborn {
         })
     }
 
-    /// A node that executes and answers every request at once.
+    /// A node that executes and answers every request immediately.
     pub(crate) fn honest(name: &str) -> Arc<Self> {
         Self::new(name, |_| Treatment::Honest)
     }

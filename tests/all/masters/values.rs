@@ -1,6 +1,5 @@
-//! Tests that `open` copies stored values (quotas and records of once jobs) to the next masters, which replace the old
-//! ones. `open` writes a value as a holder of its lock would write it (docs/protocol.md, "Values while masters are
-//! replaced").
+//! Tests that `open` copies stored values to the next masters, which replace the old ones. Stored values are quotas and
+//! records of once jobs (docs/protocol.md, "Values while masters are replaced").
 
 use std::time::Duration;
 
@@ -105,7 +104,6 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
         missing.iter().any(|line| line.contains("\"job\"")),
         "{missing:?}"
     );
-    // The old master that stores the latest value is reachable again.
     let both = scene.both_without(&[]);
     let open = opened(&both).await.expect("open");
     assert_eq!(carried(&open), ["\"job\": carried"]);
@@ -117,7 +115,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
 }
 
 #[tokio::test]
-async fn step_open_fails_until_a_stored_value_that_two_old_masters_lost_is_dropped() {
+async fn step_open_fails_until_the_operator_drops_a_value_that_a_majority_lost() {
     let scene = Scene::start();
     let both = scene.both_without(&[]);
     begin(&both.change().expect("a change")).await;
@@ -142,7 +140,7 @@ async fn step_open_fails_until_a_stored_value_that_two_old_masters_lost_is_dropp
 }
 
 #[tokio::test]
-async fn quota_dropped_by_a_client_of_the_old_masters_does_not_come_back() {
+async fn quota_dropped_during_a_change_of_masters_is_not_restored() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     begin(&both.change().expect("a change")).await;
@@ -218,8 +216,8 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// Runs an at-least-once job, and closes the masters while its body runs. If `reconnects` is true, the body ends only
-/// after the client has connected to the masters again. Returns true if the record of the job was written.
+/// Closes the masters while the body of an at-least-once job runs. Returns true if the record of the job was written
+/// nevertheless. If `reconnects` is true, the body ends only after the client has connected to the masters again.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
@@ -260,7 +258,7 @@ async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool)
 }
 
 #[tokio::test]
-async fn closed_masters_refuse_a_late_write_on_an_old_connection_of_a_client() {
+async fn closed_masters_refuse_writes_on_a_connection_from_before_step_close() {
     let scene = Scene::start();
     for server in &scene.servers {
         let user = [
@@ -285,7 +283,7 @@ async fn closed_masters_refuse_a_late_write_on_an_old_connection_of_a_client() {
 }
 
 #[tokio::test]
-async fn closed_masters_refuse_a_late_write_on_a_new_connection_of_an_old_client() {
+async fn closed_masters_refuse_writes_of_an_old_client_that_reconnected() {
     let scene = Scene::start();
     let old = settings(scene.urls(0..3)).max_ttl(secs(20)).ttl(secs(20));
     let old = old.build().expect("old");
@@ -360,9 +358,8 @@ async fn outdated_stored_values_on_a_next_master_are_reported_and_removed() {
         .expect("created");
 }
 
-/// Tests a change in which the new set of masters shares some masters with the old set. A client of both sets wrote a
-/// value to a new master. Then a client of the old masters wrote a later value to a majority of the old masters. `open`
-/// must copy the later value.
+/// The old and the next masters have two servers in common. A majority of the old masters has the latest value, and a
+/// new master has an earlier value. `open` must copy the latest value.
 #[tokio::test]
 async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
     let scene = Scene::start();
@@ -388,7 +385,7 @@ async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
 /// Tests that `open` fails while the lock of a stored value is held, because its holder may be about to write the
 /// value.
 #[tokio::test]
-async fn step_open_fails_and_names_the_holder_while_the_lock_of_a_value_is_held() {
+async fn step_open_fails_while_a_client_holds_the_lock_of_a_stored_value() {
     let scene = Scene::start();
     let both = scene.both();
     begin(&both.change().expect("a change")).await;
@@ -415,7 +412,7 @@ async fn step_open_fails_and_names_the_holder_while_the_lock_of_a_value_is_held(
 
 /// Tests masters that serve several deployments, each with its own key prefix.
 #[tokio::test]
-async fn stored_values_of_every_key_prefix_are_copied() {
+async fn change_of_masters_copies_the_stored_values_of_every_key_prefix() {
     let scene = Scene::start();
     let both = scene.both();
     begin(&both.change().expect("a change")).await;
@@ -444,7 +441,7 @@ async fn stored_values_of_every_key_prefix_are_copied() {
 /// Tests values that clients of the old masters have created, so that two of the three next masters have never received
 /// them. Clients of both sets of masters must find these values nevertheless.
 #[tokio::test]
-async fn clients_of_both_sets_read_the_old_values_after_steps_begin_and_close() {
+async fn client_with_next_masters_reads_values_created_only_on_the_old_masters() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -459,11 +456,10 @@ async fn clients_of_both_sets_read_the_old_values_after_steps_begin_and_close() 
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
 
-/// Tests a lock whose state the operator may not read, so the lock may be held by an owner. If `open` raised its
-/// fencing counter, the owner's next hold would get a larger token than the first one, although all holds of an owner
-/// share one token.
+/// The operator may not read the lock key, so the lock may be held by an owner. Raising the fencing counter could give
+/// the owner's next hold a larger token, but all holds of an owner share one token.
 #[tokio::test]
-async fn masters_are_not_closed_if_the_operator_may_not_read_the_lock_of_a_fencing_counter() {
+async fn step_close_fails_if_the_operator_lacks_rights_to_a_lock_key() {
     let scene = Scene::start();
     for server in &scene.servers {
         let user = "ACL SETUSER narrow on nopass ~quorate:* &* +@all";
