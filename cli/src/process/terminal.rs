@@ -1,8 +1,9 @@
 //! Lends the terminal to the command.
 //!
-//! The command runs in a process group of its own, which is a background group of the terminal. So the command may
-//! write to the terminal. If it reads from the terminal or changes its settings, the kernel stops the command with
-//! `SIGTTIN` or `SIGTTOU`. Only then does `quorate` make the command's group the foreground group.
+//! The command runs in a process group of its own, which is a background group of the terminal. A background process
+//! can usually write to the terminal. If the command reads from the terminal, or changes the settings of the terminal,
+//! the kernel stops the command with `SIGTTIN` or `SIGTTOU`. Only then does `quorate` make the command's group the
+//! foreground group.
 //!
 //! Until then, the foreground group is the job that the user started: `quorate` and, for example, a script around it or
 //! the other commands of a pipe. So Ctrl-C reaches the whole job, and `quorate` forwards the signal to the command. In
@@ -75,8 +76,10 @@ impl Drop for Terminal {
     }
 }
 
-/// True if a shell of the same session can continue this process after a stop. If false, this process must not stop
-/// itself, because it would stay stopped. An example is the session leader in a container.
+/// True if the parent of this process is in the same session, so that a shell can continue this process after a stop.
+/// If false, this process must not stop itself, because it would stay stopped.
 pub(super) fn has_job_control() -> bool {
-    getsid(Some(getppid())).is_ok_and(|theirs| getsid(None) == Ok(theirs))
+    let parent = getppid();
+    // `getppid` returns 0 if the parent is outside of the container, and `getsid` would then return our own session.
+    parent.as_raw() != 0 && getsid(Some(parent)).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }

@@ -1,6 +1,7 @@
 //! Tests of `quorate run` in unusual environments: inherited signal settings, PID 1, no `/proc`, and existing files and
 //! variables.
 
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -268,12 +269,56 @@ fn run_as_pid_1_exits_with_128_plus_n_on_a_signal() {
         .spawn()
         .expect("starts");
     until_held(&masters, "quorate:queue:r");
-    let children = format!("/proc/{0}/task/{0}/children", child.id());
-    let first = std::fs::read_to_string(children).expect("/proc must list the children");
-    let first = Pid::from_raw(first.trim().parse().expect("there must be one child"));
-    kill(first, Signal::SIGTERM).expect("a living process");
+    kill(child_of(child.id()), Signal::SIGTERM).expect("a living process");
     let Done { code, err, .. } = end(child);
     assert_eq!(code, Some(143), "{err}");
+}
+
+/// The only child of this process.
+fn child_of(parent: u32) -> Pid {
+    let children = format!("/proc/{parent}/task/{parent}/children");
+    let child = std::fs::read_to_string(children).expect("/proc must list the children");
+    Pid::from_raw(child.trim().parse().expect("there must be one child"))
+}
+
+#[test]
+fn run_started_from_outside_of_its_container_does_not_stop_itself() {
+    if !works(&FIRST) {
+        return did_not_run(
+            "run_started_from_outside_of_its_container_does_not_stop_itself",
+            "this machine allows no pid namespace",
+        );
+    }
+    let masters = masters(3);
+    let mut container = Command::new(FIRST[0]);
+    let mut container = container
+        .args(&FIRST[1..])
+        .args(["sh", "-c", "echo; read x"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut started = [0];
+    let output = container.stdout.as_mut().expect("piped");
+    output.read_exact(&mut started).expect("the shell must run");
+    // A process that is started this way, as by `docker exec`, has a parent outside of the container. `getppid` then
+    // returns 0, and no shell can continue the process.
+    let target = child_of(container.id()).to_string();
+    let enter = ["nsenter", "--pid", "--target", &target];
+    let child = by(&enter, &run(&masters, &["r"], &["sleep", "60"]))
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "r");
+    let quorate = child_of(child.id());
+    kill(quorate, Signal::SIGTSTP).expect("a living process");
+    std::thread::sleep(Duration::from_millis(500));
+    let stat = std::fs::read_to_string(format!("/proc/{quorate}/stat")).expect("a living process");
+    let (_, state) = stat.rsplit_once(") ").expect("the state of a process");
+    assert!(!state.starts_with('T'), "{stat}");
+    kill(quorate, Signal::SIGTERM).expect("a living process");
+    end(child);
+    drop(container.stdin.take());
+    container.wait().expect("the shell must end");
 }
 
 #[test]
