@@ -116,7 +116,8 @@ fn resolved(file: &File, path: &str) -> Option<PathBuf> {
     })
 }
 
-/// The references of one kind: the number of them that were read, and a text for each one without a target.
+/// The result of checking one kind of reference: the number of references found, and a text for each reference without
+/// a target.
 #[derive(Default)]
 struct Checked {
     read: usize,
@@ -213,7 +214,7 @@ fn named_pages(paragraph: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 #[test]
-fn pages_and_headings_that_comments_and_pages_cite_exist() {
+fn pages_and_headings_cited_in_comments_and_on_pages_exist() {
     let files = files();
     let pages = Pages::of(&files);
     let (mut named, mut headings) = (Checked::default(), Checked::default());
@@ -273,7 +274,7 @@ fn is_own_path(word: &str) -> bool {
 }
 
 #[test]
-fn files_and_tests_that_pages_and_comments_name_exist() {
+fn files_and_tests_named_on_pages_and_in_comments_exist() {
     let files = files();
     let code: String = files
         .iter()
@@ -298,4 +299,33 @@ fn files_and_tests_that_pages_and_comments_name_exist() {
     }
     paths.finish("paths", 300);
     tests.finish("names of tests", 30);
+}
+
+/// Scripts select tests by the beginnings of their paths, such as `doctor::`. After a test or its file is renamed, such
+/// a script would run no test, and would pass.
+#[test]
+fn tests_selected_by_scripts_exist() {
+    let files = files();
+    let mut tests = Checked::default();
+    for script in files.iter().filter(|file| file.path.starts_with("scripts")) {
+        let lines = script.text.lines();
+        let commands = lines.filter(|line| !line.trim_start().starts_with('#'));
+        let words = commands.flat_map(|line| line.split([' ', '(', ')']));
+        let paths = words.filter_map(|word| word.split_once("::"));
+        let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        for (module, name) in
+            paths.filter(|(module, name)| !module.is_empty() && is_name(module) && is_name(name))
+        {
+            let exists = files.iter().filter(|file| file.is_rust()).any(|file| {
+                let is_module = file.path.file_stem().is_some_and(|stem| stem == module)
+                    || file
+                        .path
+                        .with_extension("")
+                        .ends_with(format!("{module}/mod"));
+                is_module && file.text.contains(&format!("fn {name}"))
+            });
+            tests.note(script, &format!("{module}::{name}"), exists);
+        }
+    }
+    tests.finish("tests selected by scripts", 8);
 }
