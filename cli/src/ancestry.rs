@@ -25,7 +25,8 @@ pub(crate) struct Ancestry {
 }
 
 impl Ancestry {
-    /// Reads this process and its ancestors from `/proc`. `None` if one of them cannot be read.
+    /// Reads this process and its ancestors from `/proc`. `None` if one of them cannot be read, or if there are more
+    /// than [`DEEPEST`].
     pub(crate) fn of_this_process() -> Option<Self> {
         let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
         let (mut line, mut next) = (Vec::new(), "self".to_owned());
@@ -50,8 +51,8 @@ impl Ancestry {
         Some(format!("{pid}.{began}.{}", self.namespace))
     }
 
-    /// True if the process called `name` is certainly not a living ancestor of this process: it has ended, or was never
-    /// an ancestor. False if it is an ancestor, or if that is unknown. `name` has the form that [`name`](Self::name)
+    /// Returns true if the process called `name` certainly has ended, or certainly is not an ancestor of this process.
+    /// Returns false if it is an ancestor, or if this is unknown. `name` has the form that [`name`](Self::name)
     /// returns.
     pub(crate) fn is_without(&self, name: &str) -> bool {
         let mut parts = name.split('.');

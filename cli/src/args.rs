@@ -71,7 +71,7 @@ pub(crate) enum Command {
     /// Manage a quota, which hands out at most N units across all machines: create, take, left, drop
     #[command(after_help = exit::below(quota::AFTER_HELP, &quota::CODES))]
     Quota(quota::QuotaArgs),
-    /// List the locks that are held; with a name, show a lock master by master
+    /// List the locks that are held; with a name, show the state of that lock on each master
     #[command(after_help = exit::below(status::AFTER_HELP, &status::CODES))]
     Status(status::StatusArgs),
     /// Delete a lock on all masters, whoever holds it (last resort)
@@ -164,16 +164,17 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<(Command, Talk), clap::Error
     Ok((command, talk))
 }
 
-/// The options that are set by a file that the command line names with `--config`. The environment variables of these
-/// options must be ignored. Empty if no file is named, or if the file or the command line has an error: the caller
-/// reports that error.
+/// The options that the configuration file sets, if the command line names the file with `--config`. The environment
+/// variables of these options must be ignored.
+///
+/// Empty if no file is named, or if the file or the command line has an error. The caller reports that error.
 fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String> {
     let is_named = |word: &OsString| word.to_string_lossy().starts_with("--config");
     if !words.iter().any(is_named) {
         return Vec::new();
     }
-    // Parse without the environment variables of all settings. A bad value of a variable that the file overrides must
-    // not cause an error.
+    // Ignore the environment variables of settings for now. If the file overrides a variable, a bad value of that
+    // variable must not cause an error.
     let all: Vec<String> = file::KEYS.iter().copied().flat_map(options_of).collect();
     let command = without_variables(command.clone(), &all);
     let Ok(matches) = command.try_get_matches_from(words) else {
@@ -216,7 +217,7 @@ fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
 }
 
 /// Returns an error if quorate's own options cannot be distinguished from the command to run. `words` is the whole
-/// command line, and `command` is the part that the parser took for the command to run.
+/// command line. `command` is the command to run, as the parser has found it.
 fn check_separator(
     name: &str,
     words: &[OsString],

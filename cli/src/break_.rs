@@ -23,7 +23,8 @@ If the holder is dead, there is no need to break its lock: the lock expires afte
 
 To break a permit of a semaphore, give its --slot: a semaphore and the plain lock of the same name are separate.
 
-The fencing counter is kept, so tokens keep rising. A key of another type is never deleted.
+The fencing counter is kept, so later fencing tokens are larger. On Redis, quorate break does not delete a key that is
+not a string.
 
 Examples:
     quorate status nightly-report

@@ -30,7 +30,7 @@ Steps to replace some or all masters while clients use them (the new set may be 
     2 clients   set next_masters for all clients; quorate masters status lists the clients without next_masters
     3 close     run close: the masters now refuse clients without next_masters
     4 open      run open: it waits until the locks of refused clients have expired, and opens the next masters
-    5 clients   for all clients: set masters to the next masters, remove next_masters, set masters_generation one higher
+    5 clients   for all clients: set masters to the next masters, remove next_masters, increase masters_generation by 1
     6 finish    run finish: the masters now refuse clients that still have next_masters
     7 servers   stop the replaced servers for good
 
@@ -40,7 +40,7 @@ Run quorate masters mark once when you set up the masters, before the first chan
 all masters. If another server gets the address of a master, that server lacks the marker, and clients ignore its
 votes for max_ttl.
 
-You can repeat each step. If a step is not safe yet, it changes nothing more and prints the reason. Before step 3, you
+You can repeat each step. If a step is not safe yet, it stops and prints the reason. Before step 3, you
 can abandon the change. Step 4 copies the fencing counters and the values of quota and once to the next masters. It
 prints a line for each value, and holds the value's lock during the copy.
 
@@ -96,11 +96,11 @@ enum Step {
     Mark(StepArgs),
     /// Check the next masters, and record the change on all masters
     Begin(StepArgs),
-    /// From now on, refuse clients that do not have next_masters
+    /// From now on, refuse clients that do not set next_masters
     Close(PassArgs),
     /// Wait until the locks of refused clients have expired, copy stored values, and open the next masters
     Open(PassArgs),
-    /// From now on, refuse clients that still have next_masters
+    /// From now on, refuse clients that still set next_masters
     Finish(StepArgs),
     /// Show whether the change can still be abandoned, and how
     BackOut(StepArgs),
@@ -183,7 +183,7 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
         ))?;
     }
     let mut masters = survey.masters.iter();
-    // If the user lacks rights on a master, do not report another error. The table above names the missing rights.
+    // If the configured user lacks rights on a master, report only the missing rights (below), and no error reply.
     let lacks_rights = masters.any(MasterSeen::lacks_rights);
     if let Some(refusal) = refusal(&survey).filter(|_| !lacks_rights) {
         return Err(Failure::new(
@@ -262,12 +262,12 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
 
 async fn opened(change: &MastersChange<'_>) -> Outcome {
     if change.look().await.stage() >= ChangeStage::Open {
-        // An earlier run of this step has opened a majority of the next masters. Open the masters that it could not
-        // reach.
+        // An earlier run of this step has opened a majority of the next masters. Open the next masters that the earlier
+        // run could not reach.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
         return done(
-            "the next masters are already open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish",
+            "the next masters are already open: for all clients, set masters to the next masters, remove next_masters, and increase masters_generation by 1; then run quorate masters finish",
         );
     }
     let before = taken(change, change.closed().await).await?;
@@ -276,7 +276,7 @@ async fn opened(change: &MastersChange<'_>) -> Outcome {
     show(&survey)?;
     show_values(&survey)?;
     done(
-        "the next masters are open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish",
+        "the next masters are open: for all clients, set masters to the next masters, remove next_masters, and increase masters_generation by 1; then run quorate masters finish",
     )
 }
 
@@ -313,8 +313,9 @@ async fn left(change: &MastersChange<'_>) -> Outcome {
     }
 }
 
-/// `step` is the result of a step of the change. Returns the state of the masters after the step. If the library
-/// refused the step, prints the state of all masters and the reasons, and returns a failure.
+/// Returns the state of the masters after a step of the change. `step` is the result of that step in the library.
+///
+/// If the library refused the step, prints the state of all masters and the reasons, and returns a failure.
 async fn taken(
     change: &MastersChange<'_>,
     step: Result<Survey, ChangeError>,
@@ -329,7 +330,7 @@ async fn taken(
     }
 }
 
-/// Prints the conditions that a refused step lacks, one per line, and returns the failure.
+/// Prints the unmet conditions of a refused step, one per line, and returns the failure.
 fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     for missing in missing {
         output::say(missing);
@@ -381,10 +382,10 @@ fn what_next(survey: &Survey) -> &'static str {
         }
         ChangeStage::Closed => "the old masters are closed: next, run quorate masters open",
         ChangeStage::Open => {
-            "the next masters are open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish"
+            "the next masters are open: for all clients, set masters to the next masters, remove next_masters, and increase masters_generation by 1; then run quorate masters finish"
         }
         ChangeStage::Finished => {
-            "the change is finished: set masters to the next masters, remove next_masters, and set masters_generation one higher"
+            "the change is finished: set masters to the next masters, remove next_masters, and increase masters_generation by 1"
         }
         _ => "unknown",
     }
@@ -429,8 +430,11 @@ fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
     ]
 }
 
-/// The cell that counts the clients connected to this master, for example `3 at step 4, 1 unknown`. It counts quorate
-/// clients by their step, quorate clients that check no generation marker, and unknown clients.
+/// The cell with the numbers of clients connected to this master, for example `3 at step 4, 1 unknown`:
+///
+/// - for each step: the quorate clients at this step
+/// - the quorate clients that check no generation marker
+/// - the unknown clients
 fn clients(master: &MasterSeen) -> Cell {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {

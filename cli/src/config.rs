@@ -28,8 +28,8 @@ use crate::settings::{self, MasterSettings};
 /// The configuration file that is read if it exists and `--config` is not given.
 const DEFAULT_FILE: &str = "quorate.toml";
 
-/// Sets each of these options from the TOML file, unless a flag or a variable has set it. The macro is only for options
-/// of the commands. `Settings::or` does the same for settings of the library.
+/// Sets the named fields of `$options` from the TOML file `$under`, unless a flag or a variable has set them. The macro
+/// is for options of commands. For settings of the library, use `Settings::or`.
 macro_rules! fill {
     ($options:ident from $under:ident: $($name:ident),+ $(,)?) => {
         $($options.$name = $options.$name.take().or($under.$name.take());)+
@@ -37,8 +37,8 @@ macro_rules! fill {
 }
 pub(crate) use fill;
 
-/// Before its exit, a command waits for the answers to its releases: at most for the node timeout plus this time. If a
-/// master takes longer to answer, its lock key may remain until the ttl expires.
+/// A part of the time that a command waits, before its exit, for the answers to its releases. It waits for at most the
+/// node timeout plus `PARTING`. If a master takes longer to answer, its lock key may remain until the ttl expires.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// The options about masters. All commands that connect to masters have them.
@@ -64,7 +64,7 @@ pub(crate) struct Origin {
     pub(crate) setting: &'static str,
     /// The origin: the name of a flag or of a variable, or the path of the file.
     pub(crate) source: String,
-    /// A variable that also sets this setting, but has no effect; `None` if there is no such variable.
+    /// The variable of this setting, if the variable is set but a flag or the file overrides it; `None` otherwise.
     pub(crate) overridden: Option<&'static str>,
 }
 
@@ -138,7 +138,7 @@ impl MasterOptions {
 }
 
 /// Whether the default file exists and is a regular file. If something else has this name, for example a directory,
-/// prints a warning and returns false. It is no error, because the user has not named the file.
+/// prints a warning and returns false. This is not an error, because the user has not named the file.
 fn is_default_file() -> bool {
     let Ok(found) = std::fs::metadata(DEFAULT_FILE) else {
         return false;

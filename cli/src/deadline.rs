@@ -15,8 +15,8 @@ pub(crate) enum Action {
     /// Send `SIGTERM` if it was not sent yet, because the lock's validity ends soon. The caller must decide again after
     /// at most this time.
     Terminate(Duration),
-    /// Send `SIGKILL`, because the grace period has ended, or because only the safety margin is left of the lock's
-    /// validity.
+    /// Send `SIGKILL`, because the grace period has ended, or because the lock's remaining validity is at most the
+    /// safety margin.
     Kill,
 }
 
@@ -28,8 +28,8 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Computes when the command gets its signals, for a lock with this `ttl` (or with this `max_hold`, if it is
-    /// shorter). `grace` is the time between `SIGTERM` and `SIGKILL`.
+    /// Computes when the command gets its signals. `ttl` is the ttl of the lock, or its `max_hold` if that is shorter.
+    /// `grace` is the time between `SIGTERM` and `SIGKILL`.
     ///
     /// A grace period is shortened so that it and the safety margin take at most half of the ttl. A lock is renewed
     /// when about two thirds of its ttl are left. So a failed renewal can be retried for about a sixth of the ttl
@@ -55,8 +55,8 @@ impl Deadline {
         (self.grace + self.margin / 2, self.margin / 2)
     }
 
-    /// Decides what to do if the lock is valid for another `remaining`. `terminated_for` is the time since `SIGTERM`
-    /// was sent; `None` if it was not sent.
+    /// Decides on the next action. `remaining` is the remaining validity of the lock. `terminated_for` is the time
+    /// since `SIGTERM` was sent; `None` if it was not sent.
     ///
     /// `SIGTERM` is final: even if a later renewal succeeds, the command gets only the rest of its grace period.
     pub(crate) fn decide(self, remaining: Duration, terminated_for: Option<Duration>) -> Action {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn grace_period_and_safety_margin_use_at_most_half_of_the_ttl() {
+    fn grace_period_and_safety_margin_together_use_at_most_half_of_the_ttl() {
         for (ttl, wish, grace, margin) in [
             (10_000, 5_000, 4_800, 200),
             (60_000, 5_000, 5_000, 200),

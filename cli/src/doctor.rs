@@ -41,8 +41,8 @@ Checks (errors and warnings make the exit code 1, notes do not):
     persistence    a restart loses no locks, or the restart guard covers the loss
     unseen         doctor could read all settings (if not, it names the missing right)
 
-doctor changes nothing on the masters. The option --prefix decides which keys a user needs: set it to the text with
-which the names of your locks begin, even if this text is part of the resource names.
+doctor changes nothing on the masters. It checks the rights of the user for keys that begin with --prefix. Set --prefix
+to the text with which the names of all your locks begin, even if this text is part of the resource names.
 
 Examples:
     quorate doctor
@@ -57,7 +57,8 @@ JSON fields (stable; absent values are null):
     findings[]    severity (error, warning or note), check, master, finding, advice
     masters[]     master, reachable (true only if the master can be used for locks), error, connect_ms, latency_ms, \
 server, version, role, run_id, uptime_s, votes_in_s (the time until the restart guard counts its votes), marked, \
-clock_offset_ms (from the median of all masters), appendonly, appendfsync, snapshots, maxmemory_policy, wake_ups, \
+clock_offset_ms (from the median of all masters), appendonly, appendfsync, snapshots, maxmemory_policy, \
+wake_ups (whether the server notifies waiting clients), \
 denied[], grant[] (rules for ACL SETUSER), settings (of databases and ZooKeeper, with the names that the server uses), \
 unseen[]";
 
@@ -114,7 +115,7 @@ struct MasterReport {
 #[derive(Debug, Clone, Copy)]
 enum State {
     Up,
-    /// The master replies, but this client cannot take locks on it, for example because it refuses the password.
+    /// The master replies, but this client cannot take locks on it, for example because of a wrong password.
     Refuses,
     Down,
 }

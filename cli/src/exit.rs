@@ -33,7 +33,7 @@ pub(crate) type Meaning = (&'static str, &'static str);
 /// pages in `docs/` with it.
 const TABLE: [Meaning; 11] = [
     ("0", "success (run: the command's own exit code)"),
-    ("1", "a check or a step of the command found a problem"),
+    ("1", "a check failed, or a step was not done"),
     (
         "64",
         "wrong usage: an argument, a variable, or the configuration file",
@@ -81,7 +81,7 @@ pub(crate) fn below(help: &str, codes: &[Meaning]) -> String {
     format!("{help}\n\n{}", table_of(codes))
 }
 
-/// The exit code of a process that was ended by signal number `n`, as a shell reports it.
+/// The exit code that a shell reports for a process that signal number `n` has ended: 128 + `n`.
 pub(crate) fn signalled(n: i32) -> u8 {
     u8::try_from(128 + n).unwrap_or(u8::MAX)
 }

@@ -14,8 +14,8 @@ use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
 use crate::output;
 
-/// How long the exporter waits until the host name of the statsd server is resolved. Before its exit, `quorate run`
-/// waits at most twice this time for the exporter to write and send all metrics.
+/// How long the exporter waits at most for the host name of the statsd server to be resolved. Before its exit, `quorate
+/// run` waits at most twice this time for the exporter to write and send all metrics.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options for the metrics of a `quorate run`.
@@ -56,7 +56,7 @@ pub(crate) struct Exporter {
 /// The two channels between the exporter and the thread that writes the metrics.
 struct Handed {
     metrics: Sender<RunMetrics>,
-    /// This channel is closed once all metrics have been written.
+    /// This channel is closed when all metrics have been written.
     done: Receiver<()>,
 }
 
@@ -201,8 +201,10 @@ fn check_kind(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces the metrics file atomically: writes a temporary file, whose name the collector ignores, and renames it. If
-/// the old file has a later time of the last success, written by another `quorate run`, keeps that time.
+/// Replaces the metrics file atomically: writes a temporary file, whose name the collector ignores, and renames it.
+///
+/// Another `quorate run` may have written a later time of the last success to the old file. The new file keeps that
+/// time.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());

@@ -81,7 +81,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         Fault::SameServer(_) => (
             "run_id",
             format!("cannot be used: {why}"),
-            "list every server once; another database or address of the same server is not another master",
+            "list every server only once, even if it has several databases or addresses",
         ),
         Fault::ReadOnly => (
             "role",
@@ -101,7 +101,7 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         _ => (
             "reachable",
             format!("cannot be used: {why}"),
-            "check what the server is doing: its log says more",
+            "find the reason in the log of the server",
         ),
     };
     add(Severity::Error, check, what, advice);
@@ -136,7 +136,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let needed = some(&|one| one.is_needed() && !unclear(one));
     if !needed.is_empty() {
         let what = format!(
-            "cannot be used for locks: the user in the URL may not use {}",
+            "cannot be used for locks: the user in the URL has no right to use {}",
             list(&needed)
         );
         add(Severity::Error, "acl", what, &grant(&needed));
@@ -151,7 +151,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
             }
         }
         let what = format!(
-            "the user in the URL may not use {}, which is needed for {}",
+            "the user in the URL has no right to use {}; needed for: {}",
             list(&wanted),
             purposes.join(", ")
         );
@@ -164,7 +164,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
             "acl",
             "the user in the URL can access only some key names, and doctor does not know the names of your locks"
                 .to_owned(),
-            "run doctor with the text with which the names of your locks begin, for example --prefix lock:",
+            "run doctor with the prefix of the names of your locks, for example --prefix lock:",
         );
     }
 }
@@ -231,8 +231,8 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "clock",
             format!("the masters' clocks are {} apart", human(apart_time)),
             &format!(
-                "synchronise the clocks (chrony, ntpd). If they differ by more than {}, fencing tokens can decrease \
-                 after all masters have lost their data",
+                "synchronise the clocks (chrony, ntpd): if the clocks differ by more than {}, and all masters lose \
+                 their data, fencing tokens can decrease",
                 human(limit)
             ),
         );
@@ -242,14 +242,14 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
 /// Adds a note if masters have no generation marker. Without markers, clients cannot detect a wrong server at the
 /// address of a master.
 fn marked(masters: &[Inspection], add: &mut impl Add) {
-    // Generation markers are used only if all masters are Redis or Valkey servers.
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
+    // Clients use generation markers only if all masters are Redis or Valkey servers.
     if unmarked == 0 || masters.iter().any(|m| m.records) {
         return;
     }
     let what = if masters.iter().any(|m| m.marked == Some(true)) {
-        "some masters have no generation marker: a client that has read the marker of another master ignores \
-         their votes for max_ttl"
+        "some masters have no generation marker: clients that know the marker of another master ignore the votes of \
+         these masters for max_ttl"
     } else {
         "the masters have no generation marker, so clients cannot detect a wrong server at the address of a master"
     };

@@ -111,7 +111,7 @@ fn explained(arg: Arg) -> Arg {
 pub(crate) struct Topic {
     name: &'static str,
     about: &'static str,
-    /// Builds the text of the page. If the page has options, the text follows them.
+    /// Builds the text of the page. The page shows this text below the options, if it has options.
     text: fn() -> String,
     /// Whether the page shows the options about masters.
     has_options: bool,
@@ -170,8 +170,8 @@ The command runs without a shell, in a process group of its own. quorate forward
 group. --shell LINE runs sh -c LINE instead; the exit code is that of the last command in LINE.
 
 quorate needs the right to signal the command: write `sudo quorate run .. -- command`, not
-`quorate run .. -- sudo command`. quorate reports the pid of each process of the group that it could not stop, or that
-is still running when the command ends.
+`quorate run .. -- sudo command`. If quorate cannot stop a process of the group, or the process is still running when
+the command ends, quorate reports the pid of this process.
 
 If quorate cannot renew the lock, it sends SIGTERM to the group one grace period before the lock expires, and SIGKILL
 just before the lock expires. If a majority of masters reports that the lock is gone, quorate sends SIGKILL to the group
@@ -183,9 +183,9 @@ shells expect. So Ctrl-C also ends a shell loop around quorate. If the command i
 5 seconds: quorate sends SIGTERM, and SIGKILL after the grace period. On a third Ctrl-C, quorate sends SIGKILL
 immediately.
 
-If the command reads from the terminal, only the command gets Ctrl-C, and quorate does not see it. To end such a command
-if it ignores Ctrl-C, press Ctrl-\\. Or press Ctrl-Z, and type kill %1; fg in the shell. Or kill quorate from another
-terminal: it forwards SIGTERM.";
+If the command reads from the terminal, only the command gets Ctrl-C, and quorate does not see it. If such a command
+ignores Ctrl-C, press Ctrl-\\. Or press Ctrl-Z, and type kill %1; fg in the shell. Or send SIGTERM to quorate from
+another terminal: quorate forwards SIGTERM to the command.";
 
 fn command() -> String {
     let (first, rest) = COMMAND.split_once("\n\n").unwrap_or((COMMAND, ""));

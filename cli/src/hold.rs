@@ -27,8 +27,8 @@ When quorate has the lock, it prints the fencing token on one line of stdout (\"
 a number larger than that of every earlier holder. Pass it to the resource that you write to. quorate holds the lock \
 until Ctrl-C, another signal, or the end of its standard input, and then releases the lock.
 
-If standard input is /dev/null, as in background jobs of a shell and in services of systemd, its end does not count. \
-In this case quorate holds the lock until a signal arrives or the lock is lost.
+If standard input is /dev/null, as in background jobs of a shell and in services of systemd, quorate ignores its end, \
+and holds the lock until a signal arrives or the lock is lost.
 
 If the lock is lost, quorate reports the loss and exits with 74, before the lock expires. With --terminate PID, \
 quorate first sends SIGTERM to the process PID, for example to the script that relies on the lock. It sends SIGTERM \
@@ -123,8 +123,7 @@ async fn hold(
     let began = Instant::now();
     let number = guard.fencing_token();
     let number = number.map_or_else(|| "-".to_owned(), |token| token.to_string());
-    // Print on a separate thread: if stdout is a full pipe, the print blocks, and must not block the renewal of the
-    // lock.
+    // Print on a separate thread, because a write to a full pipe blocks. The lock must be renewed in the meantime.
     let mut told = tokio::task::spawn_blocking(move || output::print_line(&number));
     let mut input = std::pin::pin!(input::ended());
     let mut is_told = false;
@@ -152,8 +151,8 @@ async fn hold(
     }
 }
 
-/// The result of `hold` after a signal or the end of standard input: `end` if the lock is valid, otherwise the failure
-/// that the lock was lost.
+/// The result of `hold` after a signal or the end of standard input. Returns `end` if the lock is still valid.
+/// Otherwise returns the failure that reports the lost lock. `end` is the signal; `None` at the end of standard input.
 fn still_held(
     guard: &LockGuard,
     lock: &Lock,

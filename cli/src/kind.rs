@@ -40,7 +40,7 @@ pub(crate) struct KindArgs {
     #[arg(long, value_name = "ID", hide_short_help = true, help_heading = HEADING, conflicts_with = "reenter")]
     owner: Option<String>,
 
-    /// Take the lock as the owner of the outer quorate process, to whose command this process belongs
+    /// Take the lock with the owner id of the outer quorate process that runs this command
     #[arg(long, hide_short_help = true, help_heading = HEADING)]
     reenter: bool,
 }
@@ -228,8 +228,8 @@ pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<()
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
         return Ok(());
     }
-    let instead = "every change of a quota or a once record takes the lock with the same name; run this command \
-                 before or after the outer quorate, or use another name";
+    let instead = "run this command before or after the outer quorate, or use another name (a change of a quota or a \
+                 once record takes the lock of the same name)";
     Err(refused(name, instead))
 }
 
@@ -275,9 +275,10 @@ impl Held {
         })
     }
 
-    /// True if the process `holder`, which acquired a lock in [`HELD`], has ended or is not an ancestor of this
-    /// process. The lock can then be ignored. False if that is unknown, for example because an older version of quorate
-    /// did not write the name of the holder.
+    /// Whether an entry of [`HELD`] can be ignored, because the process `holder` has ended or is not an ancestor of
+    /// this process. `holder` is the process that acquired the lock. Returns false if the answer is unknown.
+    ///
+    /// `holder` is `None` if the entry does not name the process. Older versions of quorate wrote such entries.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
@@ -304,8 +305,9 @@ pub(crate) fn holder_words(key: &str) -> String {
 /// One lock that an ancestor process holds, parsed from [`HELD`].
 struct Hold<'a> {
     letter: u8,
-    /// The owner id, or the slot number of a semaphore's permit; `None` for other locks, and for permits of older
-    /// versions of quorate, which wrote no slot number.
+    /// The owner id of an owner lock, or the slot number of a permit. `None` for other kinds of locks.
+    ///
+    /// Also `None` for a permit that an older version of quorate recorded without its slot number.
     which: Option<&'a [u8]>,
 }
 
@@ -330,8 +332,8 @@ fn nearest_owner() -> Option<String> {
     std::env::var(OWNER).ok().filter(|id| !id.is_empty())
 }
 
-/// The masters and the key prefix with which this process takes locks. The same resource name with other masters or
-/// another prefix means another lock.
+/// The masters and the key prefix with which this process takes locks. With other masters or another prefix, the same
+/// resource name refers to a different lock.
 pub(crate) struct Place {
     masters: u64,
     prefix: String,
@@ -392,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holder_words_translates_the_stored_values_of_readers_and_owners() {
+    fn stored_lock_value_of_a_reader_or_owner_is_translated_into_words() {
         assert_eq!(holder_words("quorate:shared"), "readers");
         assert_eq!(holder_words("quorate:owner:me"), "owner 'me'");
         assert_eq!(holder_words("0a1b"), "0a1b");

@@ -37,7 +37,7 @@ quorate forwards SIGTERM, SIGINT and SIGQUIT to the command. quorate ends when t
 these signals, it ends when the command exits with any exit code.
 
 If the command starts an inner quorate for the same lock, the inner quorate would wait forever. So the inner quorate
-exits with 75 immediately (QUORATE_HELD). For the same reason, quorate lead exits with 75 inside the command of a
+exits with 75 immediately. For the same reason, quorate lead exits with 75 if it runs inside the command of an outer
 quorate that holds the lock.
 
 The leader holds the exclusive lock of the election's name: `quorate status` shows the lock, and `quorate watch` prints
@@ -99,7 +99,7 @@ pub(crate) struct LeadArgs {
     #[arg(long, value_name = "LINE", help_heading = run::HEADING)]
     shell: Option<OsString>,
 
-    /// Text that other machines see for the leader, for example its address; at most 1 KiB
+    /// Text about this machine that others can read while it leads, for example its address; at most 1 KiB
     #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
     note: Option<String>,
 
@@ -146,7 +146,7 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     })
 }
 
-/// How `quorate lead` ends if it has no failure of its own to report.
+/// How `quorate lead` ends if it reports no failure.
 enum WayOut {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
@@ -201,8 +201,8 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
     let leads = election.campaign(note).await.map_err(not_acquired)?;
-    // This removes the progress line about the wait for leadership from the terminal, before the next message is
-    // printed.
+    // Dropping `election` removes the progress line about the wait for leadership from the terminal. This must happen
+    // before the next message is printed.
     drop(election);
     output::mention(format!(
         "leading '{}', term {}",

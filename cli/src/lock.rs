@@ -18,8 +18,8 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// The estimated maximum duration of an acquire. The library counts this duration as part of `max_hold`, but `held_for`
-/// in [`Lock::max_hold_over`] does not contain it.
+/// The estimated maximum duration of an acquire. In the library, `max_hold` includes the acquire.
+/// [`Lock::max_hold_over`] adds this duration, because its argument `held_for` does not include the acquire.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -124,7 +124,8 @@ impl Lock {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
 
-    /// Returns `max_hold` if the lock ended after `held_for` because of `max_hold`, otherwise `None`.
+    /// Returns `max_hold` if the lock ended because of `max_hold`, otherwise `None`. `held_for` is the time for
+    /// which the lock was held.
     ///
     /// `held_for` may be a little shorter than `max_hold`, because the command is ended before the lock's validity
     /// ends.

@@ -54,7 +54,7 @@ const OTHERS: [(&str, &str); 3] = [
 const SERVERS: [(&str, &str); 2] = [
     (
         "QUORATE_SERVER",
-        "the redis-server or valkey-server that demo and bench start",
+        "the path of the redis-server or valkey-server that demo and bench start",
     ),
     (
         "QUORATE_ZOOKEEPER",

@@ -72,8 +72,7 @@ impl RunMetrics {
         };
         metric(
             "quorate_run_running",
-            "1 while the command of the last run is running under the lock, else 0. If runs overlap, the run \
-             that wrote last counts as the last run",
+            "1 while the command of the last run (the run that wrote this file last) is running, else 0",
             &one(Some(f64::from(u8::from(self.is_running)))),
         );
         metric(
@@ -140,8 +139,8 @@ impl RunMetrics {
         lines.join("\n")
     }
 
-    /// `earlier` is the metrics text of an earlier `quorate run`. Copies its time of the last success of this resource,
-    /// if that time is later than the one in `self`.
+    /// Copies the time of the last success of this resource from `earlier`, if that time is later than
+    /// `self.last_success`. `earlier` is the metrics text of an earlier `quorate run`.
     pub(crate) fn remember(&mut self, earlier: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",

@@ -25,9 +25,9 @@ use crate::waiting::WaitDisplay;
 
 /// The text below the options of `quorate once --help`.
 pub(crate) const AFTER_HELP: &str = "\
-For cron jobs on several machines, which must use the same options. --per day, week (from Monday) and month follow the
-calendar, in UTC or in the time zone of --tz. Other periods are counted from 1970-01-01 UTC. The period of a call is the
-one in which the call began, even if the call waits until a later period.
+For cron jobs on several machines. All machines must use the same options. --per day, week (from Monday) and month
+follow the calendar, in UTC or in the time zone of --tz. Other periods are counted from 1970-01-01 UTC. A call belongs
+to the period in which it began, even if it waits until a later one.
 
 The command runs under the exclusive lock NAME (quorate help command). By default it runs at most once per period: the
 masters record the period as done before the command runs. A command that fails or crashes does not run again in this
@@ -35,11 +35,11 @@ period. If the command does not exist or is not executable, the period is not re
 recorded as done after the command has exited with 0. A command that fails or crashes is run again by the next call, so
 it must be safe to repeat.
 
-Create the record once, by hand, while all masters are up: quorate once --create NAME. If too many masters lose it,
-nothing runs: drop the record (quorate once --drop NAME --yes), and create it again.
+Create the record once, by hand, while all masters are up: quorate once --create NAME. If too many masters lose the
+record, nothing runs: drop the record (quorate once --drop NAME --yes), and create it again.
 
-quorate once --status NAME shows the last run (with --at-least, the last run that ended), or that the command is
-running. With --per, it also shows whether the current period is done.
+quorate once --status NAME shows that the command is running, or shows the last run (with --at-least, the last run that
+ended). With --per, it also shows whether the current period is done.
 
 Examples:
     quorate once --create nightly-report
@@ -132,12 +132,12 @@ impl OnceArgs {
 /// once` that has nothing to run and releases the lock soon.
 const SHORT_HOLDS: Duration = Duration::from_secs(1);
 
-/// In the wait of [`SHORT_HOLDS`], the time between two checks whether the lock is free.
+/// Time between two checks whether the lock is free, while `--status` waits (see [`SHORT_HOLDS`]).
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs a command once per period, or creates, drops or shows the record of the last period in which the command ran.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
-    // Read the clock before any other work, because the period is the one in which the user called this command.
+    // Read the clock before any other work: the period is the one that contains the time of the call.
     let now = SystemTime::now();
     let schedule = |per| Schedule::new(per, args.at, args.tz.clone());
     let range = args.per.map(|per| schedule(per)?.period(now)).transpose()?;
@@ -223,8 +223,10 @@ async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'stat
     })
 }
 
-/// Reads the record, or the holder of the lock if the lock is held. Acquires the lock only if it is free, and does not
-/// join its queue. So a `quorate once --try` at the same time rarely fails because of this command.
+/// Returns the status from the record. If the lock is held, returns the status from the note of the holder instead.
+///
+/// Acquires the lock only if it is free, and does not join its queue. So this command rarely makes a concurrent
+/// `quorate once --try` fail.
 async fn status(
     redlock: &Redlock,
     name: &[u8],

@@ -293,7 +293,7 @@ pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// As [`redact`], but also redacts words outside URLs that contain a `:` before an `@`, such as `user:password@host`.
+/// Like [`redact`], but also redacts words outside URLs that contain a `:` before an `@`, such as `user:password@host`.
 /// This is for unknown arguments, because such a word may be a part of a URL.
 pub(crate) fn redact_typed(text: &str) -> Cow<'_, str> {
     redact_words(text, |before, _| {
@@ -331,9 +331,12 @@ const SCHEMES: [&str; 18] = [
     "tcp",
 ];
 
-/// In each URL, replaces the text between `://` and the last `@` by `***`. In any other word, replaces the text before
-/// the last `@` if `is_secret` returns true for the parts before and after it. Also replaces the values of `pass=`
-/// parameters.
+/// Replaces these parts of a text by `***`:
+///
+/// - in each URL, the text between `://` and the last `@`
+/// - in any other word, the text before the last `@`, if `is_secret` returns true. Its arguments are the texts before
+///   and after this `@`
+/// - the values of `pass=` parameters
 fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {
         return Cow::Borrowed(text);
@@ -350,8 +353,8 @@ fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, s
     Cow::Owned(clean)
 }
 
-/// The position in `word` of the first URL that does not begin at its start; the length of `word` if there is none. A
-/// comma or a quote does not end a URL, because a password may contain them.
+/// The position of the first URL in `word`, except a URL at position 0; the length of `word` if there is no such URL. A
+/// comma or a quote does not end a URL, because a password may contain commas and quotes.
 fn end_of_first_url(word: &str) -> usize {
     let begins = word.match_indices("://").map(|(at, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');

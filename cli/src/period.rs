@@ -12,10 +12,11 @@ use crate::last_run::LastRun;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
-/// How long to wait for the lock when it is acquired again, without `--at-least`, to record how the command ended.
+/// Without `--at-least`, `quorate once` acquires the lock again to record how the command ended. This is the longest
+/// wait for that lock.
 const TO_NOTE_THE_END: Duration = Duration::from_secs(2);
 
-/// The period in which `quorate once` runs its command, and how often it does so.
+/// The period in which `quorate once` runs its command, and whether it repeats a failed command.
 #[derive(Clone, Debug)]
 pub(crate) struct Period {
     /// The period in which the call of `quorate once` began, even if the wait for the lock ended in a later period.
@@ -24,7 +25,7 @@ pub(crate) struct Period {
     pub(crate) at_least: bool,
 }
 
-/// The data that must still be written to the record on the masters after the command has ended.
+/// The data that must still be stored on the masters after the command has ended.
 #[must_use]
 pub(crate) enum Unrecorded<'a> {
     /// Nothing must be recorded: the command runs without a period (`quorate run`).
@@ -38,8 +39,8 @@ pub(crate) enum Unrecorded<'a> {
 
 /// The run and the exit code of a command that ran without `--at-least`; `None` if nothing must be recorded.
 ///
-/// One acquire of the lock allows one write to the record. The first write recorded the period, so the lock must be
-/// acquired again to record the end of the command.
+/// Each acquire of the lock allows only one write of the stored record. The first acquire was used to record the period
+/// as done, so the end of the command needs a second acquire.
 #[must_use]
 pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
 

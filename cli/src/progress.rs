@@ -12,7 +12,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts to show the progress of the demo, in which `steps` prizes are sold.
+    /// Starts to show the progress of `quorate demo`. Each of the `steps` is the sale of one prize.
     pub(crate) fn new(steps: usize) -> Self {
         Self::of(steps, "sold")
     }

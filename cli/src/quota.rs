@@ -20,8 +20,8 @@ use crate::waiting::WaitDisplay;
 pub(crate) const AFTER_HELP: &str = "\
 The masters record how many units are left. Every change takes the lock with the name of the quota.
 
-Clients never take more units than were created, whatever clocks, crashes and late messages do. This also holds if
-masters lose their data one after another, if a take succeeds between two losses. If a majority of the masters loses its
+Clients never take more units than were created, whatever clocks, crashes and late messages do. Masters can even lose
+their data one after another, provided that a take succeeds between two losses. If a majority of the masters loses its
 data before the next take, the quota is lost and no unit can be taken. In this case drop the quota, and create it again
 with the number of units that are left according to your own records.
 

@@ -5,8 +5,8 @@ use quorate::{Fault, Inspection};
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// If a database server has fewer free connections, `doctor` warns. The number is enough for two clients: each client
-/// opens four sessions and one connection for notifications.
+/// `doctor` warns if a database server has fewer free connections than this. Two clients need 2 * 5 connections,
+/// because each client opens four sessions and one connection for notifications.
 const ROOM: u64 = 2 * 5;
 
 /// Reports that no lock can be taken on this master because of `fault`. Returns false, and reports nothing, if there is
@@ -213,7 +213,8 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
             Severity::Error,
             "persistence",
             format!("{lost}, and the restart guard is off"),
-            "use --restart-guard on, or set innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 with a binary log",
+            "use --restart-guard on, or set innodb_flush_log_at_trx_commit = 1 and, if the server writes a binary log, \
+             sync_binlog = 1",
         );
     }
 }
@@ -256,8 +257,8 @@ fn pace(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether `doctor` gives no warning if this is the only master. True for a ZooKeeper ensemble, because it survives
-/// failures of its members.
+/// Whether `doctor` accepts this master as the only master, without a warning. True for a ZooKeeper ensemble, because
+/// an ensemble survives failures of its members.
 pub(crate) fn survives_alone(master: &Inspection) -> bool {
     master.server.as_deref() == Some("zookeeper")
         && master
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn possible_data_loss_is_an_error_only_if_the_restart_guard_is_off() {
+    fn doctor_reports_possible_data_loss_as_an_error_only_without_the_restart_guard() {
         let off = Rules {
             restart_guard: false,
             ..RULES
@@ -437,7 +438,7 @@ mod tests {
             assert!(advice(&stranger, &full).starts_with("connections: raise this limit"));
         }
         let locked = Fault::Denied("this account is locked (4151)".into());
-        assert!(advice(&stranger, &locked).starts_with("login: unlock"));
+        assert!(advice(&stranger, &locked).contains("unlock the user in the URL"));
         let expired =
             Fault::Denied("the password of the user in the URL has expired (1820)".into());
         assert!(advice(&stranger, &expired).contains("new password"));

@@ -1,12 +1,12 @@
-//! The process of `quorate hold --terminate PID`. It relies on the lock that `quorate hold` holds, and gets SIGTERM
-//! when the lock is lost.
+//! The option `--terminate PID` of `quorate hold`: when the lock is lost, `quorate hold` sends SIGTERM to the process
+//! PID, which relies on this lock.
 
 use rustix::process::{Pid, Signal};
 
 use crate::exit::Failure;
 use crate::output;
 
-/// The process of `--terminate`, which gets SIGTERM when the lock is lost.
+/// The process PID of `--terminate PID`. It gets SIGTERM when the lock is lost.
 pub(crate) struct Relying {
     pid: Pid,
     /// The pidfd of the process. It never refers to another process, even if the kernel reuses the pid.
@@ -33,7 +33,7 @@ impl Relying {
         })
     }
 
-    /// Sends SIGTERM to the process, and reports if that fails.
+    /// Sends SIGTERM to the process. Prints a message if the signal cannot be sent.
     pub(crate) fn terminate(&self) {
         #[cfg(target_os = "linux")]
         let sent = rustix::process::pidfd_send_signal(&self.process, Signal::TERM);

@@ -103,7 +103,7 @@ pub(crate) struct JobArgs {
 
     /// Run this line with `sh -c` instead of COMMAND, for example 'a | b'
     ///
-    /// With `once`, but without `--at-least`, the period counts as done even if a program in LINE is missing.
+    /// With `once`, a missing program in LINE counts as a failed run.
     #[arg(long, value_name = "LINE", help_heading = HEADING)]
     shell: Option<OsString>,
 
@@ -163,8 +163,8 @@ impl Plan {
     /// Returns the message that says why the lock was lost, and what happened to the command.
     ///
     /// `cause` is the reason that the library reported. If the lock was held until shortly before the end of
-    /// `max_hold`, the message names `max_hold` instead: the supervisor ends the command a little before the library
-    /// reports this reason.
+    /// `max_hold`, the message names `max_hold` instead of `cause`. In this case `cause` does not name `max_hold`,
+    /// because the supervisor ends the command before the library reports the end of `max_hold`.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_is_an_option_of_one_group_with_an_environment_variable() {
+    fn every_setting_has_one_option_and_one_environment_variable() {
         let masters = MasterSettings::augment_args(Command::new("masters"));
         let lock = LockSettings::augment_args(Command::new("lock"));
         let of = |command: &Command, setting: &Setting| {

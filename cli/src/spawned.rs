@@ -15,8 +15,8 @@ pub(crate) enum Spawned {
 }
 
 impl Spawned {
-    /// Text with the reason why this machine cannot start a server of this kind, and with advice. `None` if it can
-    /// start one.
+    /// Why this machine cannot start a server of this kind, as text for the user. `None` if the machine can start such
+    /// a server.
     pub(crate) fn missing(kind: Scheme) -> Option<String> {
         match kind {
             Scheme::Redis if quorate_testbed::available().is_none() => Some(

@@ -47,8 +47,8 @@ Examples:
     quorate status --json deploy:web deploy:api | jq '.resources[].verdict'
     quorate status --starting-with deploy: --json | jq -r '.resources[] | [.resource, .note.host] | @tsv'
 
-JSON fields (stable; absent values are null): resources[], and without a name complete and not_asked[] (master, error,
-error_kind).
+JSON fields (stable; absent values are null): resources[]. If no name is given, also: complete, not_asked[] (master,
+error, error_kind).
 
 JSON fields of an element of resources[]:
     always          resource, verdict, holder, note (host, pid, process, since, text), quorum, answered, masters[]
@@ -59,7 +59,7 @@ host, pid, since), latency_ms, error, error_kind
     permits[]       only if permits of the semaphore are held: slot, and the fields of an element of resources[]
     permit_line[]   only if clients wait for a permit: master, waiting[]
     permits_error   only if no majority of the masters showed the semaphore: the reason
-    slot            only for a permit in the list without a name";
+    slot            only for a permit, if no name is given";
 
 /// How many waiters the output for people shows.
 const SHOWN: usize = 10;
@@ -131,10 +131,11 @@ pub(crate) struct ResourceStatus {
     /// semaphore was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
-    /// True if the verdict is `unknown`, and the silent masters may be up and form a majority together with the others.
+    /// True if the verdict is `unknown`, but it is possible that a majority of the masters is up, because some masters
+    /// were silent.
     #[serde(skip)]
     pub(crate) is_undecided: bool,
-    /// The number of masters that make a majority.
+    /// The number of masters that are needed for a majority.
     pub(crate) quorum: usize,
     /// The number of masters that replied to `status`.
     pub(crate) answered: usize,
@@ -142,7 +143,7 @@ pub(crate) struct ResourceStatus {
     pub(crate) masters: Vec<MasterStatus>,
 }
 
-/// The state on one master in the JSON form of `status`.
+/// The state of a lock on one master, in the JSON form of `status`.
 #[derive(Debug, Serialize)]
 pub(crate) struct MasterStatus {
     /// The address of the master, without credentials.
@@ -204,7 +205,7 @@ impl NoteStatus {
 pub(crate) struct HoldStatus {
     /// The random token with which this holder acquired the lock.
     pub(crate) token: String,
-    /// Time until this holder loses the lock if it does not renew it, in milliseconds.
+    /// Time until this holder loses the lock if the holder does not renew the lock, in milliseconds.
     pub(crate) ttl_left_ms: u64,
     /// The note of this holder; null if the holder has left no note.
     pub(crate) note: Option<NoteStatus>,
@@ -361,8 +362,8 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
 
 /// The failure if too few masters replied: `answered` of `of` masters, but at least `needed` are required.
 ///
-/// `kinds` are the kinds of errors of the other masters. They decide the exit code: an outage or an outdated
-/// configuration.
+/// `kinds` are the kinds of errors of the masters that did not reply properly. If one of them shows that the
+/// configuration of this client is outdated, the exit code is `CONFIG`; otherwise it is `UNAVAILABLE`.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,

@@ -10,8 +10,8 @@ use crate::output::{self, Cell, YELLOW};
 /// The output of `quorate masters status --json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct SurveyStatus {
-    /// How far the change of the masters has come: `untouched`, `begun`, `partly_closed`, `closed`, `open` or
-    /// `finished`. `None` if `next_masters` is not set.
+    /// The stage of the replacement of `masters` by `next_masters`: `untouched`, `begun`, `partly_closed`, `closed`,
+    /// `open` or `finished`. `None` if `next_masters` is not set.
     stage: Option<&'static str>,
     /// The step of this command's configuration: twice `masters_generation`, plus 1 if `next_masters` is set.
     step: u64,
@@ -41,9 +41,14 @@ struct ClientRow {
     /// The step of the client's configuration (see [`SurveyStatus`]); `None` if the client does not check generation
     /// markers.
     step: Option<u64>,
-    /// How the client's configuration differs from that of this command: `current` (same step), `outdated` (lower
-    /// step), `ahead` (higher step), `other_masters`, `without_marker` (the client checks no marker) or `unknown` (no
-    /// client of quorate).
+    /// How the client's configuration differs from the configuration of this command:
+    ///
+    /// - `current`: same step
+    /// - `outdated`: lower step
+    /// - `ahead`: higher step
+    /// - `other_masters`: different masters, or different names for the same masters
+    /// - `without_marker`: the client does not check generation markers
+    /// - `unknown`: not a client of quorate
     state: &'static str,
     host: Option<String>,
     pid: Option<u32>,

@@ -1,4 +1,4 @@
-//! Warns about set `QUORATE_*` variables that quorate does not read. Most of them are misspelt.
+//! Warns if a `QUORATE_*` environment variable is set that quorate does not read. Most such variables are misspelt.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_SLOT", "the number of the permit, with --permits"),
     (
         "QUORATE_HELD",
-        "the locks that are held, and by which processes",
+        "the locks that outer quorate processes hold, and which process holds each lock",
     ),
     ("QUORATE_OWNER", "the owner of the lock, with --owner"),
 ];
@@ -48,8 +48,8 @@ const TOOLS: [&str; 11] = [
     "QUORATE_CLOCK_OFFSET_FILE",
 ];
 
-/// Warns about each set `QUORATE_*` variable that quorate does not read. Suggests the most similar variable that it
-/// reads.
+/// Warns about each `QUORATE_*` variable that is set, but that quorate does not read. Suggests the most similar
+/// variable that quorate reads.
 pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     let mut known: BTreeSet<String> = of_options(commands);
     known.extend(SERVERS.map(str::to_owned));
@@ -65,7 +65,7 @@ pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     }
 }
 
-/// The names of the variables of all options.
+/// The names of the environment variables that set options of `commands` or of their subcommands.
 fn of_options(commands: &clap::Command) -> BTreeSet<String> {
     let own = commands.get_arguments().filter_map(|arg| arg.get_env());
     let own = own.filter_map(|name| name.to_str().map(str::to_owned));

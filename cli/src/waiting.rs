@@ -47,8 +47,8 @@ pub(crate) struct WaitDisplay {
     /// does not run under a lock.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// The last printed line: how long the wait had lasted then, and the [`key`] of its state. `None` if no line was
-    /// printed.
+    /// How long the wait had lasted when the last line was printed, and the [`key`] of the state that the line showed.
+    /// `None` if no line was printed.
     last: Mutex<Option<(Duration, String)>>,
 }
 

@@ -16,7 +16,8 @@ pub(crate) const AFTER_HELP: &str = "\
 The output is only a hint: the leader may have changed before you read its name. Rely on the term, which never
 decreases, and not on the name of the leader.
 
-quorate reports a new leader immediately. In case it misses a change, it also asks the masters three times per ttl.
+quorate reports a new leader immediately. Because a notification can be lost, quorate also asks the masters three times
+per ttl.
 
 Examples:
     quorate watch scheduler

@@ -12,8 +12,8 @@ use super::setting::Setting;
 use crate::config::MasterOptions;
 use crate::exit::Failure;
 
-/// Delay that a proxy adds to the replies of each of five started masters, in milliseconds. It simulates the round trip
-/// to a distant master.
+/// Delays of the replies of five masters that the benchmark starts, in milliseconds. A proxy in front of each master
+/// adds its delay, to simulate the round trip to a distant master.
 const FAR: [u64; 5] = [1, 10, 40, 80, 150];
 /// Number of masters that `--spawn` needs for the measurement with simulated distances.
 pub(super) const MASTERS: usize = FAR.len();
@@ -95,8 +95,8 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
         return Ok(None);
     }
     let sizes: Vec<usize> = if ground.spawned.is_some() {
-        // Measure even numbers of masters as well. A fourth master makes an acquire slower than three masters do, but
-        // tolerates no further failure.
+        // Measure even numbers of masters as well, to show that they are a bad choice. For example, an acquire takes
+        // longer on four masters than on three, but four masters tolerate only one failure as well.
         (1..=place.urls.len()).collect()
     } else {
         ground

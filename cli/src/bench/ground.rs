@@ -28,8 +28,8 @@ pub(super) struct Ground {
     /// Servers that the benchmark has started for `--nodes`. A server stops when it is dropped, so they are stored
     /// until the end of the benchmark.
     others: Vec<Spawned>,
-    /// All clients that were created so far. [`clear`](Self::clear) waits for the releases of these clients, even if a
-    /// signal interrupts the measurement.
+    /// All clients that were created so far. At the end of the benchmark, [`clear`](Self::clear) waits for the replies
+    /// to their releases.
     pub(super) clients: RefCell<Vec<Redlock>>,
 }
 
@@ -103,8 +103,8 @@ impl Ground {
 
     /// Uses the configured masters. Compares these sets:
     ///
-    /// - the first n masters, for each n in `sizes`
-    /// - without `sizes`: the masters of each kind, and all masters together
+    /// - with `sizes`: the first n masters, for each n in `sizes`
+    /// - without `sizes`, if there are several kinds of masters: the masters of each kind, and all masters together
     /// - without `sizes`, if all masters are of one kind: the first n masters, for each odd n
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
@@ -173,7 +173,8 @@ impl Ground {
     /// Waits until the masters have replied to the releases of all clients. Stops waiting after
     /// [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
-        // Wait for 10 ms, so that dropped lock tasks can start their releases.
+        // Wait for 10 ms first. If a signal has interrupted the measurement, its tasks are being aborted, and the
+        // releases of their locks may not have started yet.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clients = self.clients.take();
         let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));

@@ -71,8 +71,9 @@ JSON fields (stable):
 apart (a share, as in APART), noisy
     sizes[]                  masters, kinds (null if numbers of masters are compared), setting (classic, fenced, \
 default; with --kinds: default, reader, two, four, permit, owner), acquire_us, release_us and cycle_us (each: p50, \
-p99, p999, samples), rounds_us (the medians of the rounds: least, most, share), cycles_per_s, client_cpu_us, \
-server_cpu_us (null if unknown), over_classic (null with --kinds), over_lock (only with --kinds), over_first, failed
+p99, p999, samples), rounds_us (the medians of the rounds: least, most, and share as in APART), cycles_per_s, \
+client_cpu_us, server_cpu_us (null if unknown), over_classic (null with --kinds), over_lock (only with --kinds), \
+over_first (the median cycle time as a ratio to classic, to the plain lock, and to the first set of masters), failed
     wide                     round_trips_ms[], simulated, sizes[] (masters, theory_ms, measured[]: setting, \
 acquire_ms); null with one master, with --kinds, and if kinds of masters are compared";
 
@@ -121,7 +122,7 @@ pub(crate) struct BenchArgs {
     )]
     nodes: Vec<Kinds>,
 
-    /// Compare kinds of locks, not settings of the plain lock: plain, reader, two and four resources, permit, owner
+    /// Compare kinds of locks (plain, reader, two and four resources, permit, owner), not settings of the plain lock
     #[arg(long, env = "QUORATE_KINDS", value_parser = clap::builder::BoolishValueParser::new())]
     kinds: bool,
 
@@ -220,7 +221,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let sizes = ground.parties.iter().map(|party| party.urls.len());
     for size in sizes.filter(|size| !ground.is_by_kind() && size % 2 == 0) {
         output::say(format!(
-            "{size} masters survive no more failures than {} masters: an even number of masters only costs more",
+            "{size} masters survive no more failures than {} masters: use an odd number of masters",
             size - 1
         ));
     }
@@ -228,14 +229,14 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let progress = Progress::of(sizes::turns(&ground) + 1, "turns");
     let all = async {
         // Measure the sets of masters for nine tenths of the total time. The last tenth is for the measurement with
-        // distant masters and for the pauses between turns.
+        // distant masters.
         let time = args.time.mul_f64(0.9);
         let servers = ground.spawned.as_deref();
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // The load of other processes is the load of the machine minus that of this process and its masters. Without
-        // `--spawn`, the load of the masters is unknown.
+        // The load of other processes is the load of the machine minus the load of this process and its masters.
+        // Without `--spawn`, the load of the masters is unknown, so the load of other processes is `None`.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {
@@ -253,8 +254,8 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         }
     };
     progress.finish();
-    // Wait for the replies to all releases, even if the measurement succeeded: `release` already returns when a
-    // majority of the masters has replied.
+    // Wait for the replies of all masters to the releases: `release` already returns when a majority of the masters
+    // has replied.
     ground.clear().await;
     let (noise, sizes, wide) = measured?;
     Ok(Measured {

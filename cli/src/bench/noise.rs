@@ -8,13 +8,13 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// Maximum difference between the rounds of the benchmark that causes no warning. [`Noise`] stores this difference as
-/// `apart`.
+/// Maximum relative difference between the rounds of the benchmark that causes no warning (0.25 means 25 %). [`Noise`]
+/// stores the measured difference as `apart`.
 const APART: f64 = 0.25;
 /// The length of one tick, the unit of the processor times in `/proc/stat`, on common kernels.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The processor times at one moment. The difference between two such readings shows how much processor time this
+/// The processor times at one moment. The difference between two `Look` values shows how much processor time this
 /// process and other processes used.
 pub(super) struct Look {
     /// Busy time and total time of all processors together since the boot, in ticks; `None` if unknown.

@@ -171,7 +171,7 @@ fn frame(
     svg + marks + "</svg>\n"
 }
 
-/// The x coordinate of the middle of position `n` (from 0), if `places` positions share the width of the plot.
+/// The x coordinate of the middle of position `n` (from 0). `places` is the number of positions on the x axis.
 fn x(n: usize, places: usize) -> f64 {
     LEFT + (WIDTH - LEFT - RIGHT) * (n as f64 + 0.5) / places as f64
 }

@@ -70,7 +70,8 @@ pub(super) fn html(results: &Results) -> String {
     page += &section("All numbers", "Times in microseconds.", &table(results));
     page + "<p class=\"soft\">Settings of the plain lock: classic (SET NX PX only), fenced (with fencing tokens), \
             default (with fencing tokens, first come first served).<br>Other kinds of locks, with the settings of \
-            default: reader, two and four (one lock on two or four resources), permit (one of four), owner.</p>\n\
+            default: reader, two and four (one lock on two or four resources), permit (one of four permits), owner \
+            (the lock of an owner).</p>\n\
             </body>\n</html>\n"
 }
 
@@ -78,7 +79,7 @@ pub(super) fn html(results: &Results) -> String {
 struct Figure {
     file: &'static str,
     title: &'static str,
-    /// A short caption for the SVG file of this plot. The page shows the longer text instead.
+    /// A short caption for the SVG file of this plot. The page `report.html` shows the longer text `words` instead.
     caption: String,
     words: String,
     series: Vec<Series>,
@@ -254,7 +255,7 @@ fn far(results: &Results) -> Option<Figure> {
     let what = "Time of an acquire, compared with the round trip of the q-th fastest master";
     let svg = lines(Scale::Linear, &places, &all, &title, "milliseconds", what);
     let words = format!(
-        "In theory an acquire waits for the q-th fastest master and for no slower one (q: the size of a majority). {}",
+        "In theory, an acquire takes one round trip of the q-th fastest master (q: the size of a majority). {}",
         if wide.simulated {
             "quorate has started these masters, and proxies delay their replies to simulate the round trips."
         } else {
@@ -264,7 +265,8 @@ fn far(results: &Results) -> Option<Figure> {
     Some(Figure {
         file: "wide",
         title: "Masters far apart",
-        caption: "an acquire waits for the q-th fastest master, and for no slower one".to_owned(),
+        caption: "an acquire takes about one round trip of the q-th fastest master (q: a majority)"
+            .to_owned(),
         words,
         series: all,
         svg,

@@ -109,8 +109,11 @@ pub(super) struct Results {
     pub(super) wide: Option<Wide>,
 }
 
-/// One column of the results: its heading in the report, its heading on the terminal (`None`: not shown there), and a
-/// function that returns the cell of a row.
+/// One column of the results:
+///
+/// - its heading in the report
+/// - its heading on the terminal; `None` if the terminal does not show the column
+/// - a function that returns the cell of a row
 pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
 
 const OVER_FIRST: &str = "over first";

@@ -107,8 +107,10 @@ struct Shop {
     acquisitions: AtomicUsize,
     refused: AtomicUsize,
     sales: Mutex<Vec<Sale>>,
-    /// When the lock was last released (`None` while a worker holds it), and the longest time so far from a release
-    /// until the next worker held the lock.
+    /// Two values:
+    ///
+    /// - when the last release of the lock began; `None` before the first release, and while a worker holds the lock
+    /// - the longest time so far between a release and the next acquire
     gap: Mutex<(Option<Instant>, Duration)>,
     sold_one: Notify,
     started: Instant,
@@ -194,8 +196,8 @@ async fn work(
     }
 }
 
-/// Kills and restarts masters: waits for each event of the demo until the workers have sold the number of prizes that
-/// the event names.
+/// Kills and restarts masters. Before each event of the demo, waits until the workers have sold the number of prizes
+/// that the event names.
 async fn trouble(
     stage: Arc<Stage>,
     shop: Arc<Shop>,

@@ -211,8 +211,8 @@ impl Stage {
                 Ok(())
             }
             (Actor::Memory(node), true) => {
-                // Make the master reachable again, with all its data. It must not lose its locks, because a master in
-                // memory has no restart guard.
+                // Make the master reachable again, with all its locks. It must not lose its locks, because the restart
+                // guard does not protect masters in memory.
                 node.set_condition(Condition::Up);
                 Ok(())
             }

@@ -87,8 +87,8 @@ impl Guard {
 
     /// Whether the guard has reported that it signals the process group.
     ///
-    /// If `quorate` got no processor time, the guard may have ended the command shortly before a renewal succeeded.
-    /// `quorate` must report this as a loss of the lock, and not as if the command had ended by itself.
+    /// If `quorate` gets no processor time, the guard can end the command shortly before `quorate` renews the lock.
+    /// Then `quorate` must report a lost lock, although the renewal succeeded.
     pub(super) fn acted(&mut self) -> bool {
         if let Some(pipe) = &mut self.word {
             self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));

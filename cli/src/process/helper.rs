@@ -39,7 +39,8 @@ const DEATH: &str = "__die";
 pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
     // Replace this process with a helper by `exec`, because `exec` resets all signal handlers. To reset the handlers in
-    // this process would need unsafe code. Clear the environment, because it may contain passwords.
+    // this process would need unsafe code. Clear the environment, so that a core dump of the helper contains no
+    // passwords.
     let _failed = binary::own()
         .arg0("quorate")
         .args([DEATH, &number])
@@ -151,7 +152,7 @@ pub(super) fn until_order(terminate_at: Duration, kill_at: Duration) -> String {
 fn guard() -> ExitCode {
     // Block all signals, so that only SIGKILL can end the guard before its pipe closes.
     let _ = SigSet::all().thread_block();
-    // Use another process name, so that `pkill -9 quorate` does not kill the guard.
+    // Give the guard a different process name, so that `pkill -9 quorate` does not kill it.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_name(c"qr-guard");
 

@@ -22,7 +22,7 @@
 //!
 //! - It does not follow processes that leave the group (`setsid`, the jobs of an interactive shell).
 //! - It does not stop processes that are still in the background when the command ends by itself. A message names them.
-//! - It does not become a subreaper: `/proc` lists all processes of the group, even if they are not its children.
+//! - It does not become a subreaper. It finds the processes of the group in `/proc`, even if they are not its children.
 //! - It creates no cgroup, because ordinary users may create one only if systemd has delegated a cgroup to them.
 
 mod binary;
@@ -60,8 +60,8 @@ pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
 use terminal::Terminal;
 
-/// Longest time between two checks of the lock's validity. Timers stop while the machine sleeps, but the validity goes
-/// on. With frequent checks, an expired lock is noticed soon after the machine wakes up.
+/// Longest time between two checks of the lock's validity. While the machine sleeps, timers stop, but the lock still
+/// expires. With frequent checks, an expired lock is noticed soon after the machine wakes up.
 const TICK: Duration = Duration::from_millis(250);
 /// How long to wait after the end of the command, before a message names processes of its group that still run.
 const AFTERMATH: Duration = Duration::from_millis(100);
@@ -96,9 +96,9 @@ pub(crate) enum Ended {
         code: u8,
         /// The signal by which `quorate` must end itself; `None` if it must exit with `code`:
         ///
-        /// - If a signal ended the command, and `quorate` received this signal too or the user typed it: this signal.
-        /// - If a signal ended the command after a second Ctrl-C: SIGINT.
-        /// - Otherwise: `None`.
+        /// - The signal that ended the command, if `quorate` has received the same signal.
+        /// - The signal that ended the command, if the user typed it while the terminal was lent to the command.
+        /// - SIGINT, if any other signal ended the command after a second Ctrl-C.
         signal: Option<Signal>,
         /// Other processes of the command's group that are still running; `None` if there are none. `quorate` does not
         /// stop them.
@@ -340,8 +340,8 @@ impl Watch {
         }
     }
 
-    /// Returns why the lock was lost, after the command was killed at its deadline. Waits at most 50 ms for `lost`,
-    /// which gives a more precise reason than the default text.
+    /// Returns why the lock was lost. Must be called after the command was killed at its deadline. Waits at most 50 ms
+    /// for `lost`, which gives a more precise reason than the default text.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await

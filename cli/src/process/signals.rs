@@ -29,14 +29,14 @@ const RECEIVED: [Signal; 11] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Whether to reap children that have ended while no command runs.
+    /// Whether to reap ended children. Applies only while no command runs.
     reaps: bool,
     /// The first received signal that asks this process to end; `None` if no such signal was received.
     end: Option<Signal>,
 }
 
 impl Signals {
-    /// Starts to receive signals. Signals that were ignored when the process started stay ignored, as `nohup` needs.
+    /// Starts to receive signals. Signals that were ignored when the process started stay ignored, as `nohup` requires.
     ///
     /// Must be called within a tokio runtime with the I/O driver enabled.
     pub(crate) fn receive() -> io::Result<Self> {

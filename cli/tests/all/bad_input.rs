@@ -32,7 +32,7 @@ fn refused(options: &[&str], parts: &[&str]) {
 const THREE: &str = "redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3";
 
 #[test]
-fn wrong_master_urls_are_refused_with_an_error_of_one_line() {
+fn wrong_master_urls_are_refused_with_a_one_line_error() {
     refused(&["r"], &["no masters", "--masters"]);
     refused(&["--masters", "", "r"], &["no masters"]);
     refused(
@@ -51,7 +51,7 @@ fn wrong_master_urls_are_refused_with_an_error_of_one_line() {
 }
 
 #[test]
-fn wrong_resource_names_are_refused_with_an_error_of_one_line() {
+fn wrong_resource_names_are_refused_with_a_one_line_error() {
     refused(&["--masters", THREE, ""], &["empty"]);
     refused(&["--masters", THREE, &"x".repeat(5000)], &["5000", "1024"]);
     refused(
@@ -61,7 +61,7 @@ fn wrong_resource_names_are_refused_with_an_error_of_one_line() {
 }
 
 #[test]
-fn wrong_durations_are_refused_with_an_error_of_one_line() {
+fn wrong_durations_are_refused_with_a_one_line_error() {
     refused(&["--masters", THREE, "--ttl", "0s", "r"], &["ttl"]);
     refused(&["--masters", THREE, "--ttl", "2ms", "r"], &["ttl", "2ms"]);
     refused(
@@ -84,7 +84,7 @@ fn wrong_durations_are_refused_with_an_error_of_one_line() {
 }
 
 #[test]
-fn wrong_arguments_are_refused_with_an_error_of_one_line() {
+fn wrong_arguments_are_refused_with_a_one_line_error() {
     refused(&["--masters", THREE], &["<RESOURCE>"]);
     refused(
         &["--masters", THREE, "--restart-guard", "maybe", "r"],
@@ -142,7 +142,7 @@ fn mistake_in_the_configuration_file_is_reported_with_file_line_and_key() {
 }
 
 #[test]
-fn precedence_of_settings_is_flag_then_option_config_then_variable_then_other_files() {
+fn sources_of_a_setting_have_the_documented_precedence() {
     let masters = masters(1);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("quorate.toml");
@@ -292,7 +292,7 @@ fn run_with_file(masters: &Masters, lines: &str, variables: &[(&str, &str)]) -> 
 }
 
 #[test]
-fn wait_in_the_file_named_by_option_config_overrides_quorate_try() {
+fn quorate_try_is_ignored_if_the_file_of_the_option_config_sets_wait() {
     let masters = masters(1);
     for lines in ["", "wait = '1m'\n"] {
         let held = masters[0].command(&["SET", "r", "somebody else", "PX", "700"]);

@@ -84,7 +84,7 @@ fn demo_on_two_redis_servers_and_a_zookeeper_sells_each_prize_once() {
 }
 
 #[test]
-fn demo_replaces_a_server_that_is_not_installed_by_a_master_in_memory() {
+fn demo_replaces_a_server_that_is_not_installed_with_a_master_in_memory() {
     let server =
         quorate_testbed::available().expect("redis-server or valkey-server must be installed");
     let run = done(
@@ -125,7 +125,7 @@ fn demo_prints_the_result_on_stdout_and_progress_on_stderr() {
 }
 
 #[test]
-fn interrupted_demo_stops_its_masters_and_ends_itself_by_the_signal() {
+fn interrupted_demo_stops_its_masters_and_then_dies_of_the_signal() {
     let temporary = tempfile::tempdir().expect("a directory");
     let child = bare()
         .arg("demo")

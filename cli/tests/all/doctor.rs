@@ -133,7 +133,7 @@ fn doctor_names_the_missing_rights_of_a_user() {
     assert_eq!(found(&json, "error"), ["acl"; 3], "{run:?}");
     assert_eq!(
         json["masters"][0]["denied"],
-        // CONFIG GET is needed because the restart guard is off in these tests.
+        // The restart guard is off in this test, so `doctor` must read the persistence settings with CONFIG GET.
         serde_json::json!(["EVALSHA", "CONFIG GET"]),
         "{run:?}"
     );
@@ -230,8 +230,8 @@ fn doctor_names_any_documented_right_that_a_user_lacks() {
 fn doctor_recommends_the_option_prefix_to_a_user_limited_to_some_keys() {
     let masters = durable(3);
     grant(&masters, None);
-    // Without `--prefix`, `doctor` does not know the names of the locks. They may all match the user's rights, so the
-    // finding is only a warning.
+    // Without `--prefix`, `doctor` does not know the names of the locks. The user possibly has the rights for all of
+    // them, so `doctor` gives only a warning.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");

@@ -68,7 +68,7 @@ fn options(help: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn help_text_of_every_command_is_short_in_80_and_in_100_columns() {
+fn help_of_every_command_stays_within_its_line_limit_at_80_and_100_columns() {
     for (number, words) in COMMANDS {
         for columns in ["80", "100"] {
             for (flag, most) in [("-h", 45), ("--help", 120)] {

@@ -26,7 +26,7 @@ fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
 }
 
 #[test]
-fn option_also_locks_several_resources_or_none_of_them() {
+fn run_locks_its_resource_and_all_resources_of_the_option_also() {
     let masters = masters(3);
     let mut both = lasting(&masters, &["a", "--also", "b"]);
     until("both locks are held", || {
@@ -147,8 +147,8 @@ fn nested_permit_is_granted_if_the_ancestor_holds_another_slot() {
     let masters = masters(3);
     let mut first = lasting(&masters, &["--permits", "1", "api"]);
     until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
-    // Slot 0 is taken, so the outer run gets slot 1. When slot 0 is free again, the inner run takes a permit of the
-    // semaphore with only one slot.
+    // Slot 0 is taken, so the outer run gets slot 1. The inner run uses `--permits 1`, so it can get only slot 0. It
+    // starts when slot 0 is free again, and must get this slot.
     let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     let mut outer = run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
@@ -201,8 +201,8 @@ fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancesto
         if outer.len() > 1 {
             continue;
         }
-        // If the entry does not name the holder's process correctly, the holder may be an ancestor. So the inner run
-        // must not get the lock.
+        // These entries do not name the holder's process, or name it in a wrong format. So quorate cannot find out
+        // that the holder is not an ancestor, and must refuse the lock.
         let (hold, _) = held
             .split_once('@')
             .expect("an entry of QUORATE_HELD must name the process that holds the lock");
@@ -249,7 +249,7 @@ fn nested_run_finds_the_lock_and_the_owner_id_among_several_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
-        // The outermost run holds `x`. The run between it and the inner run holds `y` with another owner id.
+        // The outermost run holds `x` as the owner "the first". The middle run holds `y` as the owner "b".
         (
             "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
             0,

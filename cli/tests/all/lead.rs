@@ -90,7 +90,7 @@ fn leader(watch: &Lines) -> Value {
 }
 
 #[test]
-fn status_waiters_and_errors_show_the_note_of_the_holder() {
+fn note_of_the_holder_is_shown_by_status_and_in_waiting_and_error_messages() {
     let masters = masters(3);
     let secret = format!("sleep {}", mark());
     let holder = run(

@@ -74,7 +74,7 @@ impl Scene {
 /// Two of five masters do not reply. These two are a majority of the three old masters, so a client that knows only the
 /// old masters may hold a lock on them. The other three masters cannot show whether that is so.
 #[test]
-fn commands_status_and_break_need_an_old_majority_while_masters_are_replaced() {
+fn commands_status_and_break_need_a_majority_of_the_old_masters_during_a_change() {
     let scene = Scene(masters(5));
     for master in scene.0.iter().take(2) {
         master.stop().expect("stopped");
@@ -147,7 +147,7 @@ fn documented_steps_replace_the_masters_while_clients_take_locks() {
     let told = done(outdated.arg("doctor"));
     assert_eq!(told.code, Some(69), "{told:?}");
     assert!(told.out.contains("outdated configuration"), "{told:?}");
-    // Change back to the old masters. This is a second change with the same steps.
+    // Replace the new masters by the old masters, with the same four commands.
     let mut command = Scene::quorate(&scene.urls(2..5));
     command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
     command.env("QUORATE_MASTERS_GENERATION", "1");
@@ -171,7 +171,7 @@ fn documented_steps_replace_the_masters_while_clients_take_locks() {
 struct Holder(Child);
 
 impl Holder {
-    /// Runs `quorate hold` for `name` with these masters. Returns when it holds the lock.
+    /// Adds the arguments of `quorate hold` to `command` and starts it. Returns when the process holds the lock `name`.
     fn start(mut command: Command, name: &str) -> Self {
         command.args(["hold", "--ttl", "1s", name]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -448,7 +448,7 @@ impl Scene {
 }
 
 #[test]
-fn once_job_runs_only_once_if_different_masters_fail_during_a_change_of_masters() {
+fn change_of_masters_keeps_a_once_record_despite_failures_of_different_masters() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.begin();
@@ -535,7 +535,7 @@ fn quota_survives_a_change_of_masters_and_the_change_back() {
 /// Regression test. With a user that has only the documented rights of clients, `status` exited with 69 although all
 /// masters had answered. `begin` failed only after it had already marked the next masters.
 #[test]
-fn masters_commands_name_the_right_that_a_user_without_operator_rights_lacks() {
+fn masters_commands_report_an_operator_right_that_the_user_lacks() {
     let scene = Scene(masters(5));
     for server in &scene.0 {
         let mut words = vec![

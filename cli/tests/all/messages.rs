@@ -43,12 +43,12 @@ fn waiter_reports_why_masters_do_not_vote() {
     let line = line.expect("a waiter must print a line after three seconds");
     assert!(line.contains("no vote from 3 of 3 masters"), "{line}");
     assert!(line.contains("restart guard: can vote in"), "{line}");
-    let warning = "quorate: warning: master restarted lately";
+    let warning = "quorate: warning: master restarted recently";
     assert!(waited.err.contains(warning), "{waited:?}");
 }
 
 #[test]
-fn quiet_wait_without_a_majority_of_masters_warns_once() {
+fn quiet_run_prints_one_warning_while_a_majority_of_masters_is_down() {
     let masters = masters(3);
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
@@ -75,7 +75,7 @@ fn assert_warned_once(waited: &common::Done, masters: &str) {
 }
 
 #[test]
-fn quiet_wait_during_a_change_warns_if_most_old_masters_are_down() {
+fn quiet_run_warns_if_most_old_masters_are_down_during_a_change_of_masters() {
     let masters = masters(6);
     let (old, next) = (&masters.urls()[..3], &masters.urls()[3..]);
     for master in masters.iter().take(2) {
@@ -91,7 +91,7 @@ fn quiet_wait_during_a_change_warns_if_most_old_masters_are_down() {
 /// Tests that `--quiet` does not suppress the warning about missing masters. A command without a time limit would
 /// otherwise wait without any message.
 #[test]
-fn quiet_quota_and_once_without_a_majority_of_masters_warn_once() {
+fn quiet_quota_and_once_commands_print_one_warning_if_most_masters_are_down() {
     let masters = masters(3);
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
@@ -256,7 +256,7 @@ fn even_number_of_masters_causes_a_warning() {
 }
 
 #[test]
-fn all_warnings_of_a_lost_lock_are_printed_while_the_command_runs() {
+fn warnings_before_the_loss_of_a_lock_are_printed_while_the_command_runs() {
     let masters = masters(3);
     let mut holder = run(&masters, &["--ttl", "3s", "lost"], &["sleep", "60"]);
     let holder = holder.spawn().expect("runs");

@@ -162,7 +162,8 @@ fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
         run.stdout(Stdio::piped()).stderr(Stdio::piped());
         run
     };
-    // Each step of connecting takes 400 ms, and all of them take longer than the connect timeout of 500 ms.
+    // Each round trip takes 400 ms. To connect needs several round trips, so it takes longer than the connect timeout
+    // of 500 ms.
     let (_delays, urls) = delayed(&masters, Duration::from_millis(200));
     let far = done(&mut tried(&["--masters", &urls]));
     assert_eq!((far.code, &*far.out), (Some(0), "ran\n"), "{far:?}");
@@ -402,7 +403,7 @@ fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
 }
 
 #[test]
-fn option_max_hold_ends_the_command_after_its_time() {
+fn option_max_hold_ends_the_command_after_the_given_time() {
     let masters = masters(3);
     let mark = mark();
     // Set a long ttl, so that only `max_hold` can end the lock. The default grace period (5 s) is longer than

@@ -242,7 +242,7 @@ fn status_reports_a_lock_as_unknown_if_a_majority_has_just_restarted() {
 }
 
 #[test]
-fn status_reports_a_key_of_a_wrong_type_and_break_keeps_it() {
+fn key_of_a_wrong_type_is_reported_by_status_and_not_deleted_by_break() {
     let masters = masters(3);
     masters[0]
         .command(&["LPUSH", "r", "mine"])
@@ -331,7 +331,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn status_shows_each_permit_and_break_slot_deletes_one() {
+fn status_lists_every_permit_and_break_with_the_option_slot_deletes_one_permit() {
     let masters = masters(3);
     let permit = |note: &str| {
         let options = ["--permits", "2", "--note", note, "api"];
@@ -421,8 +421,8 @@ fn status_shows_waiters_for_a_permit_even_if_no_permit_is_held() {
             line.expect("a reply").int() == Some(1)
         })
     });
-    // Stop the waiter with SIGSTOP before a permit becomes free. It cannot take the permit, but keeps its place in the
-    // queue for one heartbeat time.
+    // Stop the waiter with SIGSTOP before a permit becomes free. The waiter cannot take the permit, but keeps its place
+    // in the queue until its last heartbeat expires.
     signal(&waits, "STOP");
     all(&["DEL", "quorate:slot:0:api"]);
     let status = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);

@@ -147,7 +147,7 @@ fn doctor_distinguishes_a_missing_database_right_from_a_read_only_server() {
     let (_, lines) = doctor(&stranger);
     says(&lines, "error login", &[&name, "password"]);
 
-    // Locks work without the right to remove records, so only `doctor` reports it.
+    // Locks work without the right to remove records, so only `doctor` reports that this right is missing.
     server
         .sql("GRANT UPDATE ON locks.* TO app; REVOKE DELETE ON locks.quorate_record FROM app")
         .expect("the test must be able to change the rights of the user");
@@ -225,7 +225,7 @@ fn server_that_is_listed_under_two_names_is_refused() {
     let run = lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
     assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
-    // Two databases of one server are one master, even if their stored server names differ.
+    // Two databases of one server count as one master, even if their stored server names differ.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("the test must be able to change the server name");
@@ -374,8 +374,8 @@ fn printed_sql_replaces_the_server_run_id_only_if_the_record_table_is_missing() 
     assert!((now - since).abs() < 3_600_000_000, "{since} {now}");
     server.sql(&sql).expect("the SQL runs again");
     assert_eq!(run(), first, "a complete schema must stay as it is");
-    // The dropped table contained the locks. So the SQL must begin a new server run, as after a restart: a new run id
-    // and a new start time.
+    // The dropped table contained the locks. So the SQL must set a new run id and a new start time, as after a restart
+    // of the server.
     server
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
@@ -441,7 +441,7 @@ fn printed_script_prepares_a_zookeeper_as_prepare_server_does() {
     }
     let stranger = format!("{}?timeout=2s", server.url("/b"));
     refused(&lock(&stranger), &["ACL"]);
-    // Both paths are on one ensemble, which is one master, although the paths have different server names.
+    // Two paths of one ensemble count as one master, even if the paths have different server names.
     refused(
         &lock(&format!("{plain}?timeout=2s,{owned}?timeout=2s")),
         &["same server"],

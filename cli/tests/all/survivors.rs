@@ -128,12 +128,12 @@ fn command_of_another_user_is_reported_as_not_stopped() {
 }
 
 #[test]
-fn process_of_the_command_that_cannot_be_stopped_is_named() {
+fn error_shows_the_pid_of_a_process_that_quorate_has_no_right_to_stop() {
     let ordinary = match Ordinary::new() {
         Ok(ordinary) => ordinary,
         Err(why) => {
             return did_not_run(
-                "process_of_the_command_that_cannot_be_stopped_is_named",
+                "error_shows_the_pid_of_a_process_that_quorate_has_no_right_to_stop",
                 &why,
             );
         }

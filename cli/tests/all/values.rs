@@ -85,7 +85,7 @@ fn quota_can_be_created_taken_read_and_dropped() {
 }
 
 #[test]
-fn quota_is_created_on_all_masters_and_lost_with_a_majority() {
+fn quota_is_created_only_on_all_masters_and_lost_with_the_data_of_a_majority() {
     let masters = masters(3);
     masters[1].kill().expect("killed");
     let away = ask(&masters, &["quota", "create", "prizes", "3"]);
@@ -145,7 +145,7 @@ fn signal_ends_a_waiting_quota_or_once_command_and_leaves_no_queue_entry() {
 const LONG: &str = "3650d";
 
 #[test]
-fn once_on_several_machines_runs_the_command_once_per_period() {
+fn quorate_once_on_several_machines_starts_its_command_one_time_per_period() {
     let masters = masters(3);
     let missing = ask(
         &masters,
@@ -179,7 +179,7 @@ fn once_on_several_machines_runs_the_command_once_per_period() {
 }
 
 #[test]
-fn failed_command_of_once_is_repeated_only_with_the_option_at_least() {
+fn quorate_once_repeats_a_failed_command_only_with_the_option_at_least() {
     let masters = masters(3);
     for (name, at_least) in [("most", false), ("least", true)] {
         assert_eq!(ask(&masters, &["once", "--create", name]).code, Some(0));
@@ -199,7 +199,7 @@ fn failed_command_of_once_is_repeated_only_with_the_option_at_least() {
 }
 
 #[test]
-fn once_that_waits_beyond_the_end_of_its_period_does_not_run_in_the_next_period() {
+fn quorate_once_does_not_run_its_command_if_the_period_ended_during_the_wait() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let period = Duration::from_secs(6);
@@ -305,7 +305,7 @@ fn status_of_once_shows_when_and_where_the_command_ran_and_how_it_ended() {
 }
 
 #[test]
-fn text_of_once_status_shows_the_exit_code_and_the_process() {
+fn quorate_once_status_prints_the_exit_code_and_process_of_the_last_run() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let never = ask(&masters, &["once", "--status", "r"]);
@@ -324,7 +324,7 @@ fn text_of_once_status_shows_the_exit_code_and_the_process() {
 }
 
 #[test]
-fn once_status_after_a_crash_shows_the_last_run_that_ended() {
+fn quorate_once_status_shows_the_last_completed_run_after_a_crashed_run() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let start = |line: &str| {
@@ -351,7 +351,7 @@ fn once_status_after_a_crash_shows_the_last_run_that_ended() {
 }
 
 #[test]
-fn once_warns_if_the_end_of_a_successful_command_cannot_be_recorded() {
+fn quorate_once_warns_if_the_success_of_its_command_cannot_be_recorded() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let words = ["once", "--per", LONG, "r", "--shell", "read line"];
@@ -382,7 +382,7 @@ fn once_warns_if_the_end_of_a_successful_command_cannot_be_recorded() {
 }
 
 #[test]
-fn once_status_restores_a_lost_record_without_joining_the_queue() {
+fn quorate_once_status_restores_a_lost_record_without_being_queued() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let lost = &masters[0];
@@ -439,7 +439,7 @@ fn drop_of_a_once_record_needs_the_option_yes_and_reports_a_missing_record() {
 }
 
 #[test]
-fn once_does_not_use_up_the_period_for_a_command_that_cannot_be_started() {
+fn quorate_once_leaves_the_period_unused_if_its_command_cannot_be_started() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let once = |command: &[&str]| {
@@ -471,7 +471,7 @@ fn once_does_not_use_up_the_period_for_a_command_that_cannot_be_started() {
 }
 
 #[test]
-fn period_of_once_stays_unused_if_a_signal_arrives_before_it_is_recorded() {
+fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let proxies: Vec<_> = masters
@@ -516,7 +516,7 @@ fn period_of_once_stays_unused_if_a_signal_arrives_before_it_is_recorded() {
 }
 
 #[test]
-fn once_with_the_option_try_exits_with_75_while_another_command_holds_the_lock() {
+fn quorate_once_with_the_option_try_exits_with_75_while_the_lock_is_held() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let holder = run(&masters, &["r"], &["sleep", &mark()])
@@ -595,7 +595,7 @@ fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
 }
 
 #[test]
-fn once_refuses_options_for_other_kinds_of_locks_without_waiting() {
+fn quorate_once_refuses_options_for_other_kinds_of_locks_without_waiting() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     for master in &masters {

@@ -154,7 +154,7 @@ pub(crate) fn pids(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Kills all processes that have this number (see [`mark`]) in their command line when the value is dropped, even if
+/// When dropped, kills all processes that have this number (see [`mark`]) in their command line. This also happens if
 /// the test panics.
 pub(crate) struct Ends(pub(crate) String);
 
