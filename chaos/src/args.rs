@@ -318,8 +318,8 @@ impl RunArgs {
         })
     }
 
-    /// The requested workloads without repetitions. Without a request, the workloads of plain locks, and also `prizes`
-    /// if a careful operator replaces masters.
+    /// The requested workloads without repetitions. If the command line names no workload: the workloads of plain
+    /// locks, and also `prizes` if a careful operator replaces masters.
     fn workloads(&self, changes: Option<&Changes>) -> Vec<Workload> {
         let mut workloads: Vec<Workload> = Vec::new();
         for one in self.workload.iter().flat_map(|named| &named.0) {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The changes of masters during a chaos run, as the sets of masters that clients use one after the other.
+/// The changes of masters during a chaos run. A change takes the clients from one set of masters to the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// The sets of masters, in the order in which clients use them: one set per generation. Each master is given by its
@@ -15,8 +15,8 @@ pub struct Changes {
     pub operator: Operator,
 }
 
-/// The kind of operator that changes masters. A careful operator follows the operators' page (docs/operations.md). A
-/// known-bad operator breaks one of its rules, and a checker must report the damage.
+/// The kind of operator that changes masters. A careful operator follows the page docs/operations.md. A known-bad
+/// operator breaks a rule of this page, and a checker must report the damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_compute_the_masters_in_use_and_the_masters_removed() {
+    fn masters_in_use_and_removed_masters_are_computed_for_each_change_of_masters() {
         let one_by_one = Changes::one_by_one(3, 2);
         assert_eq!(one_by_one.sets, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]);
         assert_eq!((one_by_one.count(), one_by_one.servers()), (2, 5));

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_holds_may_overlap_only_if_both_are_readers_or_have_one_owner() {
+    fn two_holds_may_overlap_only_if_both_are_readers_or_have_the_same_owner() {
         let owner = |id: &str| Claim::Owner(id.to_owned());
         let all = [
             Claim::Alone,

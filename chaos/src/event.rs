@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
 
-/// The kind of disturbance in [`Event::Suffered`] if the busy machine did not give the client process any CPU time for
-/// a while.
+/// A kind of disturbance in [`Event::Suffered`]: the busy machine gave the client process no CPU time for a while.
 pub const STALLED: &str = "stalled";
 
 /// The clock of one chaos run, which counts nanoseconds from the start of the run.
@@ -68,8 +67,8 @@ pub struct Entry {
 
 /// The kinds of events.
 ///
-/// An attempt is one try of a client to acquire a lock or to take a prize. All times are in nanoseconds since the run
-/// began.
+/// An attempt is one try of a client to acquire a lock or to take a prize (a unit of a quota). All times are in
+/// nanoseconds since the run began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
@@ -80,24 +79,24 @@ pub enum Event {
     },
     /// An attempt began. The event is recorded before the client sends a request.
     Wait {
-        /// The number of the client's attempt, counted from 1 in each client process.
+        /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
         /// The resource to be locked.
         resource: String,
         /// The resources that are locked together with `resource`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         also: Vec<String>,
-        /// The lock mode: exclusive, reader, semaphore permit, or hold of a lock owner.
+        /// The lock mode: exclusive, reader, semaphore permit, or owner (only holds of the same owner may overlap).
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
-        /// The number of an earlier attempt of the same client whose hold continues here in another mode. For example,
-        /// a writer continues as a reader. `None` if the attempt continues no hold.
+        /// The number of the earlier attempt whose hold this attempt continues in another mode, e.g. a writer's hold as
+        /// a reader. `None` if this attempt continues no hold.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         goes_on: Option<u64>,
     },
     /// The attempt obtained the lock.
     Obtained {
-        /// The number of the client's attempt, counted from 1 in each client process.
+        /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
         /// The fencing token; `None` if the lock implementation gives none.
         token: Option<u64>,
@@ -112,7 +111,7 @@ pub enum Event {
     },
     /// The holder noticed that the lock's validity was extended.
     Renewed {
-        /// The number of the client's attempt, counted from 1 in each client process.
+        /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
         /// The new end of the validity.
         until: u64,
@@ -120,14 +119,14 @@ pub enum Event {
     /// The holder stopped using the lock and begins to release it. The event is recorded before the first release
     /// request.
     Release {
-        /// The number of the client's attempt, counted from 1 in each client process.
+        /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
         /// The end of the lock's validity, as the holder knew it at this time. `None` if the holder did not know it.
         until: Option<u64>,
     },
     /// The release ended. The event counts the masters by the result of the release.
     Released {
-        /// The number of the client's attempt, counted from 1 in each client process.
+        /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
         /// The number of masters that answered that they deleted the lock key.
         on: usize,
@@ -136,7 +135,7 @@ pub enum Event {
     },
     /// The holder was notified that the lock is lost.
     Notified {
-        /// The number of the client's attempt, counted from 1 in each client process.
+        /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
         /// The cause of the loss.
         cause: String,
@@ -145,7 +144,7 @@ pub enum Event {
     },
     /// The attempt ended without obtaining the lock.
     Missed {
-        /// The number of the client's attempt, counted from 1 in each client process.
+        /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
         /// The reason as one word, for example:
         ///
@@ -156,14 +155,14 @@ pub enum Event {
     },
     /// The client dropped the future of the attempt before the attempt succeeded or failed.
     Dropped {
-        /// The number of the client's attempt, counted from 1 in each client process.
+        /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
     },
     /// A holder changed a file that only the lock protects. The holder computed the new content from the old content.
     Wrote {
         /// The number of the attempt that acquired the lock.
         op: u64,
-        /// The name of the resource whose file was changed.
+        /// The name of the file.
         key: String,
         /// The old content. No two writes may start from the same old content.
         from: String,
@@ -174,19 +173,19 @@ pub enum Event {
     Found {
         /// The number of the attempt that acquired the lock.
         op: u64,
-        /// The name of the data that was read.
+        /// The name of the file, or of the pair of files, that the holder read.
         key: String,
         /// The content that the holder must find.
         expected: String,
         /// The content that the holder found.
         found: String,
-        /// The client and attempt that wrote the newer of the two contents, e.g. `c1#7`. Empty if the writer is
-        /// unknown.
+        /// The client and attempt that wrote `found`, or `expected` if that is newer. For example `c1#7`. Empty if the
+        /// writer is unknown.
         writer: String,
     },
     /// A client's request for a unit of a quota (a prize) was answered.
     Answered {
-        /// The number of the client's attempt, counted from 1 in each client process.
+        /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
         /// The answer:
         ///
@@ -212,7 +211,7 @@ pub enum Event {
         /// The leader's name: its client and attempt. `None` if no leader is known.
         leader: Option<String>,
     },
-    /// The bank made a transfer. The bank itself records this event.
+    /// The bank, a service that checks fencing tokens, made a transfer. The bank itself records this event.
     Moved {
         /// The client and attempt that requested the transfer.
         by: String,
@@ -221,7 +220,7 @@ pub enum Event {
         /// The balances after the transfer.
         balances: BTreeMap<String, i64>,
     },
-    /// The register accepted a write. The register itself records this event.
+    /// The register, a service that checks fencing tokens, accepted a write. The register itself records this event.
     Applied {
         /// The client and attempt that wrote.
         by: String,
@@ -259,7 +258,7 @@ pub enum Event {
     },
     /// A fault is about to be injected.
     Inject {
-        /// The number of the fault in the schedule.
+        /// The fault's number. A run numbers its faults from 0.
         fault: usize,
         /// The kind of the fault.
         kind: String,
@@ -268,19 +267,19 @@ pub enum Event {
     },
     /// The fault had its effect, and the effect was observed.
     Landed {
-        /// The number of the fault in the schedule.
+        /// The fault's number. A run numbers its faults from 0.
         fault: usize,
         /// The observed effect of the fault.
         seen: String,
     },
     /// The fault was ended, and its end was observed.
     Healed {
-        /// The number of the fault in the schedule.
+        /// The fault's number. A run numbers its faults from 0.
         fault: usize,
     },
     /// The fault could not be injected, or could not be ended.
     Failed {
-        /// The number of the fault in the schedule.
+        /// The fault's number. A run numbers its faults from 0.
         fault: usize,
         /// The reason for the failure.
         why: String,
@@ -312,7 +311,7 @@ pub enum Event {
         /// The text that the command of this step printed.
         said: String,
     },
-    /// A client was restarted with a set of masters that differs from its previous one.
+    /// A client was restarted with a different set of masters.
     Sent {
         /// The number of the client's configuration: twice the number of completed changes of masters, plus one if the
         /// client uses both the old and the new masters.

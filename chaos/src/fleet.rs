@@ -337,7 +337,7 @@ impl Fleet {
 }
 
 impl Member {
-    /// Marks the client process as ended, and waits until all its output was read.
+    /// Marks the client process as ended, and waits until all of its output has been read.
     fn is_gone(&mut self) {
         self.running = false;
         self.input = None;

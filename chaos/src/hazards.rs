@@ -85,8 +85,8 @@ impl Hazards {
         }
     }
 
-    /// Draws the next fault of masters. Together with earlier faults, it leaves a majority of each of these sets of
-    /// masters unaffected. Returns `None` if earlier faults affect too many masters.
+    /// Draws the next fault of masters. This fault and the earlier faults together leave a majority of each set of
+    /// masters unaffected. Returns `None` if the earlier faults already affect too many masters.
     pub fn on_masters(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
         let mut kinds = match moment {
             Moment::Closed => {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_drawn_during_a_change_of_masters_spare_a_majority_of_each_set() {
+    fn faults_during_a_change_leave_majorities_of_old_and_new_masters_unaffected() {
         let sets: [&[usize]; 2] = [&[0, 1, 2, 3, 4], &[1, 2, 3, 4, 5]];
         let mut hazards = hazards();
         let mut hit: Vec<usize> = Vec::new();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_between_the_steps_close_and_open_is_a_kill_or_a_stop() {
+    fn only_kill_or_stop_faults_are_injected_between_the_operator_steps_close_and_open() {
         let sets: [&[usize]; 1] = [&[0, 1, 2]];
         let mut hazards = hazards();
         let fault = hazards

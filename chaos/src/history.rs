@@ -155,16 +155,16 @@ impl History {
 pub struct Attempt {
     /// The client and its process, e.g. `c1.2` for the second process of `c1`.
     pub who: String,
-    /// The number of the attempt in that process.
+    /// The attempt's number. Each client process numbers its attempts from 1.
     pub op: u64,
     /// The resource to be locked.
     pub resource: String,
     /// The resources that are locked together with `resource`.
     pub also: Vec<String>,
-    /// The lock mode: exclusive, reader, semaphore permit, or hold of a lock owner.
+    /// The lock mode: exclusive, reader, semaphore permit, or owner (only holds of the same owner may overlap).
     pub claim: Claim,
-    /// The number of an earlier attempt of the same client whose hold continues here in another mode. For example, a
-    /// writer continues as a reader. `None` if the attempt continues no hold.
+    /// The number of the earlier attempt whose hold this attempt continues in another mode, e.g. a writer's hold as a
+    /// reader. `None` if this attempt continues no hold.
     pub goes_on: Option<u64>,
     /// The time at which the attempt began.
     pub began: u64,
@@ -301,7 +301,7 @@ impl Attempt {
 /// One injected fault, from its start to its end. All times are in nanoseconds since the run began.
 #[derive(Clone, Debug)]
 pub struct FaultSpan {
-    /// The number of the fault in the schedule.
+    /// The fault's number. A run numbers its faults from 0.
     pub number: usize,
     /// The kind of the fault, by name.
     pub kind: String,

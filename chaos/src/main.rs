@@ -171,7 +171,8 @@ fn look_up(name: &str) {
     }
 }
 
-/// Handles Ctrl-C and SIGTERM: the first one stops the run early with a report, the second one exits at once.
+/// Handles Ctrl-C and SIGTERM: the first signal stops the run early with a report, the second signal ends the program
+/// immediately.
 fn listen() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

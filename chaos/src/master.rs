@@ -35,7 +35,7 @@ enum Servers {
     ZooKeeper(Arc<ZooKeeper>),
 }
 
-/// The user name and password of the clients at a database.
+/// The user name and password with which clients log in to a database.
 #[derive(Clone, Copy, Debug)]
 pub struct Login<'a> {
     /// The user name.

@@ -94,7 +94,7 @@ pub fn run(
         let (nodes, order) = (scenario.nodes(), scenario.order);
         let masters = NodeKind::name_of(&nodes);
         if let Some(why) = nodes.iter().find_map(|node| node.lack()) {
-            eprintln!("left out: {kind} over {masters}: {why}");
+            eprintln!("left out: {kind} on {masters}: {why}");
             continue;
         }
         let workloads = scenario.workloads.clone();

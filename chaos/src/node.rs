@@ -112,7 +112,7 @@ pub enum Which {
     Redis,
     /// Masters that are a MariaDB.
     Databases,
-    /// Masters that are a MariaDB which loses nothing in a crash.
+    /// Masters that are a MariaDB and lose nothing in a crash.
     SafeDatabases,
     /// Masters that are a ZooKeeper, with one server or several.
     ZooKeepers,

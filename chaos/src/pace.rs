@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn history_yields_the_tries_of_each_step_and_the_lifetime_of_each_client() {
+    fn steps_and_client_lifetimes_are_computed_from_the_run_history() {
         let step = |step: &str, since, done| Event::Step {
             change: 0,
             step: step.into(),

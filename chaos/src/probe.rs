@@ -9,10 +9,10 @@ use quorate_testbed::Connection;
 
 use crate::node::NodeKind;
 
-/// A connection of the probe to a server, on which it sends one request.
+/// The connection of a probe to a server.
 #[derive(Debug)]
 pub enum Probe {
-    /// A connection to a Redis, which accepts further requests.
+    /// A connection to a Redis. Only this kind of connection accepts more than one request.
     Redis(Connection),
     /// A connection to a MariaDB, whose greeting was already read.
     Database(TcpStream),

@@ -80,7 +80,7 @@ impl Recorder {
         self.state().totals
     }
 
-    /// The number of disturbances that a fault caused in this client and whose end the client has reported.
+    /// The number of disturbances that this client has reported as ended. Only disturbances by a fault count.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }

@@ -69,7 +69,7 @@ fn serve(
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
         let answer = {
-            // Record the event under the lock, so that the history has the same order as the writes.
+            // Record the event while the mutex is locked, so that the history has the same order as the writes.
             let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
             match words[..] {
                 ["look", names, token, by] => {

@@ -125,7 +125,8 @@ impl<'a> Driver<'a> {
                 .to_owned();
             recorder.note("chaos", unavailable(Workload::Run.name(), why));
         }
-        // The path must be short, because a socket is created in it.
+        // Keep this path short: the register creates a Unix socket in the folder, and the length of a socket's path is
+        // limited.
         let dir = tempfile::Builder::new()
             .prefix("quorate-chaos-")
             .tempdir()?;
@@ -299,8 +300,11 @@ impl<'a> Driver<'a> {
         self.recorder.note("chaos", Event::Failed { fault, why });
     }
 
-    /// Waits until every client has made progress in all of its workloads, and until all releases that a fault has
-    /// delayed have arrived. After that, the key of a released lock must disappear long before its TTL ends.
+    /// Waits until both conditions hold, but not longer than the scenario's `patience`:
+    ///
+    /// - Every client has made progress in each workload that `wanted` names.
+    /// - The time `Scenario::settling` has passed. Lock requests that a fault has delayed then no longer have an
+    ///   effect.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -375,9 +379,8 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // Do not record the first reading of a master without a clock: a lock that was lost and not released is
-            // visible there for one more TTL. Read the keys nevertheless, because the observer must watch them for one
-            // TTL.
+            // Skip the first reading of a ZooKeeper: its observer still sees a lock that was lost and not released.
+            // Read the keys nevertheless, because the observer must watch a lock for one TTL to notice the expiry.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;
@@ -487,8 +490,8 @@ fn settings(
     }
 }
 
-/// The path of the `quorate` program, which some workloads and changes of masters need. It is given by the variable
-/// `QUORATE_CLI`, or else searched in the folder of this program.
+/// The path of the `quorate` program, which some workloads and changes of masters need: the path in the variable
+/// `QUORATE_CLI`, or else `quorate` in the folder of this program. `None` if this file does not exist.
 fn find_quorate() -> Option<PathBuf> {
     let named = std::env::var_os("QUORATE_CLI").map(PathBuf::from);
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));

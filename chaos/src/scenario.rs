@@ -18,7 +18,7 @@ use crate::world::{Layout, Needs};
 pub struct Scenario {
     /// The seed of all random draws.
     pub seed: u64,
-    /// The time during which faults are injected. The fault-free period at the end comes on top.
+    /// The time during which faults are injected. It does not include the fault-free period at the end.
     pub duration: Duration,
     /// The number of masters.
     pub masters: usize,
@@ -60,15 +60,16 @@ pub struct Scenario {
     pub patience: Duration,
 }
 
-/// The promise of a scenario about mutual exclusion. All other promises, above all fencing, apply to every scenario.
+/// The promise of a scenario about mutual exclusion. The other promises, e.g. about fencing, are the same in every
+/// scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exclusion {
-    /// There are never two holders.
+    /// There are never two holders at the same time.
     Holds,
-    /// Two holders are possible during some of the faults, and only then.
+    /// Two holders at the same time are possible, but only during some of the faults.
     MayBreak,
-    /// Two holders are certain. If the checker sees no two holders, the verdict is "unknown".
+    /// Two holders at the same time are certain. If the checker does not find them, the verdict is "unknown".
     MustBreak,
 }
 
@@ -127,8 +128,8 @@ impl Scenario {
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // Only these workloads show a break with certainty. In other workloads, clients rarely compete for the same
-        // lock.
+        // Only a workload of this kind certainly shows two holders. In other workloads, clients rarely compete for the
+        // same lock.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -139,8 +140,8 @@ impl Scenario {
         }
     }
 
-    /// The time after the last fault for which a leftover key is excused. A request that the fault has delayed may set
-    /// a key again after its release.
+    /// The time after the end of a fault during which a leftover lock key is no violation: a request that the fault has
+    /// delayed may set the key again after the release of the lock.
     ///
     /// `None` if a fault changes clocks: a wrong clock changes the lifetime of keys.
     pub fn settling(&self) -> Option<Duration> {
@@ -217,8 +218,8 @@ impl Scenario {
             .any(|two| two[0].iter().any(|one| two[1].contains(one)));
         ensure!(
             !wrong || !meet,
-            "a run with an operator that skips steps must replace all masters in one change: if a master stays, two \
-             holders are not certain"
+            "a run with an operator that skips steps must replace all masters in one change: if a master \
+             stays, the run does not always cause two holders at the same time"
         );
         Ok(())
     }
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn scenario_refuses_a_known_bad_client_that_does_not_support_its_workloads() {
+    fn scenario_refuses_a_known_bad_client_with_an_unsupported_workload() {
         let checked = |locker, workloads: &[Workload]| {
             let scenario = Scenario {
                 locker,

@@ -180,7 +180,7 @@ pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // The effect of such a fault continues for one TTL after the fault has ended.
+    // A momentary fault, and a fault that certainly breaks exclusion, have effects for one TTL after their end.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }

@@ -1,5 +1,5 @@
 //! The tasks of an operator that changes masters, in order. A careful operator follows docs/operations.md. A known-bad
-//! operator skips some of its steps.
+//! operator skips some steps of that page.
 
 use crate::changes::{Changes, Operator};
 
@@ -56,7 +56,7 @@ impl Task {
     }
 }
 
-/// The steps that make up a complete change, by the operators' page.
+/// The steps of a complete change of masters, as in docs/operations.md.
 pub const STEPS: [&str; 7] = [
     "begin",
     "clients of both",

@@ -56,16 +56,16 @@ pub struct Walker {
     /// The time at which the current task was begun: in nanoseconds since the run began, and as an instant.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
-    /// The commands that drop damaged stored values, which a step has reported. Each entry has the arguments of one
-    /// command.
+    /// The commands to be run before the failed step is tried again. Each command drops one damaged stored value that
+    /// the step has reported. Each entry has the arguments of one command.
     lost: VecDeque<Vec<String>>,
-    /// Whether `running` is a command that drops a stored value. False if `running` takes a step.
+    /// Whether `running` is a command that drops a stored value. If false, `running` is the command of a step.
     is_dropping: bool,
     again: Option<Instant>,
     rolling: Rolling,
 }
 
-/// Clients in transition from one set of masters to another.
+/// Clients that are being restarted with a different set of masters.
 #[derive(Debug, Default)]
 struct Rolling {
     waiting: VecDeque<usize>,
@@ -200,8 +200,11 @@ impl Walker {
         Now::Goes
     }
 
-    /// Takes a step with `quorate masters`. Returns `None` while the command runs, and its output once it has ended:
-    /// `Ok` if the step succeeded, `Err` if it failed and must be tried again.
+    /// Takes a step with `quorate masters`. Returns:
+    ///
+    /// - `None` while the step has no result yet
+    /// - `Ok` with the output of the command if the step succeeded
+    /// - `Err` with the output if the step failed, so that it must be tried again
     fn take(
         &mut self,
         step: &str,
@@ -226,7 +229,8 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // The step is tried again. If the stored value still exists, the step reports it again.
+            // The step has no result yet: it is tried again next. If the value was not dropped, the step reports the
+            // value again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {
@@ -293,7 +297,7 @@ impl Walker {
             let free = |client: &usize| !busy.clients.contains(client);
             if let Some(place) = rolling.waiting.iter().position(free) {
                 rolling.leaving.extend(rolling.waiting.remove(place));
-                // A client that no longer reads its input has ended already.
+                // Ignore an error here: it means that the client has already ended.
                 let _ = rolling
                     .leaving
                     .last()
@@ -372,8 +376,8 @@ impl Walker {
     }
 }
 
-/// The arguments of the command that drops the damaged stored value which this line of output reports. `None` if the
-/// line reports no such value.
+/// If this line of output reports a damaged stored value, returns the arguments of the command that drops the value.
+/// Otherwise, returns `None`.
 fn dropping(line: &str) -> Option<Vec<String>> {
     let (before, shown) = line.split_once(": lost, or only partly created or removed")?;
     let name = before.split('"').nth(1)?;

@@ -9,7 +9,7 @@ pub enum Workload {
     /// Read, change and write a file under the lock: detects lost updates.
     File,
     /// Write to a register without checking the lock again. The register refuses a fencing token that is smaller than
-    /// an earlier one.
+    /// the largest token it has seen.
     Register,
     /// Take an item from a stock in a file under the lock: detects items that are taken twice.
     Stock,
@@ -24,14 +24,14 @@ pub enum Workload {
     Transfer,
     /// Write two files that belong together, and read them together with other readers: detects incomplete writes.
     Readers,
-    /// Work in one of five slots: detects a sixth holder.
+    /// Work with one of five semaphore permits: detects a sixth holder.
     Permits,
     /// Work under a lock whose owner has several holds at the same time, nested or in several processes: detects that
     /// another owner got the lock in the meantime.
     Owners,
     /// Take prizes from quotas of ten, and run jobs once: detects an eleventh prize and a second run of a job.
     Prizes,
-    /// Lead for a while, and follow the leader: detects two leaders at once.
+    /// Lead for a while, and follow the leader: detects two leaders at the same time.
     Leader,
 }
 

@@ -138,7 +138,7 @@ pub struct World {
 }
 
 impl World {
-    /// Starts the masters with the options that the faults need, and the proxies.
+    /// Starts the proxies, and the masters with the options that the faults need.
     ///
     /// # Errors
     ///
@@ -263,7 +263,7 @@ impl World {
             if ttl == -1 {
                 eternal.push(key.clone());
             }
-            // Fencing counters live for a day after the lock, so they are not leftovers.
+            // Fencing counters outlive the locks by design, so they are not leftovers.
             if ttl != -2 && !key.starts_with("quorate:fence:") {
                 left.push(key);
             }

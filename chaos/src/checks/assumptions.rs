@@ -61,8 +61,8 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
 /// The reasons why the history is not sufficient for a verdict, e.g. that there were too few acquisitions.
 fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let mut missing = Vec::new();
-    // A short run with many kinds of faults may end before each kind was injected. A run with a single kind must inject
-    // it.
+    // If the scenario has only one kind of fault, this kind must have been injected. With several kinds, a short run
+    // can end before each kind was injected.
     if let [kind] = case.scenario.faults[..] {
         let unavailable = case.history.lines.iter().any(|line| {
             matches!(&line.what, Event::Unavailable { kind: name, .. } if name == kind.name())

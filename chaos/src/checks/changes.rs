@@ -120,8 +120,11 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
 /// number of all refused attempts, including those that were rightly refused.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
-    // Masters may refuse a client with one set of masters from the start of the step `close` on. They may refuse a
-    // client with both sets from the start of the step `finish` on.
+    // Returns the start of the operator's step from which on a configuration is outdated, so that masters rightly
+    // refuse its clients:
+    //
+    // - A configuration with an even number has one set of masters. It is outdated from the step `close` on.
+    // - A configuration with an odd number has the old and the new set. It is outdated from the step `finish` on.
     let outdated = |step: u64| {
         let (change, name) = match step % 2 {
             0 => (step / 2, "close"),

@@ -33,16 +33,18 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let (seen, holds) = (violations.len(), exclusion.judged());
     let promise = case.scenario.exclusion();
     let looked_at = match promise {
-        Promise::Holds => format!("{holds} holds, {seen} overlaps"),
-        Promise::MayBreak => format!("{holds} holds, {seen} overlaps, which this scenario allows"),
+        Promise::Holds => format!("{holds} lock holds checked, {seen} overlaps"),
+        Promise::MayBreak => {
+            format!("{holds} lock holds checked, {seen} overlaps, which this scenario allows")
+        }
         Promise::MustBreak => {
-            format!("{holds} holds, {seen} overlaps, which this scenario must cause")
+            format!("{holds} lock holds checked, {seen} overlaps, which this scenario must cause")
         }
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // This run's faults always break exclusion, but the checker found no overlapping holds. So the checker may not
-        // work.
+        // The faults of this run always break exclusion. The checker found no overlapping holds, so the checker is
+        // possibly broken.
         return finding.at_least(Verdict::Unknown);
     }
     finding

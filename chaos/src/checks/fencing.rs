@@ -27,7 +27,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let Some(token) = attempt.token else {
             if case.scenario.locker == Locker::Quorate {
                 bare += 1;
-                let what = format!("{} holds without a fencing token", attempt.name());
+                let what = format!("{} acquired a lock without a fencing token", attempt.name());
                 violations.push(violation(at, at, &[attempt], what));
             }
             continue;
@@ -51,7 +51,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         "{tokens} fencing tokens, {applied} writes accepted, {refused} stale writes refused"
     );
     if bare > 0 {
-        looked_at = format!("{looked_at}, {bare} holds without a fencing token");
+        looked_at = format!("{looked_at}, {bare} acquisitions without a fencing token");
     }
     Finding::of("fencing", looked_at, violations)
 }
@@ -60,16 +60,17 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold whose fencing token other holds of its owner may share, with two times in nanoseconds since the start of the
-/// run:
+/// A hold of a lock owner, and two times in nanoseconds since the start of the run:
 ///
 /// - the time until which the client believes that it holds the lock
-/// - the start of the acquisition in which the masters issued the token
+/// - the start of the acquisition in which the masters issued the fencing token
+///
+/// Later holds of the same owner can join this hold. They then share its token.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// Returns the start of the acquisition in which the masters issued the token of this hold. If the hold joined a
-    /// lock of its owner, it has the token of that lock, so this is the start of an earlier acquisition.
+    /// Returns the start of the acquisition in which the masters issued the token of this hold. If the hold joined an
+    /// earlier hold of its owner, returns the start of the acquisition of that earlier hold.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;

@@ -4,7 +4,7 @@
 //! - Each term has one leader.
 //! - A follower sees each leader with the term that the leader itself recorded.
 //!
-//! The exclusion checker finds two leaders at the same time.
+//! This checker does not look for simultaneous leaders. The exclusion checker does.
 
 use std::collections::BTreeMap;
 

@@ -70,11 +70,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             let left = left.iter().filter(|key| notes_too || !is_note(key));
             let left: Vec<String> = left.cloned().collect();
             if !left.is_empty() {
-                let whose = if notes_too {
-                    "lifetime of holder's notes"
-                } else {
-                    "TTL"
-                };
+                let whose = ["TTL", "lifetime of holder's notes"][usize::from(notes_too)];
                 let what = format!("keys that still exist after the {whose}: {}", few(&left));
                 bad(line.t, &line.who, what);
             }
@@ -96,15 +92,17 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 }
 
 impl Case<'_> {
-    /// Whether this leftover key is excused, for one of two reasons. A client that had locked the key's resource was
-    /// killed shortly before the end of the run, so it could not release the lock. Or a fault was healed only shortly
-    /// before the end.
+    /// Whether this leftover key is excused, for one of two reasons:
+    ///
+    /// - A client that had locked the key's resource was killed shortly before the end of the run, so it could not
+    ///   release the lock.
+    /// - A fault ended only shortly before the end of the run.
     fn abandoned(&self, key: &str) -> bool {
         let finish = self.history.finish().unwrap_or(self.end);
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
         let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
         let recent = before(lives * self.scenario.max_ttl);
-        // Keys of queues live longer than keys of locks, so they are excused for longer.
+        // Keys of queues live longer than keys of locks, so excuse them for a longer time after a fault.
         let felt = match self.scenario.settling() {
             Some(settling) if !key.starts_with("quorate:") => before(settling),
             _ => recent,

@@ -54,7 +54,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A broken promise of the lock. If the scenario allows it, `excused` gives the reason.
+/// A broken promise of the lock. If the scenario allows the violation, `excused` gives the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
     /// The checker that found the violation.
@@ -226,7 +226,8 @@ impl Case<'_> {
         };
         let near = starved.partition_point(|(_, until, _)| *until < from);
         for (since, until, waited) in &starved[near..] {
-            // The list is sorted by the ends of the waits. So all waits from here on began after `to`.
+            // The list is sorted by the ends of the waits, and a wait is assumed to last at most `LONGEST_WAIT`. So
+            // this wait and all later ones in the list began after `to`.
             if *until > to.saturating_add(LONGEST_WAIT) {
                 break;
             }

@@ -18,7 +18,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         };
         let news = attempt.notified.as_ref().map(|(t, _)| *t);
         told += usize::from(news.is_some());
-        // The hold ended with its release or loss notification. Both must come by the deadline of the lease.
+        // The hold ended with its release or with its loss notification, whichever came first. The end must not be
+        // later than the deadline of the lease.
         let ended = match (attempt.release, news) {
             (Some(release), Some(news)) => release.min(news),
             (Some(t), None) | (None, Some(t)) => t,
@@ -51,8 +52,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "{told} loss notifications, at most {} ms late; not counted is time in which the client could not run, at \
-         most {} ms",
+        "{told} loss notifications, at most {} ms late; time in which the client could not run (at most {} ms) is \
+         not counted",
         in_time.worst() / 1_000_000,
         waited / 1_000_000
     );

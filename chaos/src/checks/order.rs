@@ -12,8 +12,9 @@ use crate::history::Attempt;
 use crate::scenario::{Locker, Order, Workload};
 use crate::workload::family;
 
-/// The minimum difference between the starts of two waits for which the order in the queue is certain, in nanoseconds.
-/// After this time, the first attempt of the earlier client has reached the masters even on a busy machine.
+/// The minimum time between the starts of two waits, in nanoseconds. If the difference is smaller, the order in the
+/// queue is uncertain. After this time, the first attempt of the earlier client has reached the masters even on a busy
+/// machine.
 const LATER: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -65,8 +66,8 @@ fn is_in_line(workload: &str) -> bool {
     in_line.any(|one| one.name() == workload)
 }
 
-/// Whether both attempts may hold the lock at the same time. The checker cannot judge the order of such attempts: both
-/// obtain the lock, and the later attempt may be the first to record this.
+/// Whether both attempts can hold the lock at the same time. The checker cannot judge the order of such attempts: both
+/// obtain the lock, and the client that came later can be the first to record that it has the lock.
 fn at_once(one: &Attempt, other: &Attempt) -> bool {
     let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
     one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
@@ -146,7 +147,7 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
 
 impl Case<'_> {
     /// Whether no fault affected the clients between `from` and `to`: no fault was active, and the restart guard
-    /// excluded no master, neither after a restart nor after its first start.
+    /// excluded no master. The guard excludes a master for some time after each of its starts.
     fn is_quiet(&self, from: u64, to: u64) -> bool {
         let felt = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
         from > felt

@@ -48,7 +48,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         open.push((to, attempt));
     }
     let looked_at = format!(
-        "{together} pairs of overlapping holds of one owner, {apart} of them in different processes"
+        "{together} pairs of overlapping lock holds of one owner, {apart} of them in different processes"
     );
     let finding = Finding::of("owners", looked_at, violations);
     if together == 0 {

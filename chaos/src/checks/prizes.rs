@@ -150,7 +150,7 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
             bad(
                 other,
                 format!(
-                    "{name} reports {} remaining units, too many, because {other_name} reported {} earlier",
+                    "{name} reports {} remaining units, which is too many: {other_name} reported {} earlier",
                     one.left, other.left
                 ),
             );

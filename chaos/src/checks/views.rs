@@ -1,5 +1,5 @@
 //! Checks the data that holders find under their locks. Readers must see complete writes. A holder that acts for a lock
-//! owner must never find the mark of another owner in the shared file.
+//! owner must never find the id of another owner in the shared file.
 
 use std::collections::{HashMap, HashSet};
 

@@ -23,7 +23,7 @@ use crate::workload::Workload;
 /// The interval between two lines that the child process prints.
 const BEAT: Duration = Duration::from_millis(4);
 
-/// Starts one `quorate run` with a child process after the other, until the client is asked to finish.
+/// Runs `quorate run` with a child process again and again, until the client is asked to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     let Some(quorate) = ctx.settings.quorate.clone() else {
         return;
@@ -141,8 +141,8 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
                 from,
                 began,
             };
-            // The child ends after this line, so record the release together with the write. The end of `quorate run`
-            // would be too late, and this process may be killed before it.
+            // The child ends after this line, so record the release together with the write. Do not wait for the end of
+            // `quorate run`: it comes later, and this process can be killed before that.
             vec![wrote, Event::Release { op, until: None }]
         }
         _ => Vec::new(),
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recorded_write_of_a_child_process_ends_its_hold() {
+    fn line_wrote_of_the_child_process_is_parsed_as_a_write_and_a_release() {
         let events = |line| heard(3, line).map(|(t, events)| (t, events.len()));
         assert_eq!(events("began 10 77"), Some((10, 1)));
         assert_eq!(events("alive 12"), Some((12, 0)));

@@ -97,7 +97,7 @@ impl Hold {
     }
 
     /// The time until which the holder believes that it holds the lock, in nanoseconds since the start of the run.
-    /// `None` for a holder that ignores losses, because such a holder believes in its lock without end.
+    /// `None` for a holder that ignores losses, because such a holder believes that it never loses the lock.
     pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
         match self {
             Self::KnownBad(hold) => Some(hold.until),

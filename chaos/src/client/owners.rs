@@ -1,6 +1,8 @@
-//! The workload of lock owners. Each owner is an order of goods, and each hold is a processing step of its order. Steps
-//! can be nested, and several processes can run steps of one order at the same time. While steps of one order hold the
-//! lock, steps of other orders must not run.
+//! The workload of lock owners. It models purchase orders, which are processed in steps. Each lock owner is a purchase
+//! order, and each hold is one step of this order.
+//!
+//! Steps can be nested, and several processes can run steps of one order at the same time. While steps of one order
+//! hold the lock, steps of other orders must not run.
 
 use super::context::Ctx;
 use super::files;
@@ -9,12 +11,12 @@ use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 
-/// The shared file that names the order whose steps hold the lock. Its content is `order writer`, where `writer` is the
-/// attempt that wrote the file.
+/// The shared file that names the lock owner whose holds have the lock. Its content is the owner's id, a space, and the
+/// name of the attempt that wrote the file.
 const MARK: &str = "owners";
 
-/// Writes the mark of the attempt's order to the shared file. Writes nothing if the lock has been lost. Returns whether
-/// the mark was written.
+/// Writes the id of the attempt's lock owner to the shared file. Writes nothing if the lock has been lost. Returns
+/// whether the id was written.
 pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bool {
     let (Claim::Owner(id), Ok((file, _))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return false;
@@ -22,8 +24,8 @@ pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bo
     files::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op)))
 }
 
-/// Records which order the shared file names. The checker expects the order of this attempt, but any step of this order
-/// may have written the file. Records nothing if the lock has been lost.
+/// Records which lock owner the shared file names. The checker expects the owner of this attempt. Another attempt of
+/// the same owner may have written the file, so the writer can differ. Records nothing if the lock has been lost.
 pub(super) fn look(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
     let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return;

@@ -1,6 +1,8 @@
-//! The workload of quotas. Clients take prizes from quotas of ten units, and run jobs that must run once, each of which
-//! is a quota of one unit. The first client is also the operator: it creates a new quota when few quotas have units
-//! left. A creation succeeds only if every master answers.
+//! The workload of quotas. Clients take prizes from quotas of ten units. They also run jobs that must run once. The
+//! record of such a job is a quota of one unit.
+//!
+//! The first client is also the operator, which creates new quotas so that some quotas always have units left. A
+//! creation succeeds only if every master answers.
 
 use std::fs;
 use std::time::Duration;

@@ -14,7 +14,8 @@ use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::Workload;
 
-/// The two files. Each contains the number of the edition and the attempt that wrote it, as `edition writer`.
+/// The two files. A writer increments a number, and writes it to both files. The content of a file is this number, a
+/// space, and the name of the attempt that wrote the file.
 const HALVES: [&str; 2] = ["readers-1", "readers-2"];
 /// The name that stands for both files together in the history.
 const WHOLE: &str = "readers";
@@ -26,7 +27,7 @@ pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time:
     }
 }
 
-/// Writes a new edition, first to one file and then to the other.
+/// Writes the next number to both files, first to one and then to the other.
 async fn write(ctx: &Ctx, op: u64, hold: &Hold, time: Duration) {
     let mut edition = None;
     for half in HALVES {

@@ -57,8 +57,8 @@ pub struct Settings {
     /// The share of holds, from 0 to 1, that last about as long as the TTL (0.7 to 1.4 TTLs). The other holds are much
     /// shorter.
     pub long: f64,
-    /// Whether the library renews holds. False in a run that must break exclusion: a renewal could restore a key that a
-    /// master has lost, before another client asks for the lock.
+    /// Whether the library renews holds. False in a run that must break exclusion. There, a renewal could restore a key
+    /// that a master has lost before another client asks for the lock, and exclusion would not break.
     pub renewed: bool,
     /// The number of locks that the client holds at the same time in the workload `many`.
     pub many: usize,
@@ -73,7 +73,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The number of this configuration during the changes of masters: twice the number of completed changes, plus one
+    /// The number of the client's configuration of masters: twice the number of completed changes of masters, plus one
     /// while the client uses two sets of masters.
     pub fn step(&self) -> u64 {
         2 * self.generation + u64::from(!self.next_masters.is_empty())

@@ -46,11 +46,13 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Computes how long threads waited for a CPU between two readings of the kernel's count: `counted` at the time
-/// `looked`, and `fresh` at the time `now`. Returns the start of the waits and the sum of all waiting times, both in
-/// nanoseconds. `None` if the sum is too small to be recorded.
+/// Computes how long threads waited for a CPU between two readings of the kernel's count. The first reading returned
+/// `counted` at the time `looked`; the second returned `fresh` at the time `now`.
 ///
-/// The kernel counts a wait when it ends. So a wait that is longer than the interval began before `looked`.
+/// Returns the time since which threads have waited, and the sum of all waiting times, both in nanoseconds. `None` if
+/// the sum is too small to be recorded.
+///
+/// The kernel counts a wait when the wait ends. So a wait that is longer than the interval began before `looked`.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_wait_longer_than_the_sampling_interval_starts_before_the_interval() {
+    fn cpu_wait_longer_than_the_sampling_interval_gets_a_start_before_the_interval() {
         const MS: u64 = 1_000_000;
         let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
         let between =

@@ -149,8 +149,8 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// A hold whose future may be dropped before the work ends. In that case it records the release, and then drops the
-/// guard.
+/// A hold during the work under its lock. If the future of the work is dropped early, this value records the release,
+/// and then drops the guard.
 struct HoldGuard<'a> {
     ctx: &'a Ctx,
     op: u64,
@@ -201,7 +201,7 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
         Workload::Transfer => transfer::work(ctx, wanted, op, hold, time).await,
         Workload::Readers => readers::work(ctx, wanted, op, hold, time).await,
         Workload::Owners => work_for_owner(ctx, wanted, op, hold, time).await,
-        // A leader writes orders to the register, each with its term as the token.
+        // A leader writes to the register, with its term as the token.
         Workload::Register | Workload::Leader => {
             write_register(ctx, resource, op, hold, time).await;
         }
@@ -222,8 +222,8 @@ fn next_number(text: &str) -> String {
     (number + 1).to_string()
 }
 
-/// The content of the stock file after one item is taken, as `number of the delivery:items left`. If this was the last
-/// item, a new delivery fills the stock.
+/// The content of the stock file after one item is taken: the number of the delivery, a colon, and the number of items
+/// left. If this was the last item, a new delivery fills the stock.
 fn next_item(text: &str) -> String {
     let (delivery, left) = text.split_once(':').unwrap_or(("0", "0"));
     let (delivery, left): (u64, u64) = (delivery.parse().unwrap_or(0), left.parse().unwrap_or(0));
@@ -274,7 +274,7 @@ async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Durati
     }
 }
 
-/// Works on one step of the order that owns the lock, sometimes with a nested hold.
+/// Works under a hold of a lock owner, sometimes with a nested hold of the same owner.
 async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     if !owners::leave_mark(ctx, wanted, op, hold) {
         return;
@@ -288,11 +288,12 @@ async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: 
     owners::look(ctx, wanted, op, hold);
 }
 
-/// Continues a writer's hold as a reader, which must find the content that the writer has written.
+/// Downgrades a writer's hold to a reader's hold. The reader must then find the content that the writer has written.
 async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuard) {
     let left = readers::left(ctx);
     let until = Some(ctx.clock.of(guard.valid_until()));
-    // Record the end of the writer's hold before the downgrade, which makes the client a reader.
+    // Record the end of the writer's hold before the downgrade, because other readers may hold the lock during the
+    // downgrade.
     ctx.note(Event::Release { op, until });
     let Some(left) = left else {
         return;

@@ -73,7 +73,7 @@ fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow
         let suffered = within(Duration::from_secs(10), || seen.suffered(client) > before);
         ensure!(
             suffered,
-            "the client did not report that the disturbance has ended"
+            "the client did not report that the fault has ended"
         );
         Ok(())
     }))

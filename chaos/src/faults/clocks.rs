@@ -82,11 +82,10 @@ fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
         off.unsigned_abs() >= enough,
         "the clock of the master is off by only {off} ms"
     );
-    Ok(format!("off by {off} ms"))
+    Ok(format!("the clock is off by {off} ms"))
 }
 
-/// Repeats the observation until it succeeds, or until `patience` has passed. Returns the result of the last
-/// observation.
+/// Calls `look` until it succeeds, or until `patience` has passed. Returns the result of the last call.
 fn in_time(
     patience: Duration,
     mut look: impl FnMut() -> anyhow::Result<String>,
@@ -142,20 +141,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_time_repeats_the_clock_check_until_success_or_timeout() {
+    fn clock_check_is_repeated_until_it_succeeds_or_times_out() {
         let mut looks = 0;
         let late = in_time(PATIENCE, || {
             looks += 1;
-            ensure!(looks > 3, "off by only {looks} ms");
-            Ok("off by 20 ms".to_owned())
+            ensure!(looks > 3, "the clock is off by only {looks} ms");
+            Ok("the clock is off by 20 ms".to_owned())
         });
-        assert_eq!(late.expect("the drift must be observed"), "off by 20 ms");
+        assert_eq!(
+            late.expect("the drift must be observed"),
+            "the clock is off by 20 ms"
+        );
         let never = in_time(Duration::from_millis(30), || {
-            anyhow::bail!("off by only 0 ms")
+            anyhow::bail!("the clock is off by only 0 ms")
         });
         let why = never
             .expect_err("drift that is not observed must be an error")
             .to_string();
-        assert_eq!(why, "off by only 0 ms");
+        assert_eq!(why, "the clock is off by only 0 ms");
     }
 }

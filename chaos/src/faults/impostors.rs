@@ -80,8 +80,8 @@ const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
 }
 
-/// Connects clients to another master than the one they want. Prefers a master that answers, so that the check of the
-/// fault can recognize it.
+/// Connects clients to a wrong master. Prefers a wrong master that answers, because the verification of the fault can
+/// recognize only such a master.
 fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let masters = world.masters.len();
     let drawn = fault.pick(1, masters as u64) as usize;

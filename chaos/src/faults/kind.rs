@@ -47,7 +47,7 @@ pub struct Row {
 pub enum Reach {
     /// One master.
     One,
-    /// The largest number of masters that leaves a majority.
+    /// The largest number of masters that leaves a majority of the masters unaffected.
     Minority,
     /// The smallest majority of masters.
     Majority,
@@ -58,7 +58,7 @@ pub enum Reach {
 /// The rule by which the duration of a fault is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasts {
-    /// A quarter of the TTL up to one and a half TTLs.
+    /// 0.25 to 1.5 TTLs.
     Usual,
     /// No time: the fault ends as soon as it has happened.
     Moment,
@@ -84,7 +84,7 @@ pub(super) enum Breaks {
     Forgets,
     /// Two holders at the same time are possible, because a master's clock is wrong.
     Mistimes,
-    /// Two holders at the same time are certain. If the checker finds no two such holders, the verdict is "unknown".
+    /// Two holders at the same time are certain. If the checker does not find them, the verdict is "unknown".
     Must,
     /// Two holders at the same time are certain if the restart guard is off. The fault is meant for runs without the
     /// guard.
@@ -209,8 +209,8 @@ impl Kind {
         self.restarts || self.breaks == Breaks::Forgets
     }
 
-    /// Whether the fault certainly leads to two holders at the same time. If the checker finds no two such holders in a
-    /// run with only such faults, the verdict is "unknown".
+    /// Whether the fault certainly leads to two holders at the same time. In a run with only such faults, the verdict
+    /// is "unknown" if the checker does not find two holders.
     pub fn must_break(self) -> bool {
         matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
     }
@@ -315,9 +315,10 @@ impl Serialize for Kind {
 pub struct Injection {
     /// The kind of fault.
     pub kind: Kind,
-    /// The affected masters, by index. If empty, the fault affects the network between the clients and all masters.
+    /// The affected masters, by index. Empty for a fault of a client; if that is a network fault, it affects the
+    /// client's connections to all masters.
     pub masters: Vec<usize>,
-    /// The affected clients, by index. If empty, the fault affects all clients of the masters.
+    /// The affected clients, by index. If empty, the fault affects the masters for all clients.
     pub clients: Vec<usize>,
     /// How long the fault lasts.
     pub lasts: Duration,
@@ -339,8 +340,8 @@ impl Injection {
         landed.with_context(|| format!("{} on {}", self.kind, self.targets().join(", ")))
     }
 
-    /// Injects the fault into its masters, one after the other. If the injection fails for one master, heals the
-    /// masters affected so far and returns the error.
+    /// Injects the fault into its masters, one after the other. If the injection fails for one master, heals the fault
+    /// on the previous masters and returns the error.
     fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
         let mut parts = Vec::new();
         for &index in &self.masters {

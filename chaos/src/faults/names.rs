@@ -16,7 +16,7 @@ use crate::world::{Needs, World, host};
 
 /// How long the probe waits for the answer to a lookup while the fault lasts.
 const SILENCE: Duration = Duration::from_millis(150);
-/// How long the probe waits for the answer to a lookup when it must get one, even on a busy machine.
+/// How long the probe waits for the answer to a lookup that must be answered, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -102,7 +102,7 @@ impl Asked {
         let out = process
             .stdout
             .take()
-            .context("the output of the process is not a pipe")?;
+            .context("the stdout of the lookup process is not a pipe")?;
         let (told, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {

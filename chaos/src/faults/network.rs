@@ -109,7 +109,7 @@ const fn net(name: &'static str, what: &'static str, deed: ToAll) -> Row {
         .needs(Needs::Proxies)
 }
 
-/// Injects a partition. The partition either holds messages and delivers them when it is healed, or drops them.
+/// Injects a partition. The proxies either drop all messages, or hold all messages back until the partition is healed.
 fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let net = if fault.draw.is_multiple_of(2) {
         Fault::Hold(Way::Both)
@@ -121,7 +121,7 @@ fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
 
 fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<Landed> {
     let pairs = fault.pairs(world);
-    // Before the fault, open one probe per master, which uses the network path of the first client.
+    // Before the fault, open one probe per master. All probes use the network paths of the first client.
     let Some(&(first, _)) = pairs.first() else {
         bail!("the fault affects no client")
     };
@@ -185,12 +185,12 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
             // Another fault has ended the probe's connection. Try a new connection, which a partition must block as
-            // well. A half-open fault blocks only connections that existed before it, so it is not checked again.
+            // well. Do not try again for a half-open fault, because it blocks only connections that existed before the
+            // fault.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // Another fault also ends new connections. The probe got no reply, so the partition is not
-                    // contradicted.
+                    // Another fault also ends new connections. The probe got no reply, as it must be in a partition.
                     Err(error) => Ok(format!(
                         "no reply: new connections of the probe end with: {}",
                         error.kind()
@@ -236,7 +236,7 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             let took = started.elapsed();
             ensure!(
                 took >= Duration::from_millis(200),
-                "90 bytes must take at least 200 ms, but took {took:?}"
+                "the transfer of 90 bytes must take at least 200 ms, but took {took:?}"
             );
             Ok(format!("90 bytes took {} ms", took.as_millis()))
         }

@@ -79,8 +79,8 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::SlowLoading),
 ];
 
-/// Kills all affected masters first, and then restarts all of them at the same time. So no holder can notice one
-/// restart and give up its lock before the other restarts.
+/// Kills all affected masters first, and then restarts all of them at the same time. So no holder can notice the
+/// restart of one master and give up its lock before the other masters restart.
 fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     for &index in &fault.masters {
         world.masters[index].kill()?;
@@ -158,8 +158,8 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
     Ok(back_with_marker(index, false))
 }
 
-/// Heals a kill by restarting the server. The marker key was written just before the kill. `kept` is true if the
-/// restarted server must still have it, and false if it must not.
+/// A kill that is healed by restarting the server. If `kept` is true, the restarted server must have the marker key,
+/// which was written just before the kill. If `kept` is false, the server must not have the marker key.
 fn back_with_marker(index: usize, kept: bool) -> Landed {
     Landed::new(DEAD, move |world| {
         let server = world.redis(index)?;

@@ -98,7 +98,7 @@ const RIGHTS: &[(&str, &[&str])] = &[
 ];
 
 /// Revokes a right of the clients' user. In half of the cases, also ends all connections, so that the master refuses
-/// clients while they connect.
+/// clients when they reconnect.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];

@@ -15,7 +15,7 @@ const BARS: [char; 8] = [
 ];
 const SECOND: u64 = 1_000_000_000;
 
-/// The data that the text about changes of masters is made from.
+/// The data for the text about changes of masters.
 struct Contents {
     steps: Vec<Step>,
     faults: Vec<FaultSpan>,
@@ -67,8 +67,8 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
     told.without("all changes", first, told.end, &mut out);
     out.push_str(
         "\nhad/s: acquisitions per second\nnobody: the longest time without an acquisition\nfree: the longest time in \
-         which a lock was free although a client waited for it\nThe times of `nobody` and `free` belong to the step \
-         in which they ended.\n\n",
+         which a lock was free although a client waited for it\nA row shows only times of `nobody` and `free` that \
+         ended in the period of this row.\n\n",
     );
     told.seconds(&mut out);
     out
@@ -175,9 +175,10 @@ impl Contents {
             out.push('\n');
         }
         out.push_str(
-            "Letters of steps: B begin, b clients of both sets, C close, O open, n clients of the next masters, F \
-             finish, S stop.\n`at step` shows the number of clients with the configuration of this step. At an even \
-             step, a client uses one set\nof masters. At an odd step, it uses two sets.\n",
+            "Letters of steps: B begin, b clients get the old and the next masters, C close, O open, n clients get \
+             only the next\nmasters, F finish, S stop.\nThe row `at step N` shows the number of clients with the \
+             configuration of step N. At an even step, a client uses\none set of masters. At an odd step, it uses the \
+             old and the next masters.\n",
         );
     }
 

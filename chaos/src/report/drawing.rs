@@ -113,7 +113,7 @@ fn held(attempt: &Attempt, end: u64) -> Option<Mark> {
     let how = match (&attempt.notified, attempt.release, attempt.gone) {
         (Some((_, cause)), ..) => format!("notified of the loss: {cause}"),
         (None, Some(release), _) if release <= to => "released".to_owned(),
-        (None, Some(_), _) => "released after the end of its validity".to_owned(),
+        (None, Some(_), _) => "released after the validity of the lock had ended".to_owned(),
         (None, None, Some(_)) => "its client ended".to_owned(),
         (None, None, None) => "no end seen".to_owned(),
     };
@@ -134,8 +134,8 @@ fn as_what(attempt: &Attempt) -> String {
     }
 }
 
-/// The marks in the lanes of locks that several clients may hold at once. They are drawn in addition to the marks in
-/// the lanes of the clients.
+/// The marks in the lanes of locks that several clients may hold at the same time. The lanes of the clients show these
+/// holds as well.
 fn side_by_side(
     holds: &mut [&Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,
@@ -190,7 +190,7 @@ fn followed(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<(
             let name = FOLLOWING.to_owned();
             let place = (lane, Workload::Leader.name().to_owned(), name, 0);
             let (from, to) = (from / 1_000, line.t / 1_000);
-            let how = "observer notified of another leader, or of none".to_owned();
+            let how = "observer notified of a different leader or of no leader".to_owned();
             let leader = format!("follower of {leader}");
             let mark = Mark(0, from, to, 1, Some(term), who.to_owned(), leader, how);
             placed.push((place, mark));

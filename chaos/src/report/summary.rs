@@ -36,7 +36,7 @@ pub struct Summary {
     pub missed: BTreeMap<String, usize>,
     /// The number of loss notifications, by cause.
     pub notified: BTreeMap<String, usize>,
-    /// The number of violations without an excuse.
+    /// The number of violations that the scenario does not allow.
     pub violations: usize,
     /// The number of violations that the scenario allows.
     pub excused: usize,
@@ -148,7 +148,7 @@ impl Summary {
             connections_first: connections,
             ..Gauged::default()
         };
-        // The readings of all processes of a client count as readings of one process.
+        // A restarted client has several processes. Their readings count as readings of one process.
         let name = who.split('.').next().unwrap_or(who).to_owned();
         let gauged = self.gauges.entry(name).or_insert(first);
         gauged.memory_last = memory;

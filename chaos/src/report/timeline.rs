@@ -14,7 +14,7 @@ use crate::pace;
 use crate::scenario::Scenario;
 use crate::workload::{Workload, family};
 
-/// The largest number of violations on the page. If there are more, the page shows only the number of the others.
+/// The largest number of violations on the page. If there are more violations, the page states how many it omits.
 const VIOLATIONS: usize = 400;
 /// All marks within this distance of a violation are drawn, in nanoseconds.
 const NEAR: u64 = 2_000_000_000;

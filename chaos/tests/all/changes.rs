@@ -80,7 +80,7 @@ fn run_is_valid_only_if_every_step_of_the_change_of_masters_happened() {
 }
 
 #[test]
-fn checker_reports_that_a_client_with_current_masters_was_refused() {
+fn checker_reports_the_refusal_of_a_client_that_uses_the_current_masters() {
     let tale = |refused: &dyn Fn(Tale) -> Tale| {
         let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
         let tale = Tale::default().walked("").hit(3_500);
@@ -140,7 +140,7 @@ fn is_built() -> bool {
 
 #[test]
 #[ignore = "nightly"]
-fn lock_keeps_its_promises_while_a_master_is_replaced_under_load_and_kills() {
+fn lock_keeps_its_promises_while_one_master_is_replaced_and_masters_are_killed() {
     if !is_built() {
         return;
     }
@@ -180,7 +180,7 @@ fn replacing_a_master_under_load_loses_no_quota_and_no_once_record() {
 }
 
 #[test]
-fn checker_reports_a_quota_lost_in_a_change_of_masters_without_faults() {
+fn quota_lost_in_a_change_of_masters_is_reported_unless_the_run_has_faults() {
     let verdict = |faults: &[&str]| {
         let changes = Changes::one_by_one(3, 1);
         let scenario = Scenario {

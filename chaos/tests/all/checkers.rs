@@ -1,4 +1,5 @@
-//! Tests the checkers with histories made by hand: each checker must find the violations that it is for, and no others.
+//! Tests the checkers with histories made by hand: each checker must find the violations of its own rule, and no
+//! others.
 
 use crate::support::kind;
 use crate::support::tale::{MS, Tale, obtained, wait};
@@ -108,7 +109,8 @@ fn repeated_or_falling_tokens_are_reported() {
         .hold("c1", 1, 10, 20, 7)
         .hold("c2", 1, 30, 40, 6);
     assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
-    // The second attempt began before the first one obtained the lock, so either of them may have the larger token.
+    // The second attempt began before the first one obtained the lock. So it is no violation if the first attempt has
+    // the larger token.
     let until = Some(2_000 * MS);
     let obtained = |token| obtained(1, Some(token), until);
     let overlapping = Tale::default()
@@ -313,7 +315,7 @@ fn checker_reports_keys_that_remain_after_the_run() {
 }
 
 #[test]
-fn leftover_keys_of_a_master_without_a_clock_are_reported_only_after_the_ttl() {
+fn remaining_keys_of_zookeeper_are_checked_only_after_the_ttl_of_the_locks() {
     let verdict = |node: NodeKind, after: &[&str]| {
         let keys = |when: &str| Event::Keys {
             when: when.to_owned(),
@@ -349,14 +351,14 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
             .verdict("leftovers", &[kind])
             .0
     };
-    // The TTL is one second. A leftover key is excused until two seconds after the end of a fault, because the fault
-    // may have delayed a request until then.
+    // A leftover key is excused until two seconds after the end of a fault. A delayed request may arrive within the
+    // first second, and its key then exists for the TTL of one second.
     assert_eq!(
         left("file", 97_900, kind("late-requests")),
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // A leftover key is excused for longer in these cases:
+    // In these cases, a leftover key is excused for more than two seconds after the end of a fault:
     //
     // - after a fault that drops packets, because the kernel sends lost packets again later
     // - after a fault that changes clocks, because a wrong clock changes the lifetime of keys

@@ -13,7 +13,7 @@ use quorate_chaos::scenario::{Scenario, Workload};
 struct Hold<'a>(&'a str, u64, &'a [&'a str], Claim, u64, u64, u64);
 
 impl Tale {
-    /// Adds a hold that is valid for one second from its start unless it is released.
+    /// Adds a hold to the history. It begins with a lease of one second, and ends with a release.
     fn hold_as(self, hold: Hold<'_>) -> Self {
         self.hold_in(None, hold)
     }
@@ -168,11 +168,11 @@ fn checker_excuses_an_incomplete_write_only_if_the_writer_stopped_early() {
     assert_eq!(views(tale(30).at(30, "c2", whole)), (Valid, 0));
     assert_eq!(views(tale(30).at(30, "c2", half.clone())), (Invalid, 1));
     assert_eq!(views(tale(15).at(30, "c2", half.clone())), (Valid, 0));
-    // According to the history, the writer wrote both files. So an old second file is a violation, although the
-    // writer's hold ended early.
+    // The writer's hold ended early, but the writer had already written both files. So an old second file is a
+    // violation.
     let finished = tale(15).at(14, "c1", wrote(1, "readers-2"));
     assert_eq!(views(finished.at(30, "c2", half)), (Invalid, 1));
-    // A client that continues as a reader must find the content that it wrote as the writer.
+    // The client c2 wrote `4 c2#1` as the writer, and continues as a reader. It must still find this content.
     let changed = found(1, "readers-1", "4 c2#1", "5 c1#1", "c1#1");
     assert_eq!(views(tale(15).at(30, "c2", changed.clone())), (Invalid, 1));
     let stalled = Event::Suffered {
@@ -217,7 +217,7 @@ fn checkers_report_too_many_permits_or_two_holders_of_one_slot() {
 }
 
 #[test]
-fn checker_reports_a_permit_that_a_later_waiter_got_much_earlier() {
+fn checker_reports_a_waiter_that_gets_a_permit_long_before_an_earlier_waiter() {
     let tale = |first_served: u64| {
         let first = Hold(
             "c1",
@@ -260,8 +260,12 @@ fn checkers_report_two_owners_at_once_or_two_tokens_of_one_owner() {
         (Unknown, 0),
         "the verdict must be unknown if no client joined another hold"
     );
-    // Two owners wrongly hold the lock at the same time: order-1 with token 5 from 10 ms to 30 ms, and order-2 with
-    // token 7 from 20 ms to 40 ms. A later hold with token 5 is valid only while an earlier hold with token 5 lasts.
+    // Two owners wrongly hold the lock at the same time:
+    //
+    // - order-1 with token 5, from 10 ms to 30 ms and from 15 ms to `until`
+    // - order-2 with token 7, from 20 ms to 40 ms
+    //
+    // At 50 ms, order-1 obtains the lock again. Token 5 is allowed only if the second hold of order-1 still lasts.
     let joins = |until| {
         tale("order-2", 7)
             .hold_as(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
@@ -366,8 +370,8 @@ fn leader_checker_reports_falling_terms_and_terms_with_two_leaders() {
     };
     let leaders = |tale: Tale| tale.verdict_for(Workload::Leader, "leaders");
     assert_eq!(leaders(tale()), (Valid, 0));
-    // This leader died before it could record its grant. So the history does not contain the grant, but the follower's
-    // notification is correct.
+    // The leader of term 8, `c3#9`, was killed before it could record its election in the history. The follower's
+    // notification is correct nevertheless.
     assert_eq!(
         leaders(tale().at(50, "c1", followed(8, "c3#9"))),
         (Valid, 0)

@@ -1,4 +1,4 @@
-//! Short runs with other masters than only Redis: MariaDB alone, or a mix of Redis, MariaDB and ZooKeeper.
+//! Short runs with MariaDB masters, or with a mix of Redis, MariaDB and ZooKeeper masters.
 //!
 //! If a server that a run needs is not installed on this machine, the run is reported as skipped.
 
@@ -12,8 +12,7 @@ use quorate_chaos::node::NodeKind::{self, Mysql, MysqlFlush0, Redis, Zookeeper};
 use quorate_testbed::{Persistence, ServerOptions, not_run};
 use rand::RngExt;
 
-/// Whether a master of one of these kinds cannot be started on this machine. In that case the test is reported as
-/// skipped.
+/// Returns true if a master of one of these kinds cannot be started on this machine, and reports the test as skipped.
 fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
     let lack = nodes.iter().find_map(|node| node.lack());
     if let Some(why) = &lack {
@@ -52,7 +51,7 @@ fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing
         return;
     }
     // The TTL must be longer than the restart of a master. Otherwise each lease ends before the restart is complete,
-    // and a lost commit cannot lead to a second holder.
+    // and the loss of its commit has no effect.
     let run = Run::until(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \

@@ -119,7 +119,7 @@ fn kept(workload: &str, seed: u32, faults: &str) -> Run {
 
 #[test]
 #[ignore = "nightly"]
-fn late_requests_and_paused_clients_do_not_change_the_total_balance() {
+fn late_requests_and_paused_clients_do_not_change_the_total_balance_of_the_accounts() {
     kept("transfer", 21, "late-requests,client-sigstop");
 }
 
@@ -138,7 +138,7 @@ fn semaphore_of_five_never_has_six_holders_despite_lost_data_and_dropped_futures
 
 #[test]
 #[ignore = "nightly"]
-fn kills_and_resets_never_let_two_owners_overlap() {
+fn holds_of_two_owners_never_overlap_despite_killed_clients_and_connection_resets() {
     kept("owners", 24, "client-sigkill,reset");
 }
 
@@ -207,7 +207,7 @@ fn lock_keeps_its_promises_if_a_master_sends_garbage() {
 
 #[test]
 #[ignore = "nightly"]
-fn lock_keeps_its_promises_if_a_master_sends_replies_to_other_requests() {
+fn lock_keeps_its_promises_if_a_master_sends_replies_that_belong_to_other_requests() {
     survived(13, "foreign-replies");
 }
 
@@ -363,7 +363,7 @@ fn known_bad_client_that_locks_several_resources_one_by_one_is_caught() {
 }
 
 #[test]
-fn known_bad_client_that_only_counts_readers_is_caught() {
+fn known_bad_client_that_stores_only_the_number_of_readers_is_caught() {
     let both = ("exclusion", "both held \"readers\"");
     let half = ("views", "in \"readers\", but must read");
     caught(
@@ -388,7 +388,7 @@ fn known_bad_client_that_lets_each_master_choose_a_permit_is_caught() {
 
 #[test]
 #[ignore = "nightly"]
-fn known_bad_client_that_joins_its_owners_hold_on_one_master_is_caught() {
+fn known_bad_client_that_needs_only_one_master_to_reenter_a_lock_is_caught() {
     let both = ("exclusion", "both held \"owners\"");
     let mark = ("views", "in \"owners\", but must read");
     caught(
@@ -420,7 +420,8 @@ fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
 fn known_bad_client_that_is_elected_leader_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1, ");
-    // Without faults, `led-by-one` elects only one leader, because all clients ask the same master first.
+    // This run needs a partition. Without one, all clients ask the same master first, so `led-by-one` elects only one
+    // leader.
     caught(
         "led-by-one",
         "leader --faults partition-one",

@@ -1,6 +1,6 @@
 //! Known-bad clients: lock implementations with one deliberate mistake each, as programmers without knowledge of
-//! distributed locks could make it. A comment in each file points out the mistake. For each mistake, a checker must
-//! report it; otherwise the checker does not work.
+//! distributed locks could make it. A comment in each file points out the mistake. A checker must report each mistake;
+//! otherwise the checker does not work.
 
 mod held;
 mod leader;

@@ -10,8 +10,12 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// Lua script: adds the name of a hold and returns a number that is larger than all earlier ones, or 0 if another owner
-/// holds the key. With the argument `joins`, it also returns 0 if no owner holds the key.
+/// Lua script: adds a hold of an owner, and returns a number that is larger than all earlier numbers of this master.
+///
+/// Returns 0 and adds nothing in two cases:
+///
+/// - Another owner has the lock.
+/// - The last argument is `joins`, and no owner has the lock.
 const ENTER: &str = "
     local owner = redis.call('GET', KEYS[1])
     if owner and owner ~= ARGV[1] or ARGV[4] == 'joins' and not owner then return 0 end
@@ -58,8 +62,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let numbers: Vec<u64> = answers.iter().filter_map(number).collect();
     let won = numbers.len() >= masters::majority(ctx);
     let hold = KnownBadHold {
-        // The mistake of `numbers-each`: a hold that joins its owner's lock gets a new, larger token. After it has used
-        // this token, protected services reject the earlier holds of the same owner.
+        // The mistake of `numbers-each`: a hold that joins its owner's lock gets a new, larger token. When the new hold
+        // has used its token, protected services reject the earlier holds of the same owner.
         token: numbers.into_iter().max().filter(|_| !joins_by_one),
         ..hold
     };

@@ -1,7 +1,7 @@
 //! A known-bad semaphore: each permit is a key on each master, and a master grants any permit whose key is free there.
 //!
-//! One master grants at most as many permits as exist. But a client needs only a majority of the masters, so the grants
-//! of all masters are enough for more clients than there are permits.
+//! One master grants at most as many permits as exist. But a client needs only the grants of a majority of the masters.
+//! So more clients than there are permits can each collect a majority.
 
 use quorate_testbed::Reply;
 

@@ -31,8 +31,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
             None => next,
             Some(first) => KnownBadHold {
                 undo: [first.undo, next.undo].concat(),
-                // The mistake of `later-lease`: the client believes in both locks until the second one expires,
-                // although the first one expires earlier.
+                // The mistake of `later-lease`: the client believes that it holds both locks until the second one
+                // expires, although the first one expires earlier.
                 ..next
             },
         });

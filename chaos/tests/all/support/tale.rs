@@ -48,7 +48,7 @@ impl Tale {
     }
 }
 
-/// The event that a client starts to wait for the lock on the resource "file".
+/// The event in which a client starts to wait for the lock on the resource "file".
 pub(crate) fn wait(op: u64) -> Event {
     Event::Wait {
         op,
