@@ -16,8 +16,10 @@ use quorate::RedlockBuilder;
 pub struct ChangePlan {
     /// The sets of masters (bit n is master n), in order. Each change replaces one set by the next set in the list.
     pub sets: Vec<u16>,
-    /// The number in the generation markers at the beginning of the run; `None` if the masters have no markers. Only
-    /// the old and the new masters of one change have markers: of the change `begins / 4`, or of the last change.
+    /// The number in the generation markers at the beginning of the run; `None` if no master has a marker.
+    ///
+    /// Only the old and the new masters of one change have markers. This is the change with the index `begins / 4`, or
+    /// the last change if the index is too large.
     pub begins: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,
@@ -28,7 +30,8 @@ pub struct ChangePlan {
     /// For each client, its first and its last step in the replacement of masters.
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters are ahead of the masters' clocks at the beginning, in microseconds; `None` if the
-    /// masters have no counters. New masters have counters only if they are open (`begins % 4` is 2 or 3).
+    /// masters have no counters. New masters have counters only if an operator has already opened them for votes
+    /// (`begins % 4` is 2 or 3).
     pub ahead: Option<u64>,
     /// Whether masters that have been replaced are stopped for the rest of the run.
     pub retires: bool,

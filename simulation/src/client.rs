@@ -77,8 +77,8 @@ impl Client {
     /// Takes the client's last lock. The faults have ended by then, so every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // Either the operators have not reached their goal, or the masters do not admit this client at its current
-            // step. In the second case, the client is reconfigured and restarted.
+            // The client waits until the operators have reached their goal and the masters admit the client at its
+            // step. If only the second condition is not met, `may_lock` has the client reconfigured and restarted.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {
@@ -86,8 +86,8 @@ impl Client {
         }
     }
 
-    /// Acquires and releases the client's last lock. Returns false if the acquire has failed and the client must try
-    /// again. In scenarios in which no masters are replaced, the client does not try again.
+    /// Acquires and releases the client's last lock. Returns false if the acquire fails and the caller must try again.
+    /// If no masters are replaced in the scenario, returns true even after a failure, because a retry is not allowed.
     async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
         let order = Order {

@@ -10,7 +10,7 @@ pub(crate) const EPOCH_US: u64 = 1_790_000_000_000_000;
 /// One millisecond of simulated time, in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;
 
-/// A clock in nanoseconds. Since it was last set, it runs at a fixed rate.
+/// A clock in nanoseconds. It runs at a fixed rate until it is set again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     /// The true time at which the clock was last set. `set_to` is its reading at that time.

@@ -122,8 +122,8 @@ pub(crate) struct Watched {
     pub(crate) crossings: Crossings,
     /// For each resource: the happenings since a lock on this resource was last obtained.
     since_held: [Columns; PLACES],
-    /// For each resource: the happenings since the value under its lock was last used, for each row of values in the
-    /// table.
+    /// For each resource and each kind of value (each row from [`VALUES`] on): the happenings since a value of this
+    /// kind was last used under the lock of this resource.
     since_used: [[Columns; HELD.len() - VALUES]; PLACES],
     /// For each task: the row of the table for the value that the task is using.
     asks: HashMap<usize, usize>,

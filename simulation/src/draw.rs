@@ -157,7 +157,7 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Adds times in which a master has no memory for one lock, to about every tenth scenario that has faults.
+    /// Lets masters run out of memory for one lock for some time, in about every tenth scenario that has faults.
     fn fill_for_one_lock(&mut self, rng: &mut Rng) {
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let resources: Vec<u8> = steps.map(|step| step.resource).collect();

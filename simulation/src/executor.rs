@@ -169,8 +169,8 @@ impl Executor {
         ready.extend(tasks);
     }
 
-    /// Takes all tasks of a client process out of the executor, and returns them. The caller drops them after it has
-    /// unlocked the world, because a dropped task may lock the world.
+    /// Takes all tasks of a client process out of the executor, and returns them. The caller must unlock the mutex of
+    /// the `World` before it drops the tasks, because a task may lock this mutex when it is dropped.
     pub(crate) fn take(&mut self, client: usize) -> impl Sized + use<> {
         let of = |task: &mut Option<Task>| {
             if task.as_ref().is_some_and(|task| task.client == client) {

@@ -71,11 +71,11 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         claim: &'a Arc<Claim>,
         verb: Verb,
-        /// Whether the running server process has accepted the connection of this message. False for the delayed second
-        /// copy of a message.
+        /// Whether the message arrived over a connection to the server process that is running now. False for a
+        /// delayed second copy of a message.
         live: bool,
         answer: &'a Result<Answer, Fault>,
-        /// The result for this lock, if the message is an extension and the master has not failed; otherwise `None`.
+        /// The result for this lock; `None` if the message is not an extension, or if the master returned an error.
         extended: Option<Extended>,
         before: Seen,
         after: Seen,
@@ -94,7 +94,8 @@ pub(crate) enum Fact<'a> {
     /// The validity of a hold was extended. `old` is the previous end of the validity, in nanoseconds on the client's
     /// clock.
     Extended { believer: &'a Believer, old: u64 },
-    /// The library reports for the first time that a lock is no longer held. It may notify the holder later.
+    /// The client's guard shows for the first time that the lock is no longer held. The notice of the loss may come
+    /// later.
     Over { believer: &'a Believer },
     /// A client has stopped believing that it holds a lock.
     Retired { believer: &'a Believer, why: Why },
@@ -199,8 +200,8 @@ pub(crate) enum Fact<'a> {
         /// Whether the foreign value is still there.
         stands: bool,
     },
-    /// A happening: an event that may interfere with locks and values. `client` is the client process that the event
-    /// concerns, and `resource` is the resource; `None` means all of them.
+    /// A happening: an event that may interfere with locks and values. It concerns only this client process and this
+    /// resource. `None` means all client processes, or all resources.
     Happened {
         what: Happening,
         client: Option<usize>,
@@ -295,7 +296,8 @@ pub(crate) enum Why {
     Killed,
 }
 
-/// A lock that a client believes it holds. The entry is removed when this belief ends ([`Why`] gives the reasons).
+/// A client's belief that it holds a lock. The simulation keeps this value until the belief ends ([`Why`] lists the
+/// reasons).
 pub(crate) struct Believer {
     pub(crate) id: u64,
     pub(crate) client: usize,

@@ -18,7 +18,7 @@ pub enum Happening {
     Pause,
     /// A master loses its cached Lua scripts.
     Flush,
-    /// A client's user loses its permissions on a master.
+    /// A client loses its permissions on a master.
     Denied,
     /// A lock is force-released.
     Break,

@@ -24,7 +24,7 @@ pub enum Kind {
     Noted(u32),
     /// The lock of an elected leader. The leader stores a note for the observers, with this number.
     Lead(u32),
-    /// No lock: the client observes the election for the resource of the step.
+    /// No lock: the client observes the election for `Step::resource`.
     Observe,
     /// An exclusive lock, under which the client uses the lock's value once.
     Value(ValueStep),
@@ -36,7 +36,7 @@ pub enum Kind {
 /// last period whose work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueStep {
-    /// Create a quota with this many units. Zero units create a once-per-period record instead.
+    /// Create a quota with this many units, or a once-per-period record if the number is zero.
     Create(u8),
     /// Take this many units of the quota.
     Take(u8),

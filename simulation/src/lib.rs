@@ -21,8 +21,8 @@
 //!
 //! # What is simulated
 //!
-//! - 1 to 9 masters that behave like the Lua scripts. Masters crash, restart and stall. After a restart, a master's
-//!   disk restores nothing, an old state, or everything.
+//! - 1 to 9 masters. They give the same replies as the library's Lua scripts. Masters crash, restart and stall. After a
+//!   restart, a master's disk restores nothing, an old state, or everything.
 //! - A clock for each master, which decides when the master's keys expire. The clock has an offset and a rate error,
 //!   and may jump.
 //! - Servers that read commands and write replies (`world/server.rs`). A server may lose its cached scripts, refuse
@@ -44,8 +44,8 @@
 //! - Quotas and once-per-period records under locks (`draw/values.rs`). These scenarios last longer, and masters crash
 //!   one after another.
 //! - Notes of holders, elected leaders, and observers of elections (`draw/notes.rs`).
-//! - Days in which nobody uses the masters (`draw/days.rs`). Before these days, a clock with a wrong date has often
-//!   left counters far in the future.
+//! - Days in which nobody uses the masters (`draw/days.rs`). Before these days, the clock of a master often shows a
+//!   wrong date for some time, which can leave fencing counters far in the future.
 //!
 //! # Stores
 //!
@@ -67,9 +67,12 @@
 //! With `--changes`, operators replace masters while clients take locks:
 //!
 //! - Clients are at different steps of the replacement, and are reconfigured at any time.
-//! - Masters make the checks of generation markers that the driver's handshakes and scripts contain.
-//! - One or two operators call the library's functions for the steps: late, repeatedly, or killed in between.
-//! - Some orders of operators to masters get lost. Orders are executed directly, and not simulated byte by byte.
+//! - The driver's handshakes and scripts contain checks of generation markers. The simulated masters execute these
+//!   checks.
+//! - One or two operators call the library's functions for the steps. An operator may be late, repeat a step, or be
+//!   killed between two steps.
+//! - Some requests of operators to masters are lost. Masters execute these requests directly, without simulated byte
+//!   streams.
 //! - Operators copy values to the new masters, and remove lost values.
 //!
 //! # Untested combinations

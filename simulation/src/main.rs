@@ -197,7 +197,7 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
 ///
 /// - the name of the bug;
 /// - the first seed whose run breaks a rule, and the name of this rule;
-/// - the first seed whose run breaks a rule whose violation harms users, and the name of this rule.
+/// - the first seed whose run breaks a rule that protects users (`HARM`), and the name of this rule.
 fn seeded_bugs(options: &Options) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!(

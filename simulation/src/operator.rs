@@ -62,8 +62,8 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage of a change of masters at which the generation markers have the number `goal`, counted from the
-/// beginning of this change.
+/// Returns the stage of a change of masters after it has raised the number in the generation markers by `goal`. The
+/// change is finished when it has raised the number by 4.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Begun,
@@ -81,8 +81,7 @@ const LOST: &str = "lost, or only partly created or removed";
 /// record, so any length will do.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether the library refused a step because of an unmet condition, and the description of the condition contains
-/// `what`.
+/// Whether `error` lists unmet conditions, and the description of one of them contains `what`.
 fn misses(error: &ChangeError, what: &str) -> bool {
     matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
 }
@@ -165,9 +164,11 @@ impl Operator {
             .expect("the builder must accept the settings")
     }
 
-    /// Takes the steps of one change of masters until the generation markers have the number `goal`, counted from the
-    /// beginning of this change. Returns false if masters have lost the markers of the previous change. The operator
-    /// must then repeat the previous change.
+    /// Takes the steps of one change of masters until this change has raised the number in the generation markers by
+    /// `goal`.
+    ///
+    /// Returns false if masters have lost the markers that the previous change wrote. The operator must then repeat the
+    /// previous change.
     async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
         let change_of = redlock
@@ -331,8 +332,8 @@ impl Operator {
 }
 
 impl Operator {
-    /// Whether the operator waits for old leases to end before it opens the new masters. It always waits, except with
-    /// two seeded bugs.
+    /// Whether the operator waits for old leases to end before it opens the new masters. Always true, except with the
+    /// seeded bugs `OpenWithoutWait` and `LeftoverLock`.
     fn waits(&self, closed: &Survey) -> bool {
         let clients = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);

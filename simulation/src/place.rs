@@ -78,8 +78,8 @@ pub(crate) fn is_line(key: &[u8]) -> bool {
     key.starts_with(b"quorate:slot:line:")
 }
 
-/// Returns the place number of a slot. The slot belongs to the semaphore that has the name of this resource. Resources
-/// whose numbers differ by a multiple of `SEMAPHORES` share one semaphore.
+/// Returns the place number of a slot of the semaphore for `resource`. Resources whose numbers differ by a multiple of
+/// `SEMAPHORES` share one semaphore.
 pub(crate) fn place_of_slot(resource: u8, slot: usize) -> u8 {
     let semaphore = usize::from(resource) % SEMAPHORES;
     (RESOURCES + PERMITS * semaphore + slot) as u8

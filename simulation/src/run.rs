@@ -26,8 +26,7 @@ pub struct Outcome {
     pub judged: Judged,
     /// How often a rule was checked for each kind of lock and value after each happening (an event that may interfere).
     pub crossings: Crossings,
-    /// The call that used the largest share of the delay that the rule "calls end" allows; `None` if this rule judged
-    /// no call.
+    /// The call with the largest `Lateness::used`; `None` if the rule "calls end" judged no call.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,
@@ -204,7 +203,7 @@ impl Run {
         }
     }
 
-    /// Does the part of an event's work that concerns tasks and processes: wakes, kills or starts them.
+    /// Wakes, kills or starts tasks and processes, if the event requires it.
     fn follow_up(&mut self, event: Event) {
         match event {
             Event::Wake(task) => self.executor.wake([task as usize]),

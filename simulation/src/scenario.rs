@@ -117,7 +117,7 @@ pub struct Net {
     pub duplicate_ppm: u32,
     /// The longest delay of a message's second execution, in nanoseconds.
     pub duplicate_late: u64,
-    /// The number of messages per million that end with a broken connection. Only a part of such a message may arrive.
+    /// The number of messages per million during which the connection breaks. Only a part of such a message may arrive.
     pub reset_ppm: u32,
     /// The number of wake-ups per million after which the woken task is delayed.
     pub doze_ppm: u32,
@@ -209,7 +209,7 @@ pub enum FaultKind {
     /// processes start again after `down`.
     Skip { by: u64, down: u64 },
     /// A client is reconfigured while masters are replaced: its process stops, and starts again after `down`. The
-    /// client then uses the masters of the step `step` (see `change_plan.rs`).
+    /// client is then at step `step` of the replacement (see `change_plan.rs`).
     Tell { client: u8, step: u8, down: u64 },
 }
 
@@ -283,19 +283,22 @@ pub struct Promises {
     /// - The masters' clocks do not jump.
     /// - The masters forget nothing, or have a restart guard.
     pub exclusion: bool,
-    /// Fencing tokens are unique and rise. This requires that `fencing` is on, and that no master's clock jumps forward
-    /// by a day and soon back again. Such a jump makes the master forget its counters.
+    /// Fencing tokens are unique and rise. This requires:
+    ///
+    /// - The setting `fencing` is on.
+    /// - No master's clock jumps forward by almost a day, and back within the time L. Such jumps can make the master
+    ///   forget its fencing counters.
     ///
     /// If masters forget data in a restart, this also requires:
     ///
     /// - The masters have a restart guard, and their clocks do not jump.
-    /// - The counters are not ahead of the clocks at the beginning.
-    /// - `max_ttl` is larger than the sum of two times: twice the largest difference between a proposed counter and a
-    ///   master's clock, and the largest difference between two clocks.
+    /// - The fencing counters are not ahead of the masters' clocks at the beginning of the run.
+    /// - `max_ttl` is longer than L.
     ///
-    /// "Soon" means within this sum.
+    /// L is the sum of two times: twice the largest difference between a proposed counter and a master's clock, and the
+    /// largest difference between two clocks.
     pub tokens: bool,
-    /// No unit of a quota is handed out twice, and the work of no period is done twice. This requires the same as
+    /// No unit of a quota is handed out twice, and the work of no period is done twice. The conditions are those of
     /// `tokens`.
     pub stock: bool,
     /// The restart guard is on, and the checkers can judge it. This requires that the masters' clocks do not jump,
@@ -315,8 +318,12 @@ pub struct Promises {
     /// No renewed lock is lost and no key is left behind. This requires that there are no faults, that no message is
     /// lost or late, and that no masters are replaced.
     pub calm: bool,
-    /// The holder of a force-released lock is notified as soon as a majority denies the lock. This requires that there
-    /// are no faults except force-releases, that no message is lost or late, and that no masters are replaced.
+    /// The holder of a force-released lock is notified as soon as a majority of the masters has replied that the holder
+    /// does not have the lock. This requires:
+    ///
+    /// - There are no faults except force-releases.
+    /// - No message is lost or late.
+    /// - No masters are replaced.
     pub prompt: bool,
 }
 
@@ -470,8 +477,8 @@ impl Scenario {
         };
         let mut jumps: Vec<_> = self.faults.iter().filter_map(jump).collect();
         jumps.sort_by_key(|(at, ..)| *at);
-        // For each master: by how much jumps have set its clock ahead, in microseconds, and the time since which this
-        // is at least `LATER_DAY_US`.
+        // For each master: how far jumps have set its clock ahead (in microseconds), and the time at which this
+        // distance reached `LATER_DAY_US` (`None` while the distance is smaller).
         let mut clocks = vec![(0, None); self.masters.len()];
         jumps.into_iter().any(|(at, master, by_us)| {
             let (ahead_us, since) = &mut clocks[master];
@@ -498,7 +505,7 @@ impl Scenario {
         ahead.is_some_and(|ahead| ahead > 0)
     }
 
-    /// Returns the masters that a client uses at the step `step` of the replacement of masters.
+    /// Returns the masters that a client uses if it is at step `step` of the replacement of masters.
     pub(crate) fn named(&self, step: u8) -> Named {
         match &self.change {
             None => Named::all(self.masters.len()),
@@ -511,7 +518,7 @@ impl Scenario {
         plan.is_some_and(|plan| plan.is_operator(client))
     }
 
-    /// The step of a client at the beginning of the run; 0 if no masters are replaced.
+    /// A client's step in the replacement of masters at the beginning of the run; 0 if no masters are replaced.
     pub(crate) fn first_step(&self, client: usize) -> u8 {
         let steps = self.change.as_ref().and_then(|plan| plan.steps.get(client));
         steps.map_or(0, |(first, _)| *first)
@@ -523,8 +530,8 @@ impl Scenario {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // If masters have been stopped after their replacement, an acquire of a counted hold on them ends only at its
-        // timeout.
+        // A client that still uses replaced and stopped masters gets no votes. Its acquire of a counted hold then ends
+        // only at the timeout, after `COUNTED_WAIT`.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)

@@ -58,8 +58,8 @@ impl SimSession {
     }
 }
 
-/// The error if a session returns the answer to an earlier request. This happens with the seeded bug in which a client
-/// uses an abandoned session again.
+/// Returns the error for an answer that belongs to an earlier request. Clients receive such answers only with the
+/// seeded bug `KeptSession`, because they then use abandoned sessions again.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server(
         "the answer belongs to another request".into(),
@@ -279,8 +279,8 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // Disable preemption while the library handles the answer, as with Redis masters. Their answers arrive while no
-        // task is polled, so no task can be preempted.
+        // Disable preemption while the library handles the answer. With Redis masters, preemption is also impossible at
+        // this time, because no task is polled when an answer arrives.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

@@ -77,8 +77,8 @@ pub struct Summary {
     pub judged: Judged,
     /// How often a rule was checked for each kind of lock and value after each happening, such as a restart.
     pub crossings: Crossings,
-    /// The call that used the largest share of the delay that the rule "calls end" allows, with the seed of its run.
-    /// `None` if this rule judged no call.
+    /// The call with the largest `Lateness::used` in all runs, and the seed of its run; `None` if the rule "calls end"
+    /// judged no call.
     pub worst: Option<(u64, Lateness)>,
     /// The wall-clock time that the sweep took.
     pub took: Duration,
@@ -108,15 +108,15 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Compares `worst` with the call in `self.worst`, and keeps the call that used the larger share of its allowed
-    /// delay. If the shares are equal, keeps the call with the smaller seed.
+    /// Replaces `self.worst` by `worst` if `worst` has the larger `Lateness::used`. If both values are equal, keeps the
+    /// call with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
-    /// Whether a rule could have judged a case in these runs. Only the rule about stores could not, if no run had
-    /// stores.
+    /// Whether a rule could have judged a case in these runs: false for the rule about stores if no run had stores,
+    /// otherwise true.
     fn may_judge(&self, rule: &str) -> bool {
         rule != OF_STORES || self.coverage.sessions > 0
     }
@@ -207,8 +207,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // A bug in the replacement of masters may leave a client that all masters refuse. Such a client
-                    // never gets a lock. So the rule `healing` is ignored for these bugs.
+                    // With a bug in the replacement of masters, all masters may refuse a client until the end of the
+                    // run. Such a client never gets a lock. So the rule `healing` is ignored for these bugs.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

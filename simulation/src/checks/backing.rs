@@ -8,11 +8,11 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Backing {
     fencing: bool,
-    /// The masters that are stores (databases or ZooKeeper; bit n is master n). Each of them always counts as a vote,
-    /// because the checkers do not read the records of stores.
+    /// The masters that are stores (databases or ZooKeeper; bit n is master n). The checker assumes that every store
+    /// has voted, because the checkers do not read the records of stores.
     stores: u16,
-    /// The votes for each lock value, as (resource, fencing counter, masters). In the masters, bit n is set if the lock
-    /// key of master n contained the lock value while the master's fencing counter had this number.
+    /// The votes for each lock value, as (resource, fencing counter, masters). Bit n of the masters is set if the lock
+    /// key of master n contained the lock value while the fencing counter of master n had this value.
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }

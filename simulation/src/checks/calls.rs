@@ -105,7 +105,7 @@ impl Check for Calls {
             Call::Value { wait } => *wait + VALUE_ROUNDS * self.round,
             Call::Extend | Call::Downgrade | Call::Release => 0,
         };
-        // If the client's process was paused during the call, the pause may have made the call late.
+        // Skip a call during which the client's process was paused, because the pause may have made the call late.
         if !at.promises.punctual || at.awake_since[*client] > *began {
             return Ok(());
         }

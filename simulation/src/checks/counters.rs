@@ -29,8 +29,8 @@ struct Last {
     counter: u64,
     /// When the key of the counter expires, in microseconds on the master's clock.
     expires: u64,
-    /// The largest known reading of the master's clock since the last message, in microseconds. It includes the reading
-    /// just before a jump of the clock.
+    /// The largest reading of the master's clock that the checker knows since the last message, in microseconds. If
+    /// the clock jumps, the checker also knows the reading just before the jump.
     shown_us: u64,
 }
 

@@ -38,8 +38,8 @@ impl Check for Extensions {
             Fact::Extended { believer, old } => {
                 self.judged += 1;
                 let now = believer.clock.read(at.now);
-                // The client reads its clock before it extends its hold. It may read the clock a few more times before
-                // this checker is called, so `now` may be slightly later than the extension.
+                // The client reads its clock just before the extension, and maybe a few more times before this checker
+                // is called. Each reading takes up to `LONGEST_READING`, so `now` may be slightly too late.
                 if now >= *old + 4 * LONGEST_READING {
                     return Err(format!(
                         "client {} extended r{} {} us after the end of its validity",

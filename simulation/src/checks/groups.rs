@@ -28,7 +28,7 @@ impl Groups {
     }
 }
 
-/// Returns the class (readers, or one owner) for which a claim asks on this resource; `None` for an exclusive claim.
+/// Returns the class (readers, or one owner) that a claim requests on this resource; `None` for an exclusive claim.
 pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
     let mut parts = claim.group()?.parts().iter();
     match &parts.find(|part| resource_of(&part.key) == resource)?.mode {

@@ -33,8 +33,8 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            // While nobody used the masters for days, every master's uptime grew by days, so the restart guard has
-            // ended everywhere.
+            // Nobody has used the masters for days. Every master's uptime has grown by days, so every restart guard
+            // has ended.
             Fact::Happened {
                 what: Happening::Unused,
                 ..

@@ -16,10 +16,10 @@ type Value = [u8; 32];
 pub(crate) struct LeakedKeys {
     on: bool,
     /// The longest time until every master has executed a client's release, in nanoseconds. The release may have to
-    /// wait for earlier requests of the client. In scenarios with several kinds of locks, values or notes, the client
-    /// may also have to load scripts.
+    /// wait for earlier requests of the client. In scenarios with values, with notes, or with several kinds of locks,
+    /// the client may also have to load scripts.
     bound: u64,
-    /// The lock value of the attempt that each task makes at present, by task.
+    /// By task: the lock value of the task's current attempt.
     tries: HashMap<usize, Value>,
     /// The lock values that clients are done with, each with the true time by which its keys must be deleted.
     done: VecDeque<(u64, Value)>,
@@ -84,7 +84,7 @@ impl Check for LeakedKeys {
         let over = match fact {
             Fact::Started { task, claim, .. } => {
                 // For a lock that an owner already holds, the client may send two requests with the same lock value.
-                // Only a request with another lock value shows that the task's previous attempt has ended.
+                // Only a request with a different lock value shows that the task's previous attempt has ended.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)

@@ -1,4 +1,5 @@
-//! Finds out of which sets of masters a waiter needs a majority: of one set, or of two sets while masters are replaced.
+//! The sets of masters of each waiter: one set, or two sets while masters are replaced. A waiter needs a majority of
+//! each of its sets.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -80,8 +80,8 @@ impl Order {
         self.stands_on(event, (master, resource), place, reads);
     }
 
-    /// Records that a waiter is queued on this master. If a majority has queued the waiter for the first time, adds it
-    /// to the waiters that no later task may overtake.
+    /// Records that a waiter is queued on this master. If this master completes a majority, adds the waiter to those
+    /// that no later task may overtake.
     fn stands_on(
         &mut self,
         event: u64,
@@ -285,8 +285,7 @@ impl Check for Order {
                     }
                 }
             }
-            // An extension may restore a shared hold that the master had lost. So the extension counts as a grant of
-            // this hold.
+            // An extension may restore a shared hold that the master had lost, so it counts as a grant of this hold.
             Fact::Applied {
                 master,
                 resource,

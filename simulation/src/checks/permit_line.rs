@@ -62,8 +62,8 @@ impl PermitLine {
         self.stands_on(event, (master, line), place);
     }
 
-    /// Records that a waiter is queued on this master. If a majority has queued the waiter for the first time, adds it
-    /// to the waiters that no later task may overtake.
+    /// Records that a waiter is queued on this master. If this master completes a majority, adds the waiter to those
+    /// that no later task may overtake.
     fn stands_on(&mut self, event: u64, (master, line): (usize, usize), place: &Ticket) {
         let masters = self.stands.entry((line, place.waiter.clone())).or_default();
         let before = *masters;

@@ -1,4 +1,4 @@
-//! Checks the values under locks that the masters store (docs/protocol.md, "Values under a lock"):
+//! Checks how masters read and write the values under locks (docs/protocol.md, "Values under a lock"):
 //!
 //! - A read raises the master's fencing counter to the reader's fencing token.
 //! - A master refuses a write whose token is smaller than its fencing counter or than the token of its last write.

@@ -2,8 +2,8 @@
 //!
 //! - A quota hands out only units with which it was created, and each unit only once.
 //! - The work of a period starts at most once.
-//! - If a call reports how many units are left, this number is possible. At most, only the units that were certainly
-//!   taken before the call are missing. At least, all requested units are missing.
+//! - If a call reports how many units are left, the number lies between a minimum and a maximum. For the minimum, all
+//!   requested units count as taken. For the maximum, only units that were certainly taken before the call count.
 //! - No units are handed out from a value that was reported as lost.
 //! - No value is lost unless a master restarts.
 
@@ -25,9 +25,11 @@ pub(crate) struct Stock {
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// The values that were reported as lost after their creation, by resource, as (event, step). The event is the
-    /// number of the event with which the first such report returned. The step is the smallest step in the replacement
-    /// of masters at which a client received a report. For clients at this step or a later step, the value stays lost.
+    /// The values that were reported as lost after their creation, by resource, as (event, step):
+    ///
+    /// - event: the number of the event with which the first of these reports returned.
+    /// - step: the smallest step, in the replacement of masters, of a client that received one of these reports. For
+    ///   clients at this or a later step, the value stays lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
@@ -43,8 +45,8 @@ struct Quota {
     units: u64,
     /// The number of units that clients have certainly taken.
     taken: u64,
-    /// The largest number of units that may have been taken: the units for which calls asked, without the calls that
-    /// certainly took none.
+    /// The largest number of units that may have been taken: all units that calls have requested. Calls that certainly
+    /// took no units are left out.
     asked: u64,
 }
 
@@ -135,8 +137,8 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // Forget the reports about the old value. From now on, a call may find no value because of this
-                // removal.
+                // From now on, a call may find no value because of this removal. So forget that the old value was
+                // created or reported as lost.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }

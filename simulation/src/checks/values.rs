@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use quorate::node::Claim;
 
 pub(crate) struct Values {
-    /// For each lock value: the attempt that has used it first.
+    /// For each lock value: the first attempt that used this value.
     attempts: ByValue<Arc<Claim>>,
     judged: u64,
 }

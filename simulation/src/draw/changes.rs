@@ -51,7 +51,7 @@ fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
 }
 
 impl Scenario {
-    /// Draws the scenario of this seed from the scenarios in which masters are replaced.
+    /// Draws a scenario from this seed. In the scenario, masters are replaced while clients take locks.
     pub fn draw_changes(seed: u64) -> Self {
         let rng = &mut Rng::stream(seed, 10);
         let shape = rng.pick(&SHAPES);
@@ -94,8 +94,8 @@ impl Scenario {
         self.faults.retain(|fault| !jumps(fault));
     }
 
-    /// Adds values under locks, and makes the scenario longer: a master that has lost its memory votes again only after
-    /// `max_ttl`.
+    /// Adds values under locks, and makes the scenario longer. A master that has lost its memory can then vote again,
+    /// after `max_ttl`, before the faults end.
     fn keep_values(&mut self, rng: &mut Rng) {
         self.slow_down(rng);
         if rng.chance(300_000) {

@@ -23,12 +23,13 @@ impl Scenario {
             }
         }
         let heal = self.heal_at / MS;
-        // At most one master shows a wrong date. A lock that this master grants under a date in the future blocks it
-        // for a long time. A second master may have no generation marker, because it was down when the operator wrote
-        // the markers.
+        // At most one master shows a wrong date, because two masters may then refuse a lock for a long time:
         //
-        // If a set with this master has fewer than five masters, any other fault may prevent a majority. So
-        // these faults are removed.
+        // - The master with the wrong date, if it has granted a lock under a date in the future.
+        // - A master without a generation marker, because it was down when the operator wrote the markers.
+        //
+        // A set of fewer than five masters has no majority without these two. So all faults drawn so far are removed,
+        // and no master misses its marker.
         let wrong = rng.below(self.masters.len() as u64) as u8;
         let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
         let least = sets.iter().filter_map(masters).min().unwrap_or(5);

@@ -62,7 +62,7 @@ impl Scenario {
             };
             faults.extend([jump(from, by_us), jump(to, -by_us)]);
             if rng.chance(600_000) {
-                // Enough other masters stall that every majority must include the master with the wrong date.
+                // Stall other masters, so that every majority must include the master with the wrong date.
                 faults.extend((1..=others).map(|other| away(wrong + other, from, to)));
             }
             if rng.chance(700_000) {

@@ -65,7 +65,7 @@ impl Family {
 }
 
 impl Scenario {
-    /// Draws the scenario of this seed from the scenarios in which at least one master is a store.
+    /// Draws a scenario from this seed. In the scenario, at least one master is a store (a database or ZooKeeper).
     pub fn draw_stores(seed: u64) -> Self {
         let mut scenario = Self::draw(seed);
         let rng = &mut Rng::stream(seed, 9);

@@ -133,8 +133,8 @@ impl Talk {
         Ok(())
     }
 
-    /// Closes the connections of the clients whose step in the replacement of masters is below `step`. Returns the
-    /// number of closed connections.
+    /// Closes the connections of all clients that are at an earlier step than `step` in the replacement of masters.
+    /// Returns the number of closed connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
         // Read the list of clients only after the generation marker was raised. Otherwise a client could connect in
         // between and be missed.

@@ -176,6 +176,7 @@ impl Core {
     /// Chooses the fencing token. If a majority of the masters has granted the lock with the same counter, this counter
     /// is the token. Otherwise the token is the largest counter, and a majority must confirm it. Returns:
     ///
+    /// - `Some(Some(token))` if a token was chosen;
     /// - `Some(None)` for a lock without a fencing token;
     /// - `None` if no master granted a counter, or if the confirmation failed.
     async fn agree(&self, claim: &Arc<Claim>, votes: &Votes) -> Option<Option<u64>> {

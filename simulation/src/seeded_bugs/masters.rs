@@ -79,7 +79,8 @@ impl Flaw {
         )
     }
 
-    /// Whether the bug replaces masters by reconfiguring the clients, without an operator's steps.
+    /// Whether this is a bug with which masters are replaced only by reconfiguring the clients, without an operator's
+    /// steps.
     pub(crate) fn replaces(self) -> bool {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
@@ -108,8 +109,8 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// Falsifies an answer to a client that uses both the old and the new masters. The answer comes from a master that
-    /// is only in the new set.
+    /// For the seeded bugs `FenceOneSet` and `TicketOneSet`: falsifies an answer to a client that uses both the old and
+    /// the new masters. The answer comes from a master that is only in the new set.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
@@ -128,8 +129,8 @@ impl Flaw {
 }
 
 impl ChangePlan {
-    /// For the bugs that replace masters without an operator: returns the masters of a client at this step. The client
-    /// uses the first set at step 0, and the second set at later steps. It knows no generation marker.
+    /// For the bugs with which masters are replaced without an operator: returns the masters of a client. The client
+    /// uses `sets[0]` at step 0, and `sets[1]` at later steps. It checks no generation markers.
     pub(crate) fn replaced(&self, step: u8) -> Named {
         Named::unmarked(self.sets[usize::from(step > 0)])
     }

@@ -1,9 +1,8 @@
 //! Seeded bugs (wrong implementations) that the checkers must catch. If a seeded bug is not caught, a checker is wrong.
 //!
 //! Some bugs are in the simulated masters, in connections or in operators; the clients then use the real library. Other
-//! bugs are variants of a small client of this package, [`WrongLocker`], which replaces the library. The correct
-//! variant of this client must break no rule. This shows that the checkers catch the flaws, and not the small client
-//! itself.
+//! bugs are variants of a small client of this package, [`WrongLocker`], which replaces the library. One variant of
+//! this client has no flaw, and must break no rule. So if another variant breaks a rule, the cause is its flaw.
 
 mod as_it_stands;
 mod counted;
@@ -41,7 +40,7 @@ pub enum Flaw {
     ReachableQuorum,
     /// The validity of a lock is counted from the time of the last reply instead of the time of the request.
     ValidityAfterReplies,
-    /// Nothing is subtracted from the validity for clock drift.
+    /// A client does not shorten the validity of a lock to allow for clock drift.
     NoDrift,
     /// All attempts of one acquire use the same lock value, instead of a new random value for each attempt.
     ReusedValue,
@@ -63,8 +62,8 @@ pub enum Flaw {
     GuardOff,
     /// The restart guard gets an uptime of the master that is two seconds too high.
     UptimeAhead,
-    /// Only a share of the TTL is subtracted from the validity for clock drift, and not the fixed amount for rounding
-    /// to milliseconds.
+    /// To allow for clock drift, a client shortens the validity only by a share of the TTL. It does not subtract the
+    /// fixed amount that allows for rounding to milliseconds.
     NoFixedDrift,
     /// The validity is counted from a clock reading after the request was sent instead of before.
     ClockAfterSend,
@@ -80,13 +79,13 @@ pub enum Flaw {
     OverstaysWait,
     /// Masters send no wake-up when a lock becomes free.
     NobodyWoken,
-    /// When a master refuses a waiter, it reports the largest ticket in its queue minus one.
+    /// When a master refuses a waiter, it reports a ticket that is one below the largest ticket in its queue.
     TicketNotRaised,
     /// For a lock that readers or one owner share, a master stores only the number of holds, and not the lock value of
     /// each hold.
     CountedHolds,
-    /// The marker in the lock key of a shared lock, which names the readers or the owner, expires too early. It expires
-    /// with the hold that was granted or extended last, instead of the longest hold.
+    /// The lock key of a shared lock expires too early. It expires with the hold that was granted or extended last,
+    /// instead of the longest hold.
     NewestExpiry,
     /// Readers leave no marker of readers in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
@@ -97,7 +96,7 @@ pub enum Flaw {
     /// A master restores a reader's lost hold without raising its counter, although the counter is above the reader's
     /// fencing token.
     KeepNoRaise,
-    /// A master restores an owner's lost hold, although other clients have held the lock since.
+    /// A master restores an owner's lost hold, although other clients have held the lock in the meantime.
     LateKeep,
     /// A downgrade does not raise the fencing counter.
     DowngradeNoRaise,
@@ -118,8 +117,8 @@ pub enum Flaw {
     PartialGrantCounts,
     /// An owner that already holds a lock, and acquires it again, waits in the queue behind other clients.
     OwnerInLine,
-    /// When an owner takes a further hold, a master confirms a new fencing token. The owner's other holds keep the old
-    /// token.
+    /// When an owner takes a further hold, a master confirms a new fencing token, although the owner's other holds keep
+    /// the old token.
     OwnerWritesBack,
     /// A master extends or restores a hold of an owner, even if the owner's lock has got a newer fencing token in the
     /// meantime.
@@ -161,7 +160,7 @@ pub enum Flaw {
     MgetWrongtype,
     /// Masters only count the permits of a semaphore that are held, instead of assigning a slot to each permit.
     CountToK,
-    /// Each master offers the client only the lowest slot of the semaphore that is free on this master.
+    /// Each master offers the client only one slot of the semaphore: the lowest slot that is free on this master.
     MasterPicksSlot,
     /// Semaphores have no queue.
     NoSemaphoreLine,
@@ -171,16 +170,16 @@ pub enum Flaw {
     SessionIsLease,
     /// A client of a store without a clock considers another client's lease expired after a third of the lease time.
     EarlyEnd,
-    /// After the loss of a session, a client does not write the records of unanswered commits again. So such a commit
-    /// may still take effect later.
+    /// After the loss of a session, a client does not rewrite the records of unanswered commits. The records keep their
+    /// versions, so an unanswered commit of the lost session may still take effect later.
     Unsoiled,
     /// Masters that are stores vote immediately after a restart.
     StoreGuardOff,
-    /// A client ignores that a store's clock may be ahead of the client's estimate. So the store's lease can expire too
-    /// early.
+    /// A client ignores that a store's clock may be ahead of the client's estimate of it. So a lease in the store can
+    /// expire too early.
     NoSlack,
-    /// A client abandons a session while an answer is outstanding, and later uses the session again. It then takes each
-    /// answer for the answer to the next request.
+    /// A client abandons a session while an answer is outstanding, and later uses the session again. The client then
+    /// treats each answer as the answer to the next request.
     KeptSession,
     /// Clients that use the old and the new masters need a majority of all masters together, instead of a majority of
     /// each set.
@@ -191,8 +190,8 @@ pub enum Flaw {
     JointNextOnly,
     /// A master refuses no client because of the master's generation marker.
     NextBesideOld,
-    /// Before the operator opens the new masters, it waits for old leases to end only if clients that use only the old
-    /// masters are still connected. It ignores locks that disconnected clients may have left.
+    /// The operator opens the new masters without waiting for old leases to end, unless a client of only the old
+    /// masters is still connected. So it ignores the leases of disconnected clients.
     LeftoverLock,
     /// While masters are replaced, clients agree on the fencing token with the old masters only.
     FenceOneSet,

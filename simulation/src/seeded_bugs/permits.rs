@@ -18,7 +18,7 @@ use crate::locker::{PERMITS, RESOURCES};
 #[derive(Default)]
 pub(super) struct SlotsTaken(HashMap<[u8; 32], Permit>);
 
-/// Returns the claim with the slot `permit` instead of its own slot.
+/// Returns a copy of the claim that claims the slot `permit`.
 fn moved(claim: &Claim, permit: &Permit) -> Arc<Claim> {
     let same = Claim::new("", &permit.key(), claim.token(), true)
         .with_permit(permit.clone())
@@ -35,9 +35,10 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
 
-/// If the masters only count permits, they assign no slots. For such a permit, the checkers use the first slot that no
-/// client believes it holds. Returns the place of this slot; `place` if there is no such slot, or if the lock is no
-/// permit.
+/// Returns the place that the checkers use for a hold if the masters only count permits, and so assign no slots:
+///
+/// - for a permit, the first slot of its semaphore that no client believes it holds;
+/// - `place` if there is no such slot, or if the lock is not a permit.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;

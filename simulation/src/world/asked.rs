@@ -45,7 +45,8 @@ fn scripted(script: Script, keys: &[&[u8]], args: &[&[u8]]) -> Option<Asked> {
         Script::Release => release(key, args),
         Script::ReleaseFair => release_fair(key, args),
         Script::Extend => extend(keys, args),
-        // Simulated clients never send BREAK. They never send LOOK for a slot of a semaphore, which has arguments.
+        // Simulated clients never send BREAK. They send LOOK only without arguments; LOOK with arguments is for slots
+        // of semaphores.
         Script::Look => args.is_empty().then(|| notes::looked(key)),
         Script::Break => None,
         Script::Note => notes::noted(keys, args),

@@ -29,7 +29,7 @@ pub(super) fn release(words: &[&[u8]]) -> Option<Request> {
 
 impl World {
     /// Returns the additional version line of a master that knows `DELIFEQ`, otherwise an empty string. Every second
-    /// master knows the command. This choice draws no random number, so it changes no other draw of the seed.
+    /// master knows the command.
     pub(super) fn version_with_deletion(&self, master: usize) -> &'static str {
         let has = (self.scenario.seed + master as u64).is_multiple_of(2);
         if has { VERSION } else { "" }

@@ -25,8 +25,7 @@ impl SimMaster {
         }
     }
 
-    /// Called when the server has restarted: removes the foreign values. The simulated programs that stored them do not
-    /// expect them to survive a restart.
+    /// Called when the server has restarted: removes the foreign values, which need not survive a restart.
     pub(super) fn forget_foreign_keys(&mut self, now: u64) {
         for resource in 0..RESOURCES {
             self.end(now, resource);

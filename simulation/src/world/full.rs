@@ -25,8 +25,8 @@ impl World {
     /// Lets a master execute a request, unless the request needs memory for a lock and the master has none for it. The
     /// master then refuses the request and changes nothing.
     ///
-    /// An extension sets the expiry of existing keys, which needs no memory. So the master refuses an extension only
-    /// for locks with missing keys.
+    /// An extension needs memory only if keys of the lock are missing, because the master must then create them. So the
+    /// master refuses an extension only for locks with missing keys.
     pub(super) fn apply_if_room(
         &mut self,
         index: usize,

@@ -184,7 +184,7 @@ impl World {
         let Some(at) = clock.when(alarm.as_nanos()) else {
             return;
         };
-        // If an alarm at an earlier time is set already, it is kept, as in the real actor.
+        // Keep an alarm that is already set for an earlier time, as the real actor does.
         let at = at.max(self.now);
         if link.armed.is_none_or(|(armed, _)| armed > at) {
             let link = &mut self.links[index];

@@ -62,8 +62,8 @@ impl Looks {
 }
 
 impl Looks {
-    /// For the seeded bug `ClosingOpens`: whether `mark` is the generation marker of a closed master, and this script's
-    /// client should be admitted only when the master is open.
+    /// For the seeded bug `ClosingOpens`: whether `mark` is the generation marker of a closed master, and the script is
+    /// from a client that a correct master admits only when it is open.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -193,7 +193,7 @@ impl World {
         self.named_at(step).sets()
     }
 
-    /// Restarts a client, which then uses the masters of the step `step`.
+    /// Restarts a client, which is then at step `step` of the replacement of masters.
     ///
     /// With the seeded bugs that replace masters without an operator, the first call also stops the master that is
     /// replaced. With the bug `DeadComesBack`, this master starts again later.
@@ -228,8 +228,8 @@ impl World {
         step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
     }
 
-    /// For the seeded bug `ExtendUnrefused`. If the master does not admit the client, returns the error reply to a
-    /// request for a vote. Returns `None` for an extension, because a master with this bug does not refuse extensions.
+    /// For the seeded bug `ExtendUnrefused`: returns the error reply if the master refuses the request; `None` if it
+    /// does not. A master with this bug never refuses an extension.
     pub(super) fn refusal_but_of_extensions(
         &self,
         conn: usize,
@@ -259,8 +259,8 @@ impl World {
         self.arrived && may
     }
 
-    /// Restores lost generation markers as an administrator would do, if clients get no votes without them. Called when
-    /// the faults have ended, and then repeatedly, because a master may start again later without its marker.
+    /// Restores lost generation markers, as an administrator would do. Called when the faults have ended, and then
+    /// repeatedly, because a master may start again later without its marker.
     pub(super) fn look_after(&mut self) {
         let clients = self.processes.iter().enumerate();
         let clients = clients
@@ -275,8 +275,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Writes lost generation markers by hand, unless a majority of the masters admits clients of this step. Clients
-    /// restore lost markers themselves only while a majority still has them.
+    /// Writes lost generation markers by hand, unless a majority of the masters admits clients at step `step` of the
+    /// replacement. Clients restore lost markers themselves only while a majority still has them.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -475,12 +475,12 @@ impl World {
 
     /// Drops the promises of the run if too many masters have lost their generation markers.
     ///
-    /// A master must keep its marker, or get it back before it votes again. Otherwise it admits clients again that it
-    /// had refused before. If a majority of the masters does so, no promise holds.
+    /// A master that has lost its marker and votes again admits clients that it refused before the loss. Clients whose
+    /// steps in the replacement differ by two or more may then both get a majority of votes. In this case no promise
+    /// holds.
     ///
-    /// Clients at step 0 of the replacement are a special case, because they read the marker only when they connect. If
-    /// such a client connects while the marker is lost, the master still votes for the client after the marker is
-    /// restored.
+    /// Clients at step 0 read the marker only when they connect. If such a client connects while the marker is lost,
+    /// the master votes for the client even after the marker is restored.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;

@@ -33,8 +33,8 @@ pub(crate) struct SimMaster {
     /// The resource for whose lock the master has no memory (second member), and the true time at which it has memory
     /// again (first member); `None` if it has always had memory.
     pub(super) full: Option<(u64, usize)>,
-    /// The scripts that the server has loaded. The index in this list is the index of a generation marker check; 0 is
-    /// for scripts without a check. In each entry, bit n is the script n with this check.
+    /// The scripts that the server has loaded, by the index of the generation marker check that they contain. Index 0
+    /// is for scripts without a check. In each entry, bit n is set if the script n is loaded with this check.
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,
@@ -110,8 +110,8 @@ impl SimMaster {
         seen
     }
 
-    /// Records the present state of all locks. Called after a change without a request, such as a clock jump. So a key
-    /// that has expired stays expired in the records, even if the clock is set back later.
+    /// Records the present state of all locks. Called after an event that is not a request, such as a clock jump. So a
+    /// key that has expired stays expired in the records, even if the clock is set back later.
     pub(super) fn look_at_all(&mut self, now: u64) {
         for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();

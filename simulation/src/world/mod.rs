@@ -219,13 +219,13 @@ pub(crate) struct Process {
     pub(crate) tasks: u8,
     pub(crate) done: bool,
     pub(crate) killed: bool,
-    /// The attempt that the process has begun last.
+    /// The latest attempt of the process; `None` if there was none.
     attempt: Option<Arc<Claim>>,
     /// When the process sent its first request over its present connections; `None` if it has not sent one.
     pub(crate) first_request: Option<u64>,
-    /// The step in the replacement of masters that the process takes over at its next start.
+    /// The step in the replacement of masters that the process will have after its next start.
     next_step: u8,
-    /// The step in the replacement of masters with which the process is running at present.
+    /// The present step of the process in the replacement of masters.
     step_now: u8,
 }
 
@@ -284,23 +284,24 @@ pub(crate) struct World {
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master: `Some` from a restart with an older generation marker until the master gets its newer marker
-    /// back. The members are:
+    /// For each master that has restarted with an older generation marker, and has not got its newer marker back yet:
     ///
     /// - the number of the marker before the restart;
     /// - the true time until which the restart guard keeps the master from voting.
+    ///
+    /// `None` for other masters.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For each master: the true time until which the restart guard kept the master from voting, after its first
-    /// restart with an older generation marker. `None` if there was no such restart.
+    /// For each master that restarted with an older generation marker: the true time at which the restart guard of the
+    /// first such restart ends. The master does not vote until then. `None` for the other masters.
     reopened: Vec<Option<u64>>,
-    /// For the seeded bugs that replace masters without an operator: the true time at which the replaced master died;
-    /// `None` before.
+    /// The true time at which the replaced master died; `None` until then. Only the seeded bugs that replace masters
+    /// without an operator set this field.
     died: Option<u64>,
-    /// For each master: its fencing counters when it executed the operator's first order. Only the seeded bug
-    /// `CarryBeforeClose` fills this list, and then copies these outdated counters. Otherwise `None`.
+    /// Used only by the seeded bug `CarryBeforeClose`, which copies outdated fencing counters. For each master: its
+    /// counters at the operator's first order; `None` before that order.
     counted: Vec<Option<Vec<orders::Counter>>>,
     /// Whether the operator is removing a lost value (a value that no majority of the old masters stores). The operator
-    /// then takes the lock of the value, even with the seeded bug in which it copies values without taking locks.
+    /// then takes the lock of the value, even with the seeded bug `CarryWithoutLock`.
     pub(crate) is_dropping: bool,
     /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
@@ -390,8 +391,8 @@ impl World {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether tasks run without preemption now. This is so only in runs with stores, after the faults have ended:
-    /// tasks are preempted when they read the clock, and the driver for stores reads it very often.
+    /// Whether the simulation has stopped preempting tasks: in runs with stores, after the faults have ended. A task is
+    /// preempted when it reads the clock, and the driver for stores reads the clock very often.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }

@@ -68,12 +68,12 @@ pub(super) struct Trip {
     pub(super) client: usize,
     pub(super) master: usize,
     pub(super) way: Way,
-    /// The longest time that the packet may take once the faults have healed, in nanoseconds.
+    /// The longest time that the packet takes if it is sent after all faults have ended, in nanoseconds.
     pub(super) healed_within: u64,
 }
 
 impl Trip {
-    /// Draws the true time at which a packet arrives that the sender sends at `now`. Each loss delays the packet by the
+    /// Draws the true time of arrival of a packet that is sent at `now`. Each loss delays the packet by the
     /// retransmission time, and increases `lost` by one. A partition delays the packet until the partition ends.
     pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
         let net = scenario.net;
@@ -193,7 +193,7 @@ impl World {
         self.at(at, Event::Dialed { conn });
     }
 
-    /// Handles the arrival at the client of the reply to a connection's first packet. Returns whether the server
+    /// Called when the client receives the reply to the first packet of a connection. Returns whether the server
     /// accepted or refused the connection; `None` if the client has already closed it.
     pub(super) fn dialed(&mut self, conn: usize) -> Option<Call> {
         let dialed = &mut self.conns[conn];
@@ -255,8 +255,8 @@ impl World {
         }
     }
 
-    /// Handles the arrival at the server of the first packet in flight, and executes all commands that are now
-    /// complete. If the server stalls, the packet is delayed until the stall ends.
+    /// Called when the next packet in flight reaches the server. Executes the commands that are then complete. If the
+    /// server stalls, the packet is delayed until the stall ends.
     pub(super) fn arrive(&mut self, conn: usize) {
         let stalled_until = self.masters[self.conns[conn].master].stalled_until;
         if stalled_until > self.now && self.conns[conn].server {
@@ -278,8 +278,8 @@ impl World {
         }
     }
 
-    /// Handles the arrival at the client of the first packet in flight. Returns the client's link and the bytes; `None`
-    /// if no packet is in flight, or if the client has closed the connection.
+    /// Called when the next packet in flight reaches the client. Returns the client's link and the bytes of the packet;
+    /// `None` if no packet is in flight, or if the client has closed the connection.
     pub(super) fn receive(&mut self, conn: usize) -> Option<(usize, Call)> {
         let open = &mut self.conns[conn];
         let piece = open.from.pop_front()?;
@@ -295,7 +295,7 @@ impl World {
             .then_some((ended.link, Call::Cut("connection closed")))
     }
 
-    /// The client closes the connection of a link. The server may still receive the first packets in flight.
+    /// Closes the connection of a link at the client. Some packets in flight may still reach the server.
     pub(super) fn close(&mut self, index: usize) {
         let Some(conn) = self.links[index].conn.take() else {
             return;
@@ -307,8 +307,7 @@ impl World {
         self.strand(conn);
     }
 
-    /// Drops the packets in flight to the server. With some probability, keeps the first few of them, which then still
-    /// arrive.
+    /// Drops the packets in flight to the server: all of them, or all except the first few.
     fn strand(&mut self, conn: usize) {
         let ppm = self.scenario.net.leftover_ppm;
         let under_way = self.conns[conn].to.len();
@@ -327,7 +326,7 @@ impl World {
     }
 
     /// Breaks a connection in the network, possibly in the middle of a message. If `alive` is true, the server keeps
-    /// running and may still receive the first packets in flight.
+    /// running, and some packets in flight may still reach it.
     pub(super) fn cut(&mut self, conn: usize, alive: bool) {
         if !self.conns[conn].is_heard() || self.conns[conn].broken {
             return;

@@ -21,15 +21,16 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The TTL of a fencing counter that is not ahead of the master's clock (a counter is a time in microseconds). A
-/// counter that is ahead of the clock lives longer by the difference.
+/// The TTL of a fencing counter. A counter is a time in microseconds. If it is ahead of the master's clock, its TTL is
+/// longer by the difference.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the generation marker to this number, if its present number is lower. The second member is the fingerprint
-    /// of the masters. The third member is true if other masters show that this master has lost its marker.
+    /// Raise the generation marker to this number, if its current number is lower. The second member is the fingerprint
+    /// of the masters. The third member is true if this master has lost its marker, as the markers of other masters
+    /// show.
     Raise(u64, Arc<str>, bool),
     /// List the connections of clients.
     Clients,
@@ -39,8 +40,8 @@ pub(crate) enum Word {
     Counters(Duration),
     /// List the keys of the locks whose values the master stores.
     Values,
-    /// Raise each of these fencing counters to its number, if the counter is lower. Do not raise the counters of locks
-    /// that an owner holds.
+    /// Raise each of these fencing counters to the given value, if its current value is lower. Skip the counters of
+    /// locks that an owner holds.
     Carry(Arc<[Counter]>),
     /// Report the state of the master.
     Look,
@@ -256,8 +257,8 @@ impl World {
         }
     }
 
-    /// For a seeded bug: restarts the masters that are no longer used instead of stopping them. The restarted masters
-    /// have no generation markers.
+    /// For a seeded bug: restarts the masters that are no longer used. An operator should stop these masters. After the
+    /// restart they have no generation markers.
     fn restart_left_over(&mut self, change: u64) {
         let plan = self.scenario.change.as_ref();
         let sets = plan.map(|plan| plan.named(2 * change as u8 + 1).sets());

@@ -6,8 +6,8 @@ use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use crate::seeded_bugs::Flaw;
 
-/// The number of states that are kept of each record: the current one and the three states before it. A follower
-/// returns one of these.
+/// The number of states that are kept of each record: the current one and the three states before it. A lagging
+/// follower may answer with any of them.
 const KEPT: usize = 4;
 
 /// For a seeded bug: the number of changes after which version numbers repeat.

@@ -1,4 +1,4 @@
-//! Decodes the requests about values under locks that the driver writes, and encodes the replies that it reads.
+//! Decodes the driver's requests about values under locks, and encodes the replies for the driver.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // Clients compare the reported run id only with the run id of the current server process. So any other text means
-    // an earlier run.
+    // Clients only check whether the reported run id is the id of the current server process. So any other text can
+    // stand for an earlier server process.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -120,9 +120,9 @@ impl World {
         })
     }
 
-    /// For a seeded bug in which an operator copies values without taking their locks. Returns an answer that lets the
-    /// operator's request succeed, without taking the lock or raising the fencing counter. Returns `None` if the master
-    /// must execute the request.
+    /// Used by the seeded bug in which an operator copies values without taking their locks. Returns the answer that
+    /// the operator would get if it took the lock. Takes no lock and raises no fencing counter. Returns `None` if the
+    /// master must execute the request.
     pub(super) fn answer_without_lock(&self, index: usize, request: &Request) -> Option<Answer> {
         let master = &self.masters[index];
         let run = master.memory.run().clone();

@@ -1,5 +1,5 @@
-//! A simulated server at the other end of a connection: it reads commands, executes the requests of the scripts, and
-//! writes replies.
+//! The simulated server at the other end of a connection. It reads commands, executes the requests in them, and writes
+//! replies.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -304,9 +304,9 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// Checks whether a script may run. Returns the index of the script's generation-marker check in the list of
-    /// checks; 0 if the script makes no such check. Returns an error reply if the script is not loaded, or if the check
-    /// refuses the client.
+    /// Checks whether a script may run. Returns the script's check of the generation marker, as an index into
+    /// `World::looks`; 0 if the script makes no such check. Returns an error reply if the script is not loaded, or if
+    /// the check refuses the client.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -372,8 +372,8 @@ impl World {
         there
     }
 
-    /// Sends a wake-up from a master to a process. Does nothing if no connection of the process is subscribed to
-    /// wake-ups. The wake-up uses this connection, so it arrives after earlier replies.
+    /// Sends a wake-up from a master to a process, on the connection on which the process has subscribed to wake-ups.
+    /// The wake-up arrives after earlier replies on that connection. Does nothing if there is no such connection.
     pub(super) fn publish(&mut self, master: usize, process: &str, key: &[u8]) {
         if self.flaw == Some(Flaw::NobodyWoken) {
             return;

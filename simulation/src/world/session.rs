@@ -46,8 +46,8 @@ pub(crate) struct Asked {
     /// Whether the request is lost on the way, so that it never reaches the server.
     void: bool,
     reached: bool,
-    /// Whether the request has already waited at the server, as a request does behind commits of other sessions. A
-    /// request waits at most once.
+    /// Whether the request has already waited at the server for commits of other sessions. A request waits at most
+    /// once.
     waited: bool,
     /// The reading of the server's clock, in microseconds, just before the request began to wait for other commits.
     /// `None` if it did not wait, or if the store has no clock.
@@ -473,8 +473,8 @@ impl World {
         })
     }
 
-    /// Returns the date of the store: the reading of its clock in microseconds. `None` if the store reports no date.
-    /// Only stores with an even index that have no clock for leases report dates.
+    /// Returns the date of the store: the reading of its clock in microseconds. `None` if the store reports no date. A
+    /// store reports dates if its index is even and it has no clock for leases.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;

@@ -183,7 +183,7 @@ impl Watch {
     /// Ends a client's belief that it has the hold with this id, and returns the hold; `None` if there is no such hold.
     /// The caller drops the hold after it has unlocked the world.
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
-        // Report an extension of the hold that has not been reported yet, before the belief ends.
+        // If an extension of the hold has not been reported yet, report it before the belief ends.
         let of = |believer: &Believer| believer.id == id;
         let index = self.believers.iter().position(of)?;
         self.after(now, Some(self.believers[index].client));

@@ -22,8 +22,8 @@ fn every_nightly_seed_keeps_all_rules_while_masters_are_replaced() {
 fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Changes, seeds);
     must_pass(&summary, " --changes");
-    // In a build without optimizations the test plays few seeds. Even these must contain runs in which masters are
-    // closed, opened and finished, and runs in which clients acquire locks at later steps of the replacement.
+    // In a build without optimizations the test plays few seeds. Even these must contain every stage of a replacement
+    // (old masters closed, next masters opened, replacement finished). Clients must also acquire locks at later steps.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
@@ -107,8 +107,10 @@ fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
 }
 
 /// After the next masters have been prepared, their clocks go back by an hour. The old masters have a fencing counter
-/// that is too old to be copied: with correct clocks, the next masters would grant larger tokens anyway. With the wrong
-/// clocks they would not, so the operator must not open the next masters until the clocks are correct again.
+/// that is too old to be copied, because correct clocks ensure larger tokens on the next masters.
+///
+/// With the wrong clocks, the next masters could grant smaller tokens. So the operator must not open the next masters
+/// until their clocks are correct again.
 #[test]
 fn operator_does_not_open_new_masters_while_their_clocks_are_behind() {
     let hour_us = 3_600_000_000;
@@ -189,7 +191,7 @@ fn each_seeded_bug_in_a_change_of_masters_is_caught_within_its_seed_limit() {
             "each seeded bug must have a name of its own"
         );
     }
-    // A build without optimizations is slow, so it plays only the bugs that need few seeds.
+    // A build without optimizations is slow, so it tries to catch only the bugs that need few seeds.
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
     all_are_caught(|within| is_short(within) && within <= most);
 }

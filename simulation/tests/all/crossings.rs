@@ -30,7 +30,7 @@ fn reason(masters: Masters, held: &str, happening: Happening) -> Option<&'static
 }
 
 #[test]
-fn every_exception_for_an_empty_table_cell_names_valid_rows_and_a_reason() {
+fn every_exclusion_from_the_table_of_lock_kinds_and_events_has_a_reason() {
     for (_, rows, _, why) in NEVER {
         assert!(rows.iter().all(|row| HELD.contains(row)) && !why.is_empty());
     }

@@ -100,7 +100,7 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
 /// administrator had checked the masters before, and did not check again. A majority of the new masters then had no
 /// marker, and refused all clients forever.
 #[test]
-fn operator_restores_generation_markers_that_masters_lost_in_a_late_crash() {
+fn simulated_operator_restores_a_generation_marker_lost_in_a_restart_after_the_last_fault() {
     let mut scenario = one_replaced(Some(2), 2, 2);
     let heal = scenario.heal_at / MS;
     scenario.faults = vec![crash(3_000, 0, 100), crash(heal - 20, 1, 100)];
@@ -156,9 +156,9 @@ fn counters_checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump()
 
 /// A client removed a value on all masters. Before its call returned, another client created the value again. The
 /// checker of the rule `stock` assumed that the writes had happened in the order in which the calls returned. So it
-/// took the new value for the removed value.
+/// concluded that the new value had been removed.
 #[test]
-fn stock_checker_does_not_attribute_an_earlier_removal_to_a_value_created_later() {
+fn stock_checker_accepts_a_value_created_again_before_its_removal_call_returns() {
     let value = |think, verb| Step {
         think: think * MS,
         wait: 1_000 * MS,

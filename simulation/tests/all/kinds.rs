@@ -88,7 +88,7 @@ fn locks_of_all_kinds_on_one_resource_break_no_simulation_rule() {
 /// The masters' counters differ, and two clients acquire an owner's first hold at the same time. The two holds then
 /// cannot agree on a fencing token. If both clients retried immediately, they would collide again and again.
 #[test]
-fn most_concurrent_first_acquires_by_one_owner_succeed_if_counters_differ() {
+fn concurrent_acquires_by_one_owner_mostly_succeed_despite_different_fencing_counters() {
     for seed in 0..40 {
         let mut scenario = apart(seed, 4);
         (scenario.net.delay, scenario.net.jitter) = (5 * MS, 8 * MS);
@@ -133,7 +133,7 @@ fn three_for_two(seed: u64) -> Scenario {
 }
 
 #[test]
-fn seeded_bug_that_counts_permits_without_slots_exceeds_the_permit_limit() {
+fn seeded_bug_that_counts_permits_instead_of_assigning_slots_exceeds_the_permit_limit() {
     for seed in 0..20 {
         assert_eq!(
             play(&three_for_two(seed), None).violation,
@@ -201,7 +201,7 @@ fn one_or_both(seed: u64) -> Scenario {
 }
 
 #[test]
-fn seeded_bug_that_queues_with_a_separate_ticket_per_resource_deadlocks() {
+fn seeded_bug_that_gives_each_resource_a_separate_queue_ticket_causes_a_deadlock() {
     for seed in 0..20 {
         assert_eq!(
             play(&one_or_both(seed), None).violation,
@@ -215,7 +215,7 @@ fn seeded_bug_that_queues_with_a_separate_ticket_per_resource_deadlocks() {
 
 /// Another program stores a value of another type under one of the two keys that a client locks.
 #[test]
-fn seeded_bug_that_reads_all_keys_with_mget_overwrites_a_foreign_key() {
+fn seeded_bug_that_reads_all_keys_with_mget_overwrites_a_value_of_another_program() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     scenario.clients[0].steps = vec![step(Kind::Several(0b11)); 3];
     let (master, resource, lasts) = (0, 1, 1_000 * MS);

@@ -28,7 +28,7 @@ fn every_seed_passes(seeds: u64) {
     );
     println!("{seeds} seeds took {:.1} s", summary.took.as_secs_f64());
     must_pass(&summary, "");
-    // In a build without optimizations the test plays few seeds. Even in these, every rule must have judged some case.
+    // In a build without optimizations the test plays few seeds. Even these must contain a case for every rule.
     assert_eq!(
         summary.idle_rules(),
         Vec::<&str>::new(),
@@ -56,7 +56,7 @@ fn same_seed_gives_the_same_simulation_run() {
 }
 
 #[test]
-fn simulation_run_with_a_trace_equals_the_run_without() {
+fn simulation_run_has_the_same_coverage_with_and_without_a_trace() {
     for seed in 0..20 {
         let scenario = Scenario::draw(seed);
         let traced = Play {
@@ -172,12 +172,12 @@ fn sound_ones_pass(seeds: u64) {
 }
 
 #[test]
-fn correct_variants_of_seeded_bug_clients_break_no_rule_with_the_default_seeds() {
+fn simulated_clients_without_a_seeded_bug_break_no_rule_with_the_default_seeds() {
     sound_ones_pass(REDIS.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn correct_variants_of_seeded_bug_clients_break_no_rule_with_the_nightly_seeds() {
+fn simulated_clients_without_a_seeded_bug_break_no_rule_with_the_nightly_seeds() {
     sound_ones_pass(REDIS.all());
 }

@@ -7,13 +7,13 @@ use crate::support::{STORES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{Flaw, Play, Scenario, Worlds};
 
 #[test]
-fn simulation_with_store_masters_breaks_no_rule_with_the_default_seeds() {
+fn simulation_with_stores_as_masters_breaks_no_rule_with_the_default_seeds() {
     every_seed_passes(STORES.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn simulation_with_store_masters_breaks_no_rule_with_the_nightly_seeds() {
+fn simulation_with_stores_as_masters_breaks_no_rule_with_the_nightly_seeds() {
     every_seed_passes(STORES.all());
 }
 
@@ -36,7 +36,7 @@ fn every_seed_passes(seeds: u64) {
 }
 
 #[test]
-fn same_seed_gives_the_same_simulation_run_with_store_masters() {
+fn same_seed_gives_the_same_simulation_run_with_stores_as_masters() {
     let play = Play {
         trace: true,
         ..Play::default()

@@ -262,7 +262,7 @@ where
 }
 
 #[test]
-fn interrupted_acquire_is_released_first_on_the_next_connection() {
+fn release_of_an_interrupted_acquire_is_sent_first_on_the_next_connection() {
     play(|node, shared| async move {
         let (first, second) = (claim(1), claim(2));
         change(&shared, |script| script.cut_next = true);

@@ -180,7 +180,7 @@ fn quota_refuses_a_request_for_more_units_than_are_left() {
 /// Without faults, `at_least_once` does the work of a period once. After client 0 has removed the record, the other
 /// clients find no record until client 0 creates it again.
 #[test]
-fn once_record_stays_missing_after_its_removal_until_a_client_creates_it() {
+fn removed_record_of_a_once_job_stays_missing_until_a_client_creates_it_again() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 3);
         let at = |think, kind| Step {
