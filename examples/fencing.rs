@@ -77,7 +77,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .acquire()
         .await?;
     let stale = paused.fencing_token().ok_or("fencing is off")?;
-    println!("first holder:  token {stale}; is paused until its lease has expired");
+    println!("first holder:  token {stale}; pauses until its lease has expired");
     println!("first holder:  {}", paused.lost().await);
 
     let later = redlock.acquire("register").await?;

@@ -11,7 +11,7 @@ async fn ship(redlock: &Redlock, order: &Owner) -> Result<(), Box<dyn std::error
     let packing = there.acquire("stock").await?;
     println!("packing, fencing token {:?}", packing.fencing_token());
     assert_eq!(stock.fencing_token(), packing.fencing_token());
-    // Another order is another owner, so its attempt is refused while the first order holds the lock.
+    // A different order is a different owner, so its attempt is refused while the first order holds the lock.
     let other = redlock.owner("order-4712")?;
     let refused = other.lock("stock").try_acquire().await?;
     assert!(matches!(refused, TryAcquire::Held(_)));

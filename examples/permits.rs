@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             let at_once = calls.fetch_add(1, Ordering::SeqCst) + 1;
             assert!(at_once <= 3);
             println!(
-                "caller {caller} has slot {:?} of the semaphore; {at_once} calls at the same time",
+                "caller {caller} has slot {:?} of the semaphore; {at_once} calls are running now",
                 permit.slot()
             );
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -20,12 +20,13 @@ pub(crate) struct Quorum {
 /// run at the same time.
 #[derive(Clone)]
 pub(crate) enum Quorums {
-    /// No change: the client knows one list.
+    /// No set is added or removed. The client knows one list of sets.
     One(Vec<Quorum>),
-    /// First step: the client holds a lock in its old set, and passes the token of the old set to the resource.
+    /// First step: the client acquires each lock in the set that the old list assigns to it. The client usually passes
+    /// the token of this set to the resource (see [`acquire`](Self::acquire) for the exception).
     TokensOfOld { old: Vec<Quorum>, new: Vec<Quorum> },
-    /// Second step: the client holds a lock in its old set and in its new set, and passes the token of the new set to
-    /// the resource.
+    /// Second step: the client acquires each lock in two sets: the set that the old list assigns to it, and the set
+    /// that the new list assigns to it. The client passes the token of the second set to the resource.
     TokensOfNew { old: Vec<Quorum>, new: Vec<Quorum> },
 }
 
@@ -45,8 +46,8 @@ pub(crate) fn chosen<'a>(quorums: &'a [Quorum], lock: &str) -> &'a Quorum {
     largest.expect("there must be at least one set of masters")
 }
 
-/// The FNV-1a hash of both names, of which all bits are then mixed. The hash must be the same in all clients and all
-/// versions, so the hasher of the standard library is not used.
+/// The FNV-1a hash of both names, followed by a step that mixes all its bits. The hash must be the same in all clients
+/// and all versions, so the hasher of the standard library is not used.
 fn hash(quorum: &str, lock: &str) -> u64 {
     let bytes = quorum.bytes().chain([0]).chain(lock.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -77,14 +78,15 @@ async fn counter(quorum: &Quorum, lock: &str) -> Result<u64, Error> {
 }
 
 impl Quorums {
-    /// Takes the lock. The token of each holder must be larger than the tokens of all earlier holders, even if these
-    /// tokens came from another set of masters.
+    /// Takes the lock. The token of each holder must be larger than the tokens of all earlier holders, even if an
+    /// earlier token came from another set of masters.
     ///
-    /// - In the first step, clients that know only the old list use tokens of the old set. So this client does the
-    ///   same, with one exception. If the fencing counter of the new set has reached this token, a client of the second
-    ///   step may have used a larger token. Then this client uses a token of the new set.
-    /// - In the second step, this client uses a token of the new set. It takes the lock there again, until the token is
-    ///   larger than the token of the old set.
+    /// - If the client knows one list, or if both lists assign the lock to the same set, the client uses that set.
+    /// - In the first step, the client uses the token of the old set, with one exception. If the fencing counter of the
+    ///   new set has reached that token, the client uses a token of the new set. The reason is that a client in the
+    ///   second step may have used a larger token.
+    /// - In the second step, the client uses a token of the new set. It repeats the acquire in the new set until the
+    ///   token of the new set is larger than the token of the old set.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {
         let (old, new, is_first_step) = match self {
             Self::One(all) => (chosen(all, lock), chosen(all, lock), false),
@@ -104,8 +106,8 @@ impl Quorums {
                 guards.push(guard);
                 return Ok(Held { guards, token });
             }
-            // A fencing token is a time in microseconds. After this sleep, the next token is larger than
-            // `token_of_old`.
+            // A token is roughly the current time in microseconds. So sleep for the difference between the two tokens:
+            // the next token is then large enough.
             guard.release().await;
             tokio::time::sleep(Duration::from_micros(token_of_old - token + 1)).await;
         }
@@ -126,15 +128,15 @@ async fn main() -> Result<(), Error> {
             names.iter().filter(chosen).count()
         };
         println!(
-            "set {:>5}: {:>4} of 12,000 locks with three sets of masters, {:>4} with four sets",
+            "set {:>5} has {:>4} of 12,000 locks if there are three sets of masters, {:>4} if there are four",
             quorum.name,
             locks(&three[..]),
             locks(&four[..])
         );
     }
 
-    // Let four clients acquire a lock that moves to the added set of masters. Each client is at another step of the
-    // change. docs/quorum-size.md describes the steps.
+    // Let four clients acquire a lock that moves to the added set of masters. Each client has reached a different step
+    // of the addition. docs/quorum-size.md describes the steps.
     let moved = names
         .iter()
         .find(|name| chosen(&three, name).name != chosen(&four, name).name);

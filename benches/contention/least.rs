@@ -167,8 +167,8 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
         process.ask(&take).await;
         let obtained = Instant::now().as_nanos();
         tokio::time::sleep(HOLD).await;
-        // All masters have notified this process of the other process's last release. Start the count of its next
-        // release at zero.
+        // The other process has released the lock on all masters, and all its notifications have arrived. Count the
+        // notifications of its next release from zero.
         process.told.count.set(0);
         let releasing = Instant::now().as_nanos();
         process.ask(&give).await;

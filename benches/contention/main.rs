@@ -1,6 +1,11 @@
-//! Measures fair waiting under contention: the cost of an acquisition without the hold, fairness, the hand-over time,
-//! and the load of the masters. One run measures all arrangements (numbers of processes and tasks), one after the
-//! other.
+//! Measures fair waiting under contention:
+//!
+//! - the cost of an acquisition, without the time for which the lock is held
+//! - fairness
+//! - the hand-over time
+//! - the load of the masters
+//!
+//! One run measures all arrangements (numbers of processes and tasks), one after the other.
 //!
 //! `cargo bench -p quorate --bench contention` starts five masters, and prints one table and the goals. Arguments
 //! follow `--`, for example `--rounds=10` for more rounds. For each worker process, the program starts itself again
@@ -144,7 +149,7 @@ fn goals(figures: &[Figures]) {
     ] {
         goal(
             &format!(
-                "{what} of a hand-over between two processes, ratio to SET NX PX without quorate"
+                "{what} hand-over time between two processes, ratio to SET NX PX without quorate"
             ),
             most,
             value,
@@ -178,11 +183,11 @@ fn print(figures: &[Figures]) {
         "",
         "beyond hold ms",
         "acquisitions per task, most / fewest",
-        "hand-over mean ms",
+        "mean hand-over ms",
         "p50 ms",
         "p99 ms",
-        "p50 ms until the attempt",
-        "p50 ms of the attempt",
+        "p50 ms from release to attempt",
+        "p50 ms of the successful attempt",
         "commands sent",
         "incl. in scripts",
         "turns/s",
@@ -205,8 +210,8 @@ fn print(figures: &[Figures]) {
     print!("{table}");
 }
 
-/// Runs the workers of an arrangement until they have made 200 acquisitions in total, or one per task if there are more
-/// than 200 tasks.
+/// Runs the workers of an arrangement. All tasks together make 200 acquisitions. If there are more than 200 tasks, each
+/// task makes one.
 fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     let &(name, processes, tasks, mode, pause) = arrangement;
     let turns = (processes * tasks).max(200);
@@ -235,8 +240,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
             .expect("the worker must print that it is ready");
         readers.push(reader);
     }
-    // Count the commands that clients send. Clients send SET only in the mode `least`; the library calls SET inside
-    // scripts.
+    // Count the commands that clients send. Count SET only in the mode `least`: in other modes only scripts call SET.
     let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child
@@ -252,14 +256,14 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
             let line = line.expect("the worker must print text");
             let mut fields = line
                 .split(' ')
-                .map(|field| field.parse::<u64>().expect("each field must be a number"));
+                .map(|field| field.parse::<u64>().expect("the worker must print numbers"));
             let mut next = || {
                 fields
                     .next()
                     .expect("each line of a worker must have five fields")
             };
-            let task =
-                process * tasks + usize::try_from(next()).expect("the number must fit into usize");
+            let task = process * tasks
+                + usize::try_from(next()).expect("the task number must fit into usize");
             seen.push(Turn {
                 task,
                 granted_in: next(),

@@ -135,8 +135,8 @@ mod tests {
     use super::*;
     use crate::targets;
 
-    /// Test files that are not used as judges, because the code that they test is not mutated, or is tested by other
-    /// files too.
+    /// Test files that are not used as judges. Either the code that such a file tests is not mutated, or other judges
+    /// test the same code.
     const NO_JUDGES: [&str; 12] = [
         "blocking",
         "crates",

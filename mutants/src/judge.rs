@@ -50,7 +50,7 @@ const LEAST: Duration = Duration::from_secs(5);
 /// One judge: a test program or a sweep of the simulation, with its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
-    /// The judge's name in the table.
+    /// The judge's name in the table of verdicts.
     pub(crate) name: String,
     program: PathBuf,
     args: Vec<String>,
@@ -211,7 +211,10 @@ impl Judge {
                     deaf.push(test);
                 }
                 other => {
-                    deaf.push(format!("all tests of the judge {} ({other:?})", self.name));
+                    deaf.push(format!(
+                        "all tests of {} (result without a mutant: {other:?})",
+                        self.name
+                    ));
                     return Ok(deaf);
                 }
             }
@@ -304,8 +307,8 @@ impl Judge {
             let _ = killpg(group, Signal::SIGKILL);
         }
         let status = child.wait()?;
-        // Kill the whole group before the join: a child process that survives would keep the output pipe open, and the
-        // reader thread would wait for it.
+        // Kill the whole group before the reader thread is joined. A surviving child process would keep the output pipe
+        // open, and the reader thread would not end.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = reader.join();
         Ok(ran.unwrap_or_else(|| {
@@ -383,8 +386,8 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // Assume some kills before the first measurement. Assume more for the simulation and the unit tests, so that
-        // they run early: they notice a hanging mutant before their time limit ends.
+        // Add a few assumed kills, because a new judge has none yet. Add more for the simulation and the unit tests.
+        // They should run early, because they detect a hanging mutant without waiting for the time limit.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,

@@ -43,17 +43,17 @@ usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--ali
        scripts/mutants --build [--only FILE]    shows which mutants compile
        scripts/mutants --summary                shows the results of earlier runs
 
---only FILE     uses only the files whose path contains FILE; -FILE excludes these files. Separate several by commas
---sample K      judges K random mutants, prints the random seed, and reports only on these mutants
+--only FILE     uses only the files whose path contains FILE; -FILE excludes them. FILE can be a list: a.rs,b.rs
+--sample K      tests K random mutants, prints the random seed, and reports only on these mutants
 --seed S        draws the same sample as the earlier run that printed the seed S
---mutant N      judges mutant N again
---alive         judges again the mutants that survived
---quick         uses the cheap judges only
---judges NAME   uses these judges only: test programs (lib: the unit tests), files of tests/all, or simulation
---threads N     tries N mutants at the same time (default 2)
+--mutant N      tests mutant N again
+--alive         tests again the mutants that survived
+--quick         uses only the fast judges
+--judges NAME   uses only these judges: test programs (lib: the unit tests), files of tests/all, or simulation
+--threads N     tests N mutants at the same time (default 2)
 --keep          uses the build and the time limits of the last run; the code must not have changed since then
 
-Results are kept in target/mutants/table.txt, and a mutant is judged only once. Delete the file to start again.";
+Results are kept in target/mutants/table.txt, and a mutant is tested only once. Delete the file to start again.";
 
 struct Options {
     what: What,

@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn mutants_do_not_change_code_that_only_logs_converts_or_serves_tests() {
+    fn mutants_do_not_change_logging_or_number_conversions_or_testing_code() {
         let text = "fn f(a: bool, b: u32) {
             let c = u64::try_from(b).unwrap_or(7);
             if a { tracing::warn!(\"x\"); } else if b < 2 { tracing::debug!(\"y\"); }
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn if_let_condition_is_mutated_only_in_its_parts() {
+    fn each_part_of_an_if_let_condition_is_mutated_separately() {
         let text = "fn f(a: Option<bool>, b: bool) { if let Some(x) = a && b && x { go(); } }";
         let mut found = changes(text);
         found.sort();

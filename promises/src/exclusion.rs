@@ -9,7 +9,7 @@ use std::hash::Hash;
 /// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief<I> {
-    /// The client that believes that it holds the lock, or one hold of this client.
+    /// Identifies the client that believes that it holds the lock, or one hold of this client, as the caller chooses.
     pub who: I,
     /// When the client obtained the lock.
     pub from: u64,
@@ -55,8 +55,8 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps
     }
 
-    /// Records at the time `now` that the belief of `who` now ends at `until`, e.g. after an extension. Returns the
-    /// overlaps of this belief with other beliefs, beginning at `now`.
+    /// Records at the time `now` that the belief of `who` lasts until `until`, e.g. after an extension. Returns the
+    /// overlaps of this belief with other beliefs after `now`.
     pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
         let Some(open) = self.open.get_mut(resource) else {
             return Vec::new();
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(
             exclusion.begins("a", belief(3, 20, 40)),
             [],
-            "a belief that begins when another belief ends must not count as an overlap"
+            "a client that obtains the lock exactly when the validity of another client ends must not be reported"
         );
         let both = |other, from, to| Overlap { other, from, to };
         assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);

@@ -1,10 +1,10 @@
-//! Checks "first come, first served". Once a client is queued, no client that begins its first attempt later may get
-//! the lock earlier. The checker compares true times, not the tickets of the queue.
+//! Checks "first come, first served": if a client is already queued when another client begins its first attempt, the
+//! other client must not overtake it. The checker compares true times, not the tickets of the queue.
 
 use std::collections::BTreeSet;
 
-/// The clients that are queued for one resource, each with the time since which it is queued. The caller decides when a
-/// client counts as queued, e.g. once a majority of the masters has queued this client.
+/// The clients that are queued for one resource, each with the time at which it joined the queue. The caller decides
+/// when a client counts as queued, e.g. once a majority of the masters has queued this client.
 #[derive(Debug)]
 pub struct Line<I> {
     waiting: BTreeSet<(u64, I)>,
@@ -19,7 +19,7 @@ impl<I> Default for Line<I> {
 }
 
 impl<I: Ord + Clone> Line<I> {
-    /// Records that the client `who` has been certainly queued since `since`.
+    /// Records that the client `who` has certainly been queued from the time `since` on.
     pub fn stands(&mut self, who: I, since: u64) {
         self.waiting.insert((since, who));
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_that_begins_after_a_waiter_was_queued_must_not_get_the_lock_before_that_waiter() {
+    fn client_that_begins_after_a_waiter_was_queued_must_not_overtake_the_waiter() {
         let mut line = Line::default();
         assert_eq!(line.passed(100), None);
         line.stands(1, 10);
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(
             line.passed(10),
             None,
-            "a waiter that was queued at the moment when the attempt began must not count as overtaken"
+            "an attempt that began exactly when the waiter was queued must not count as overtaking the waiter"
         );
         assert_eq!(line.passed(15), Some(&1));
         assert_eq!(line.first_of(|one| *one != 1), Some((20, &2)));

@@ -11,7 +11,7 @@ use std::hash::Hash;
 /// A lock that was obtained with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Obtained<I> {
-    /// The client that obtained the lock, or one hold of this client.
+    /// Identifies the client that obtained the lock, or one hold of this client, as the caller chooses.
     pub who: I,
     /// When the client's attempt began.
     pub began: u64,
@@ -60,8 +60,10 @@ impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
         self.obtained_beside(resource, new, |_| false)
     }
 
-    /// Records that a client obtained a lock. `beside` returns true for every hold that may share this lock, and so may
-    /// have the same token. Returns a breach of the rules, if there is one. Call this method in the order of `new.at`.
+    /// Records that a client obtained a lock. Returns a breach of the rules, if there is one. Call this method in the
+    /// order of `new.at`.
+    ///
+    /// `beside` returns true for every earlier hold that may share this lock. Such a hold may have the same token.
     pub fn obtained_beside(
         &mut self,
         resource: R,
@@ -122,12 +124,12 @@ mod tests {
         assert_eq!(
             give("a", (9, 12), 5),
             None,
-            "an attempt that began before another client obtained the lock may get a smaller token than that client"
+            "if an attempt began before another client obtained the lock, a smaller token must be accepted"
         );
         assert_eq!(
             give("a", (10, 13), 6),
             None,
-            "an attempt that began when another client obtained the lock may get a smaller token than that client"
+            "if an attempt began exactly when another client obtained the lock, a smaller token must be accepted"
         );
         let smaller = give("a", (13, 14), 4);
         assert!(matches!(
@@ -159,7 +161,7 @@ mod tests {
         assert_eq!(
             give(4, (11, 12), 7),
             None,
-            "holds that share a lock may have the same token"
+            "equal tokens of holds that share a lock must be accepted"
         );
         let twice = give(5, (11, 13), 7);
         assert!(matches!(

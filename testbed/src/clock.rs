@@ -51,9 +51,10 @@ impl ClockShim {
         Ok(offset)
     }
 
-    /// The environment variables that make a process add `offset` to its wall clock. For a server, use
-    /// [`ServerOptions::clock`](crate::ServerOptions::clock) instead, which also keeps the files for the server's
-    /// restarts.
+    /// The environment variables that make a process add `offset` to its wall clock.
+    ///
+    /// For a server, use [`ServerOptions::clock`](crate::ServerOptions::clock) instead. It also keeps the library and
+    /// the offset file until the server is dropped, so that restarts find them.
     pub fn env(&self, offset: &OffsetFile) -> [(OsString, OsString); 2] {
         [
             ("LD_PRELOAD".into(), self.library.clone().into()),

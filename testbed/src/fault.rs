@@ -39,15 +39,18 @@ pub enum Fault {
         way: Way,
         /// The minimum delay; timers are exact to about a millisecond.
         base: Duration,
-        /// The maximum additional delay. For each chunk, a random part of it is drawn from the proxy's seed.
+        /// The maximum additional delay. Each chunk of bytes that the proxy reads is delayed by a random share of this
+        /// time. The proxy's seed determines the shares.
         jitter: Duration,
     },
-    /// A partition that delivers late, as TCP does after a short partition. The proxy holds bytes and closes, and
-    /// delivers them in order when the fault is healed. While 16 MiB are held in one direction of a connection, the
-    /// proxy reads nothing more from the sender.
+    /// A partition that delivers late, as TCP does after a short partition. The proxy holds all events of a connection
+    /// (bytes, close, reset), and delivers them in order when the fault is healed. While 16 MiB are held in one
+    /// direction of a connection, the proxy reads nothing more from the sender.
     Hold(Way),
-    /// A partition that never delivers. The proxy discards bytes and closes, including those in transit when the fault
-    /// began. If a connection continues after the fault is healed, bytes are missing in the middle, which never happens
+    /// A partition that never delivers. The proxy discards all events of a connection (bytes, close, reset), including
+    /// events that are in transit when the fault begins.
+    ///
+    /// If a connection continues after the fault is healed, bytes are missing in the middle, which never happens
     /// on a real TCP connection. To avoid this, call [`Proxy::reset_all`](crate::Proxy::reset_all).
     Drop(Way),
     /// A slow link.
@@ -69,9 +72,11 @@ pub enum Fault {
     /// When the fault is healed, the proxy resets each client that has sent something. It resets any other client when
     /// that client next sends something.
     HalfOpen,
-    /// The proxy holds the requests of all existing connections, including requests in transit and closes. New
-    /// connections work. When the fault is healed, the held requests arrive in order, but after requests of new
-    /// connections, as if a stopped server had resumed and read old buffers.
+    /// The proxy holds all events from the clients of existing connections (requests, close, reset), including events
+    /// in transit. New connections work.
+    ///
+    /// When the fault is healed, the held requests arrive in order, but after requests of new connections. A stopped
+    /// server that resumes and reads old buffers has the same effect.
     Strand,
     /// New connections lead to this address, as if a name or a route pointed to the wrong server. Existing connections
     /// continue, both when the fault begins and when it is healed. To make their clients reconnect, call
@@ -142,8 +147,8 @@ pub(crate) struct Rules {
     pub(crate) closed: bool,
 }
 
-/// The numbers of events so far that ended or held all existing connections, one number for each kind of event. Each
-/// connection records the era in which it was made, so that an event affects only connections that existed before it.
+/// Counts the events that end or hold all existing connections, with one counter for each kind of event. A connection
+/// stores the counters of the time when it was made. So an event affects only connections that existed before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -250,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_of_faults_add_up_and_healing_one_fault_leaves_the_others() {
+    fn combined_faults_apply_the_sum_of_the_latencies_of_unhealed_faults() {
         let ms = Duration::from_millis;
         let mut rules = Rules::default();
         rules.insert(Fault::latency(Way::Both, ms(5)));
@@ -273,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn several_faults_apply_the_lowest_rate_and_the_latest_reset() {
+    fn lowest_rate_fault_and_newest_reset_fault_override_faults_of_the_same_kind() {
         let mut rules = Rules::default();
         for bytes_per_second in [9, 0, 5] {
             rules.insert(Fault::Rate {

@@ -23,8 +23,8 @@ use tokio::task::LocalSet;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Script {
-    /// Forwards bytes between the clients and a real server. A client's connection is closed if another script has
-    /// received a command on it, so that the client reconnects.
+    /// Forwards bytes between the clients and a real server. If a connection has received a command under a different
+    /// script before, the server closes this connection, so that the client reconnects.
     Relay {
         /// The real server.
         target: SocketAddr,
@@ -54,7 +54,7 @@ pub enum Tampering {
     /// Replies are sent byte by byte with small pauses, about 16 kB per second.
     Bytewise,
     /// Sends these bytes once on every connection, before the reply to the first question. The client takes them for
-    /// the reply to the first question, the first real reply for the reply to the second question, and so on.
+    /// the reply to the first question. It then takes each real reply for the reply to the next question.
     Slip(Words),
     /// Sends these bytes in reply to every question, and forwards no question to the real server.
     Say(Words),
@@ -97,7 +97,7 @@ pub enum Then {
 pub enum Words {
     /// Exactly these bytes.
     These(Vec<u8>),
-    /// Random bytes, different each time, fewer than this number.
+    /// Fewer than this number of random bytes, different each time.
     Garbage(usize),
 }
 
@@ -292,7 +292,7 @@ struct Talk {
     number: u64,
     /// Received bytes that do not form a whole command yet.
     heard: Vec<u8>,
-    /// Whether a script other than [`Script::Relay`] has received a command on this connection.
+    /// Whether a command arrived on this connection while the server followed a script other than [`Script::Relay`].
     is_scripted: bool,
     /// Whether at least one command of the handshake was answered on this connection.
     is_greeted: bool,
@@ -424,8 +424,8 @@ impl Talk {
         }
     }
 
-    /// Forwards complete commands to the real server, and manipulates the bytes as `harm` says. Returns `Break` to hang
-    /// up.
+    /// Forwards complete commands to the real server, and manipulates the bytes as `harm` says. Returns `Break` if the
+    /// caller must close the connection.
     async fn pass_on(
         &mut self,
         harm: &Tampering,

@@ -1,7 +1,7 @@
 //! Temporary servers and faults, for tests, demos and chaos runs.
 //!
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, and restarted with or
-//!   without its data; [`Masters`] are several of them. Both are removed when dropped.
+//!   without its data; [`Masters`] are several of them. Dropping a value removes its servers.
 //! - [`MariaDb`] is one real MariaDB process with the same methods; a [`Console`] is a session of its administrator.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.

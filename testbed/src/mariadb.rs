@@ -82,7 +82,8 @@ impl MariaDbOptions {
         self.arg("--read-only")
     }
 
-    /// Writes a binary log in this format: `ROW`, `MIXED` or `STATEMENT`. Default: no binary log.
+    /// Makes the server write a binary log in the format `format`: `ROW`, `MIXED` or `STATEMENT`. Default: no binary
+    /// log.
     pub fn binlog_format(self, format: &str) -> Self {
         self.arg("--log-bin=binlog")
             .arg(format!("--binlog-format={format}"))
@@ -93,7 +94,8 @@ impl MariaDbOptions {
         self.arg("--skip-skip-name-resolve")
     }
 
-    /// Makes the server read its time through `offset`, also after restarts. Default: the true time.
+    /// Makes the server add the offset in the file `offset` to its wall clock. Restarts keep this option. Default: no
+    /// offset.
     pub fn clock(mut self, shim: &ClockShim, offset: &OffsetFile) -> Self {
         self.keeps.push(shim.home());
         self.keeps.extend(offset.home());
@@ -101,7 +103,7 @@ impl MariaDbOptions {
         self
     }
 
-    /// Adds a command line argument for the server. It overrides the other options.
+    /// Adds a command-line argument for the server. The argument takes precedence over the other options.
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
@@ -134,8 +136,7 @@ impl Programs {
     }
 }
 
-/// A MariaDB process, which is killed and cleaned up when this value is dropped. It behaves like
-/// [`Server`](crate::Server).
+/// A MariaDB process. Dropping this value kills the process and removes its directory.
 ///
 /// ```no_run
 /// use quorate_testbed::{MariaDb, MariaDbOptions};
@@ -215,7 +216,7 @@ impl MariaDb {
         self.url_of("root", database)
     }
 
-    /// The URL of a database for another user, written as `user` or `user:password`.
+    /// The URL of a database, with the credentials `user`: a name, or `name:password`.
     pub fn url_of(&self, user: &str, database: &str) -> String {
         format!("mysql://{user}@{}/{database}", self.addr())
     }
@@ -244,7 +245,7 @@ impl MariaDb {
     ///
     /// # Errors
     ///
-    /// [`Error::Unverified`] if the process does not end, for example because it is stopped.
+    /// [`Error::Unverified`] if the process does not end, for example because SIGSTOP has frozen it.
     pub fn terminate(&self) -> Result<(), Error> {
         self.end(Signal::TERM)
     }

@@ -121,7 +121,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Runs the future `work`. Returns its result and its cost.
+    /// Runs the future `work`. Returns the result of `work` and the time that it used.
     pub async fn of<T>(servers: &[Server], work: impl Future<Output = T>) -> (T, Self) {
         let (client, theirs, started) = (own_cpu(), servers_cpu(servers), Instant::now());
         let done = work.await;

@@ -41,7 +41,7 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// If the system does not allow it, or if other networks than loopback can be reached from this program.
+    /// If the system does not allow it, or if this program can reach networks other than loopback.
     pub fn create() -> io::Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         if !is_isolated() {
@@ -124,7 +124,8 @@ impl Namespace {
     ///
     /// If the system refuses.
     pub fn sever(&self) -> io::Result<()> {
-        // Take down the server's end of the link, not this end. If this end were down, the kernel would refuse to send.
+        // Take down the server's end of the link. If the program's end were down, the kernel would refuse to send
+        // packets.
         self.inside(&["ip", "link", "set", "dev", THEIRS, "down"])
             .map(drop)
     }
@@ -167,11 +168,12 @@ fn is_isolated() -> bool {
     })
 }
 
-/// Checks whether [`isolate`] would work on this machine, or whether this program is isolated already.
+/// Checks whether [`isolate`] would work on this machine. If this program is isolated already, checks whether
+/// [`Namespace::create`] works.
 ///
 /// # Errors
 ///
-/// The reason why [`isolate`] would not work.
+/// The reason why the check failed.
 pub fn isolable() -> Result<(), String> {
     if is_isolated() {
         let one = Namespace::create().map_err(|error| error.to_string())?;
@@ -207,7 +209,7 @@ pub fn isolate() -> Result<(), String> {
 /// of root, they create a user namespace as well.
 fn way_in() -> Result<&'static [&'static str], String> {
     const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
-    // A shell script that tries every command that namespaces need.
+    // A shell script that tries every kind of command that this module runs.
     const TRY: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
                        && ip link add qv0 type veth peer name wire";
     let mut why = String::new();

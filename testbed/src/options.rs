@@ -21,10 +21,10 @@ pub enum Persistence {
     /// An append-only file that is synced before each reply. A write that was acknowledged survives SIGKILL and a power
     /// cut.
     AofAlways,
-    /// An append-only file that is synced once a second. A power cut loses the writes of up to about two seconds.
-    /// SIGKILL loses nothing that was written to the file, because the kernel still has it.
+    /// An append-only file that is synced once a second. A power cut loses at most the writes of about the last two
+    /// seconds. SIGKILL loses nothing that was written to the file, because the kernel still has it.
     AofEverySec,
-    /// Snapshots. The server saves one a second after a change, and one at
+    /// Snapshots. While its data changes, the server saves a snapshot about once a second. It also saves one at
     /// [`Server::terminate`](crate::Server::terminate). SIGKILL loses the changes since the last snapshot.
     Rdb,
 }
@@ -128,7 +128,7 @@ impl ServerOptions {
         self
     }
 
-    /// Adds a command line argument for the server. It overrides the other options.
+    /// Adds a command-line argument for the server. The argument takes precedence over the other options.
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
@@ -150,7 +150,8 @@ impl ServerOptions {
         self
     }
 
-    /// Lets a test shift the server's clock through `offset`, also after restarts. Default: the system clock.
+    /// Makes the server add the offset in the file `offset` to its wall clock. Restarts keep this option. Default: no
+    /// offset.
     pub fn clock(mut self, shim: &ClockShim, offset: &OffsetFile) -> Self {
         self.keeps.push(shim.home());
         self.keeps.extend(offset.home());

@@ -20,7 +20,7 @@ use crate::lane::{End, Lane};
 
 type RulesView = watch::Receiver<Rules>;
 
-/// Carries one connection from the time it is accepted until it ends.
+/// Serves one proxied connection from the time it is accepted until it ends.
 pub(crate) async fn serve(
     mut client: TcpStream,
     target: SocketAddr,
@@ -99,7 +99,7 @@ async fn relay(
     }
 }
 
-/// Serves a client whose server side was closed without the client being notified.
+/// Serves a client after a fault has closed the connection to the server but not the connection to the client.
 async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> End {
     let mut buffer = vec![0; 4096];
     let mut has_sent = false;

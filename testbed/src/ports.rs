@@ -1,7 +1,7 @@
 //! Ports for servers that are killed and restarted.
 //!
-//! A restarted server needs its old port again. So ports are drawn at random from below the ephemeral range. The kernel
-//! chooses a port of the ephemeral range only if that range begins below 12,000.
+//! A restarted server needs its old port again. So the testbed chooses a random port between 10,000 and the start of
+//! the ephemeral range. If the ephemeral range starts below 12,000, the kernel chooses the port instead.
 //!
 //! In the ephemeral range, the kernel could give the port of a dead server to an outgoing connection. A client that
 //! keeps dialling this port on loopback could even connect to itself.

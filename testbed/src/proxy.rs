@@ -58,8 +58,8 @@ impl Proxy {
         Self::seeded(target, 0)
     }
 
-    /// Starts a proxy as [`start`](Self::start) does, with a seed for the random jitter. The same seed gives the chunks
-    /// of a connection the same jitter, in order. But TCP may divide the same bytes into other chunks.
+    /// Starts a proxy as [`start`](Self::start) does, with a seed for the random jitter. With the same seed, the n-th
+    /// chunk of a connection gets the same jitter. But TCP can divide the same bytes into different chunks.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Proxy {
         self.change(|rules| rules.era.reset += 1);
     }
 
-    /// The current counters. The counters may lag slightly behind the bytes that were carried.
+    /// The current counters, which can lag slightly behind the actual traffic.
     pub fn counters(&self) -> Counters {
         self.stats.read()
     }

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_reply_causes_unexpected_eof_and_garbage_causes_invalid_data() {
+    fn parse_error_kind_distinguishes_truncated_replies_from_garbage() {
         for torn in ["", "+O", "$5\r\nab", "*2\r\n:1\r\n"] {
             let kind = parse(torn).unwrap_err().kind();
             assert_eq!(kind, io::ErrorKind::UnexpectedEof, "{torn:?}");

@@ -29,7 +29,7 @@ const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit of [`Server::command`] for each read and write.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A server process, which is killed and cleaned up when this value is dropped.
+/// A server process. Dropping this value kills the process and removes its directory.
 ///
 /// The server runs in its own process group, so that Ctrl-C at the terminal reaches only the program that started the
 /// server. If `setpriv` is available, the server also dies when this process is killed; its temporary directory then
@@ -132,7 +132,7 @@ impl Server {
         self.life.pid()
     }
 
-    /// Whether the process exists. A stopped process is alive.
+    /// Whether the process exists. A process that SIGSTOP has frozen is alive.
     pub fn is_alive(&self) -> bool {
         self.pid().is_some()
     }
@@ -152,7 +152,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::Unverified`] if the process does not end, for example because it is stopped.
+    /// [`Error::Unverified`] if the process does not end, for example because SIGSTOP has frozen it.
     pub fn terminate(&self) -> Result<(), Error> {
         self.end(Signal::TERM)
     }
@@ -202,7 +202,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::Exited`], [`Error::NotReady`], or [`Error::NotRunning`] if the server is dead.
+    /// [`Error::Exited`] if the server ends, [`Error::NotReady`] if it is not ready in time, [`Error::NotRunning`] if a
+    /// method of this value has ended it before.
     pub fn wait_ready(&self) -> Result<(), Error> {
         let probe = || match self.probe() {
             Ok(refusal) => refusal,
@@ -212,8 +213,7 @@ impl Server {
         self.life.wait_ready(self.options.patience, pause, probe)
     }
 
-    /// Sends the server a command over its Unix socket. So proxies, TLS and the counters of TCP connections are not
-    /// involved.
+    /// Sends the server a command over its Unix socket. So the command passes no proxy and does not use TLS.
     ///
     /// ```no_run
     /// # use quorate_testbed::{Reply, Server, ServerOptions};
@@ -225,8 +225,9 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// As for [`Connection::command`]: `ConnectionRefused` or `NotFound` from a dead server, `TimedOut` after 5 s from
-    /// a stopped server. An error reply of the server is an `Ok(Reply::Error)`.
+    /// The errors of [`Connection::command`]. For a dead server, the error is `ConnectionRefused` or `NotFound`. For a
+    /// server that SIGSTOP has frozen, it is `TimedOut` after 5 s. An error reply of the server is an
+    /// `Ok(Reply::Error)`.
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
         self.connect(COMMAND_PATIENCE)?.command(args)
     }
@@ -280,10 +281,12 @@ impl Server {
     /// PING goes over the Unix socket in the server's own directory. If this server could not bind its port, another
     /// server may answer on that port.
     fn probe(&self) -> io::Result<Option<String>> {
-        // Log in first. While it loads its data, a server answers NOAUTH instead of LOADING to an anonymous connection.
+        // Log in first. A server that still loads its data answers NOAUTH instead of LOADING to an anonymous
+        // connection.
         let answer = match self.connect(COMMAND_PATIENCE) {
             Ok(mut connection) => connection.command(&["PING"])?,
-            // If the server refuses the login, it is ready. A test can start such a server on purpose.
+            // A server that refuses the login counts as ready, because a test can configure wrong credentials on
+            // purpose.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Reply::Nil,
             Err(error) => return Err(error),
         };

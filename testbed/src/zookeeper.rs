@@ -1,4 +1,4 @@
-//! Temporary ZooKeeper: one server or an ensemble, as ordinary processes on loopback.
+//! Temporary ZooKeeper servers on loopback: a single server or an ensemble.
 //!
 //! Methods such as [`ZooKeeper::kill`] return only after their signal has taken effect. They block. The start of a Java
 //! program takes a second or two.
@@ -99,10 +99,10 @@ impl ZooKeeperOptions {
     }
 }
 
-/// One ZooKeeper server or an ensemble, killed and cleaned up when dropped.
+/// One ZooKeeper server or an ensemble. Dropping this value kills all members and removes their directories.
 ///
-/// Members are numbered from 0. Each member runs in its own process group. If `setpriv` is available, members die with
-/// this process, as a [`Server`](crate::Server) does. All methods take `&self`.
+/// Members are numbered from 0. Each member runs in its own process group. If `setpriv` is available, the members also
+/// die when this process is killed. All methods take `&self`.
 ///
 /// ```no_run
 /// use quorate_testbed::ZooKeeper;

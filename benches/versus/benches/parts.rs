@@ -3,8 +3,8 @@
 //! The first part uses nodes that grant every request before `send` returns. So its figures show the library alone:
 //! sending the requests, counting the votes, creating the guard, and scheduling the renewal.
 //!
-//! The second part measures the actor and the connection of one node. A task answers its requests over an in-memory
-//! pipe.
+//! The second part measures the actor and the connection of one node. The node sends its requests over an in-memory
+//! pipe to a task that answers them.
 
 #![allow(
     missing_docs,
@@ -43,7 +43,7 @@ impl Node for Yes {
     fn send(&self, request: Request, reply: Reply) {
         reply.answer(Ok(match request {
             Request::Acquire { proposal, .. } => Answer::Granted {
-                // All masters return the same fencing token, as real masters do when their clocks agree.
+                // The nodes share one counter, so all of them return the same fencing token.
                 counter: self.fenced.then(|| {
                     self.counter
                         .fetch_max(proposal, Ordering::Relaxed)
@@ -61,7 +61,7 @@ impl Node for Yes {
     }
 }
 
-/// A builder of locks over this number of nodes, which grant every request before `send` returns.
+/// A builder of locks over `masters` nodes, which grant every request before `send` returns.
 fn yes(masters: usize, fenced: bool) -> RedlockBuilder {
     let counter = Arc::new(AtomicU64::new(0));
     let node = |n| {

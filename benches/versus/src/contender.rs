@@ -31,7 +31,7 @@ pub(crate) enum Name {
     Classic,
     /// quorate with fencing tokens and `Order::Unordered`
     Fenced,
-    /// quorate with default settings: fencing tokens, and waiters served in their order
+    /// quorate with default settings: fencing tokens, and waiters served in the order of their arrival
     Default,
 }
 
@@ -84,13 +84,13 @@ impl Name {
         match self {
             Self::Floor => {
                 "redis-rs: 1 multiplexed connection per master, pipeline buffer 8,192, no response timeout; \
-                 acquire by SET NX PX, release by EVALSHA (compare and delete); each returns when a majority has \
+                 acquire by SET NX PX, release by EVALSHA (compare and delete); both return when a majority has \
                  answered"
             }
             Self::FloorAll => "like floor (redis-rs), but a release waits for all masters",
             Self::Wire => {
-                "commands of floor (redis-rs), RESP client without a library: 1 connection and 1 task per master, \
-                 one write for all queued requests"
+                "own RESP client that sends the commands of floor (redis-rs): 1 connection and 1 task per master; \
+                 one write sends all queued requests"
             }
             Self::WireDefault => "like wire floor, but with the scripts of quorate default",
             Self::Rslock => "LockManager::new, no settings",

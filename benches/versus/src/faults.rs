@@ -160,8 +160,8 @@ pub(crate) fn run(args: &Args) {
         }
     });
     println!(
-        "{MASTERS} masters, {} interleaved rounds. Each round: {} cycles on healthy masters, then as many (rslock: 4) \
-         from the start of the fault. x = ratio to healthy masters, median [smallest-largest]",
+        "{MASTERS} masters, {} interleaved rounds. Each round: {} cycles on healthy masters, then the same number of \
+         cycles (rslock: 4) during the fault. x = ratio to healthy masters, median [smallest-largest]",
         args.rounds, args.cycles
     );
     print(&names, &seen);
@@ -171,8 +171,8 @@ pub(crate) fn run(args: &Args) {
     gaps(&runtime, args.rounds);
 }
 
-/// The measured cycles (an acquire and its release) of one implementation: `healthy` just before a fault, and `faulty`
-/// from the start of the fault on.
+/// The measured cycles of one implementation. A cycle is an acquire and its release. `healthy` has the cycles just
+/// before a fault, `faulty` those from the start of the fault on.
 #[derive(Clone)]
 struct Pair {
     healthy: Samples,
@@ -294,7 +294,9 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     for ((label, _), values) in EVENTS.iter().zip(&seen) {
         table.row([(*label).to_owned()].into_iter().chain(cells(values)));
     }
-    let label = "one of three dead masters restarts: from its first PING reply".to_owned();
+    let label =
+        "one of three dead masters restarts: from its first PING reply to the next acquisition"
+            .to_owned();
     table.row([label].into_iter().chain(cells(&back)));
     let title = "Time without service: the longest pause between two acquisitions of one client";
     print!("\n{title}\n{table}");

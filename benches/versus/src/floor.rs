@@ -91,7 +91,8 @@ impl Floor {
         }
     }
 
-    /// Extends all these locks on all masters, with one call of the script for each 200 locks.
+    /// Extends the locks in `held` (pairs of resource and value) on all masters. Calls the script once for every 200
+    /// locks.
     pub(crate) async fn extend(&self, held: &[(String, String)], ttl: Duration) {
         for some in held.chunks(200) {
             let mut cmd = Cmd::new();
@@ -153,8 +154,8 @@ impl Floor {
     }
 }
 
-/// Counts positive answers until there are `enough`, or until all masters have answered. Returns the count of positive
-/// answers, and the futures of the answers that have not arrived yet.
+/// Counts positive answers until the count reaches `enough` or all masters have answered. Returns the count, and the
+/// futures of the answers that have not arrived yet.
 async fn count<F: Future<Output = Option<Value>>>(
     mut answers: FuturesUnordered<F>,
     enough: usize,
@@ -166,8 +167,8 @@ async fn count<F: Future<Output = Option<Value>>>(
             match answers.poll_next_unpin(cx) {
                 Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
                 Poll::Ready(None) => return Poll::Ready(()),
-                // redis-rs queues a request when its future is polled for the first time. So poll all futures before
-                // the function may return.
+                // redis-rs queues a request when its future is polled for the first time. So return only here, after
+                // all futures were polled.
                 Poll::Pending if count >= enough => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }

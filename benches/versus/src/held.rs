@@ -19,8 +19,8 @@ use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{burst, runtime};
 
-/// The time after the last acquisition until the masters store the holder's note of every lock. `status` shows holders
-/// by these notes.
+/// How long to wait after the last acquisition. By then the masters have stored a holder's note for every lock. A
+/// holder's note is the text by which `status` shows the holder.
 const NOTED: Duration = Duration::from_secs(2);
 
 /// Arguments of the subcommand `held`.
@@ -82,7 +82,8 @@ pub(crate) struct HolderArgs {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
     acquired: usize,
-    /// The resident bytes per lock, right after the last acquisition. Includes the guards and the names of the locks.
+    /// The growth of the client's resident memory per lock, in bytes, measured right after the last acquisition.
+    /// Includes the guards and the names of the locks.
     taken_memory: f64,
     pub(crate) memory_per_lock: f64,
     /// The processor time of the client while it renews its locks, in percent of one core.
@@ -164,16 +165,17 @@ pub(crate) fn run(args: &Args) {
     }
     print!("\nLocks held and renewed by one process\n{table}");
     println!(
-        "B/lock: growth of the resident memory per lock, with name and guard, from before the first lock until \
-         after at least two renewals. Below 1,000 locks, B/lock is inexact, because memory grows by whole pages.\n\
+        "B/lock: growth of the client's resident memory per lock, with the lock's name and guard. The memory is \
+         measured before the locks are acquired, and again after at least two renewals. Below 1,000 locks, B/lock is \
+         inexact, because memory grows by whole pages.\n\
          cycle CPU: processor time to acquire and release one additional lock. The time of renewals is subtracted."
     );
     for &name in args.only.iter().filter(|name| **name != Name::Floor) {
         goals(name, &rows);
     }
     println!(
-        "floor (baseline, --only floor,..): renews 200 locks on a master with one script call, stores only keys and \
-         values, and does not detect lost locks"
+        "floor is the baseline. It is measured only if --only contains floor. It renews 200 locks on a master with one \
+         script call, stores only keys and values, and does not detect lost locks."
     );
 }
 
@@ -208,7 +210,7 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
         let costs = own.iter().filter(|row| row.1 >= from).map(|row| of(row));
         let worst = climb(costs);
         if worst.is_finite() {
-            let what = format!("{label}, {what}: largest growth over any smaller number of locks");
+            let what = format!("{label}, {what}: largest ratio to the value with fewer locks");
             goal(&what, worst, Bound::Most(1.2));
         }
     };
@@ -363,8 +365,8 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let causes = losses(&guards);
     if !causes.is_empty() {
         eprintln!(
-            "{:?}: {} of {} locks were lost ({causes:?}); {gone} locks were already lost when the last lock was \
-             acquired, after {:.1} s",
+            "{:?}: {} of {} locks were lost ({causes:?}). Acquiring all locks took {:.1} s, and {gone} locks were \
+             lost during this time",
             args.name,
             causes.values().sum::<usize>(),
             guards.len(),
@@ -499,7 +501,7 @@ fn own_memory() -> u64 {
     1024 * kib.unwrap_or(0)
 }
 
-/// The processor time that this process has used, as a share of one core.
+/// The processor time that this process used during the measurement, as a share of one core: 1.0 is one full core.
 fn share(usage: Usage) -> f64 {
     usage.client.as_secs_f64() / usage.took.as_secs_f64()
 }

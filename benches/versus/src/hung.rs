@@ -14,7 +14,7 @@ use crate::versus::rush;
 
 const TASKS: usize = 64;
 
-/// The implementations that are measured: those that soon stop waiting for a master that does not answer.
+/// The implementations that are measured: `quorate` with three different settings.
 const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
 
 /// The time of one measurement. A round measures each implementation twice: with healthy masters, and with one master
@@ -58,7 +58,8 @@ pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
         ]);
     }
     print!(
-        "\nRate of {TASKS} tasks, one of five masters stopped; x = ratio to five healthy masters\n{table}\n"
+        "\nCycles per second of {TASKS} tasks while one of five masters is stopped; x = ratio to five healthy \
+         masters\n{table}\n"
     );
     let what = "quorate default, rate of 64 tasks with one of five masters stopped, ratio to five healthy masters";
     goal(what, over(&seen[2]).median, Bound::Least(0.95));

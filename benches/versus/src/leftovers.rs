@@ -125,8 +125,8 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
 async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
     let mut left = keys(masters);
-    // Wait until the keys of queues have expired. A master keeps the key of a queue for one heartbeat time after the
-    // last waiter has left.
+    // Wait until the keys of queues have expired. After the last waiter has left, a master keeps the key of a queue for
+    // the heartbeat time (a setting of the lock).
     for _ in 0..50 {
         if left == 0 {
             break;
@@ -174,7 +174,7 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
         let acquire = redlock.acquire(resource);
         let outcome = if dice.roll(4) == 0 {
             // Drop the future after a number of polls, not after a time. Timers are exact only to a millisecond, so
-            // they cannot drop the future at every point.
+            // they cannot drop the future at every await point.
             let polls = dice.roll(12);
             let mut acquire = std::pin::pin!(acquire);
             let mut polled = 0;

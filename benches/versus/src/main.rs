@@ -46,7 +46,8 @@ enum Command {
     /// Measure the effect of a stopped, dead or slow minority of the masters, and the time in which no lock can be
     /// acquired when masters die and return
     Faults(faults::Args),
-    /// Measure many locks that one process holds and renews: memory, cost and remaining leases, and their growth
+    /// Measure many locks that one process holds and renews: memory, cost and remaining leases, and whether the cost
+    /// per lock grows with the number of locks
     Held(held::Args),
     /// Measure the cost of each kind of lock compared with the plain lock, and print the table of goals (about three
     /// minutes)

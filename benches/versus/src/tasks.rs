@@ -45,8 +45,8 @@ pub(crate) fn run(args: &Args) {
         }
     });
     println!(
-        "5 masters, {} interleaved rounds. Columns with a name: client CPU of a cycle in us, median. growth: ratio to \
-         the smallest number of tasks in the same round, median [smallest-largest]",
+        "5 masters, {} interleaved rounds. The column of an implementation shows its client CPU of a cycle in us, \
+         median. growth: ratio to the value with the fewest tasks in the same round, median [smallest-largest]",
         args.rounds
     );
     let heading = names
@@ -70,17 +70,17 @@ pub(crate) fn run(args: &Args) {
         }
         table.row(row);
     }
-    print!("\nClient cost of a cycle by the number of tasks\n{table}");
+    print!("\nClient CPU of a cycle by the number of tasks\n{table}");
     println!();
     for ((name, worst), seen) in names.iter().zip(worst).zip(&seen) {
         if matches!(name, Name::Classic | Name::Default) {
             let what = format!(
-                "{}, client CPU of a cycle: largest growth over the smallest number of tasks",
+                "{}, client CPU of a cycle: largest ratio to the value with the fewest tasks",
                 name.label()
             );
             goal(&what, worst, Bound::Most(1.15));
             let what = format!(
-                "{}, client CPU of a cycle: largest growth over any smaller number of tasks",
+                "{}, client CPU of a cycle: largest ratio to the value with fewer tasks",
                 name.label()
             );
             let costs = seen

@@ -287,7 +287,9 @@ fn with(count: usize, args: &Args) {
     for &tasks in &args.tasks {
         print_burst(tasks, &names, &seen);
     }
-    println!("\nKeys that a client left behind on a master, in total: {left:?}");
+    println!(
+        "\nNumber of keys that each implementation left behind on all masters (only if not 0): {left:?}"
+    );
     if count == 5 && !args.current_thread {
         print_goals(args, &names, &seen);
     }

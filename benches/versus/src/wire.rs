@@ -1,11 +1,11 @@
 //! The hand-written baseline: a client that sends the same commands as the redis-rs baseline, but with hand-written
 //! RESP over plain TCP.
 //!
-//! One task per connection sends all queued requests in one write. So the figures show the cost that remains when the
-//! client library costs next to nothing. The client can read only the replies to acquire and release.
+//! The client library costs next to nothing here: one task per connection sends all queued requests in one write. The
+//! client can read only the replies to acquire and release.
 //!
 //! Instead of `SET NX PX` and the compare-and-delete script, the client can send the scripts of `quorate`. Then the
-//! figures show the least that the default settings of `quorate` can cost. Any cost above that is the cost of the
+//! figures are a lower bound for `quorate` with default settings. The rest of the cost of `quorate` is the cost of its
 //! library.
 
 use std::collections::VecDeque;
@@ -268,7 +268,7 @@ async fn load(stream: &TcpStream, source: &str) -> io::Result<String> {
     }
 }
 
-/// The task of one connection. It ends when its `Wire` is dropped or the connection ends.
+/// The task of one connection. The task ends when the client is dropped or the connection ends.
 async fn serve(stream: TcpStream, line: Arc<Line>) {
     let mut sending: Vec<u8> = Vec::new();
     let mut sent = 0;

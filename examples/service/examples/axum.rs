@@ -114,7 +114,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let stop = async {
             let _ = tokio::signal::ctrl_c().await;
         };
-        // On Ctrl-C, the requests in progress are finished before `serve` returns, and they release their locks.
+        // After Ctrl-C, `serve` finishes the requests in progress before it returns. Each request releases its lock.
         serve.with_graceful_shutdown(stop).await?;
     } else {
         tokio::select! {

@@ -23,8 +23,8 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// The number of times that each median is measured. The smallest one is used, because other load on the machine only
-/// makes a measurement slower.
+/// The number of times that each median is measured. The smallest of these medians is used, because other load on the
+/// machine only makes a measurement slower.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;
 
@@ -84,10 +84,11 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// One of the two other designs, which store locks as rows.
+/// A client of a design that is compared with this crate's lock: shared rows, or the first version of this crate.
 struct Seed {
     conn: Conn,
-    /// Whether the lock goes through one of the 100 shared rows. Otherwise each lock has a row of its own.
+    /// True for the design in which a client first locks one of 100 shared rows. False for the design of this crate's
+    /// first version.
     centre: bool,
 }
 
@@ -171,8 +172,7 @@ impl Seed {
     }
 }
 
-/// Prints the median time of one lock and unlock by a single client, for this crate's lock and for the two other
-/// designs.
+/// Prints the median time of one lock and unlock by a single client, for each of the three designs.
 async fn cycles(server: &MariaDb) {
     println!("\none MariaDB, one client: lock + unlock, p50");
     let lock = redlock(&[], std::slice::from_ref(server));
@@ -205,12 +205,12 @@ async fn cycles(server: &MariaDb) {
     let part = |of: Duration| best[0].as_secs_f64() / of.as_secs_f64();
     println!("  quorate        {:?}", best[0]);
     println!(
-        "  centre locks   {:?}  (quorate takes {:.2} of this time, goal 0.35)",
+        "  centre locks   {:?}  (quorate takes {:.2} of this time, goal: at most 0.35)",
         best[1],
         part(best[1])
     );
     println!(
-        "  first version of quorate-mysql  {:?}  (quorate takes {:.2} of this time, goal 0.30)",
+        "  first version of quorate-mysql  {:?}  (quorate takes {:.2} of this time, goal: at most 0.30)",
         best[2],
         part(best[2])
     );
@@ -269,8 +269,8 @@ async fn fresh_keys(server: &MariaDb) {
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
-                // Deadlocks may repeat, so a cycle may never end. Stop at the time limit, even in the middle of a
-                // cycle.
+                // An acquire may never succeed, because deadlocks can repeat. So stop at the time limit, even in the
+                // middle of an acquire.
                 let mut n = 0;
                 let ended = tokio::time::sleep_until(end.into());
                 let cycles = async {
@@ -351,8 +351,8 @@ async fn crowd(server: &MariaDb) {
     sum(tasks.collect()).await;
     let centre = began.elapsed() * 10;
     println!(
-        "  centre locks   {centre:?} (ten times the time of 500 changes), {} of 500 changes counted; \
-         quorate is {:.1} times as fast, goal 10",
+        "  centre locks   {centre:?} (extrapolated from 500 changes, {} of them counted)\n  quorate is {:.1} times as \
+         fast, goal: at least 10",
         changed.load(Ordering::Relaxed),
         centre.as_secs_f64() / ours.as_secs_f64()
     );
@@ -420,7 +420,7 @@ async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
         }
     }
     println!(
-        "  3 Redis {:?}, 2 Redis + 1 MariaDB {:?}: {:.2} times as long, goal 1.25",
+        "  3 Redis {:?}, 2 Redis + 1 MariaDB {:?}: {:.2} times as long, goal: at most 1.25",
         best[0],
         best[1],
         best[1].as_secs_f64() / best[0].as_secs_f64()

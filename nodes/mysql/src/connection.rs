@@ -106,7 +106,8 @@ fn options(address: &Address, database: bool) -> OptsBuilder {
         .prefer_socket(false)
         .tcp_nodelay(true)
         .stmt_cache_size(0)
-        // Set these two options, because otherwise `mysql_async` queries the server for their values while connecting.
+        // Set `max_allowed_packet` and `wait_timeout`. Otherwise `mysql_async` queries the server for both values while
+        // it connects.
         .max_allowed_packet(Some(LARGEST_PACKET))
         .wait_timeout(Some(28_800));
     if !address.tls {
@@ -180,7 +181,7 @@ fn close(what: Box<dyn Send>) {
         let thread = std::thread::Builder::new().name("quorate-mysql-closer".into());
         thread.spawn(closing).is_ok().then_some(sender)
     });
-    // Without that thread, `what` is dropped here, on the caller's thread.
+    // If the thread could not be started, `what` is dropped on the caller's thread when this function returns.
     if let Some(closer) = closer {
         let _ = closer.send(what);
     }

@@ -13,9 +13,9 @@ const FEWER_SESSIONS: &str = "or open fewer sessions (?lanes= in the URL)";
 /// The advice for a server that requires TLS.
 const USE_TLS: &str = "use mysqls://";
 
-/// Classifies an error that occurs while the connection is being established. If the server refuses the login, `advice`
-/// is added to the fault. MariaDB reports the same error for a wrong password, for missing TLS and for a missing client
-/// certificate.
+/// Classifies an error that occurs while the connection is being established. If the server refuses the login, adds
+/// `advice` to the fault, because the error alone does not show the cause. MariaDB reports the same error for a wrong
+/// password, for missing TLS and for a missing client certificate.
 pub(crate) fn of_login(error: &Error, advice: Option<&str>) -> Fault {
     match (error, fault(error, false), advice) {
         (Error::Server(ServerError { code: 1045, .. }), Fault::Denied(why), Some(advice)) => {
@@ -88,7 +88,7 @@ fn of_server(said: &ServerError) -> Fault {
         1049 | 1054 | 1146 | 1305 => unprepared("the tables of quorate are missing, or belong to another version"),
         // The code of a write at isolation level READ COMMITTED with a statement-based binary log.
         1665 => Fault::Unsupported("binlog_format is STATEMENT, but must be ROW or MIXED".into()),
-        // The server's message would repeat a part of the statement, which contains stored data, so it is not shown.
+        // Do not show the server's message: it repeats a part of the statement, which may contain stored data.
         1064 => Fault::Server("the server reports a syntax error in a statement of quorate (1064)".into()),
         _ => Fault::Server(text().into()),
     }

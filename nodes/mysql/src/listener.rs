@@ -1,14 +1,15 @@
 //! Receives wake-ups for waiting clients.
 //!
-//! If one waiter of this process is queued directly behind one other client, the listener blocks in `GET_LOCK` on the
-//! [wait lock][WaitLock] of that client. That client's session releases the wait lock when the client releases the lock
-//! or leaves the queue. If that session ends, the server frees the wait lock. A blocked listener costs the server
-//! nothing, and only the next waiter is woken.
+//! The listener has two ways to wait:
 //!
-//! In all other cases the listener sends a statement in which the server polls the table of wake-ups for 50 ms. MariaDB
-//! accepts a block of statements directly; MySQL needs a stored procedure.
+//! - **It blocks on a wait lock** if it needs wake-ups only for one waiter, which is queued directly behind another
+//!   client. The listener then blocks in `GET_LOCK` on the [wait lock][WaitLock] of the client ahead. The session of
+//!   the client ahead frees the wait lock when that client releases the lock or leaves the queue, or when the session
+//!   ends. A blocked listener costs the server nothing, and only the next waiter is woken.
+//! - **It polls in all other cases.** It sends a statement in which the server polls the table of wake-ups for 50 ms.
+//!   MariaDB accepts a block of statements directly; MySQL needs a stored procedure.
 //!
-//! A statement returns new wake-ups, and removes only those that this listener has already received. So a broken
+//! Each statement returns new wake-ups, but removes only wake-ups that this listener has already received. So a broken
 //! connection loses no wake-up.
 //!
 //! [WaitLock]: quorate::node::store::WaitLock
@@ -27,10 +28,11 @@ use crate::session::{bytes, number, word};
 use crate::sql::{CLOCK, SETTINGS, hex, listening, settings, wait_lock};
 use crate::url::Address;
 
-/// The longest time for which one `GET_LOCK` statement blocks: 15 s. If the network fails silently, the listener
-/// notices it only when the result of the statement does not arrive.
+/// The longest time for which one `GET_LOCK` statement blocks: 15 s. The time is limited because the listener notices a
+/// silent network failure only when the result of the statement is overdue.
 const BLOCKED: Duration = Duration::from_secs(15);
-/// The longest delay of a result after the expected end of a statement. Later the listener reports a timeout.
+/// How long after the expected end of a statement its result may arrive. After this time, the listener reports a
+/// timeout.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The age at which wake-ups that no client has read are removed: 60 s, in microseconds.
 const OLD: u64 = 60_000_000;
@@ -66,9 +68,11 @@ pub struct MySqlListener {
     swept: Option<Instant>,
     /// Reports which wake-ups this process needs.
     pacer: Pacer,
-    /// The [`Pace`] at the last statement, and the time from which the waiting time is counted.
+    /// The [`Pace`] that the listener last used, and the start of the waiting time from which [`looks`] computes the
+    /// pause between polls.
     awaited: (Pace, Instant),
-    /// The [`Pace::Behind`] whose wait lock no session held at the last check; `None` if there is none.
+    /// The last [`Pace::Behind`] for which no session held the wait lock. For this pace, the listener polls instead of
+    /// blocking. `None` if there is no such pace, or if a session has taken the wait lock since.
     unkept: Option<Pace>,
 }
 
@@ -149,8 +153,8 @@ impl MySqlListener {
         Ok(())
     }
 
-    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. If `self.unkept` is set, first
-    /// checks whether a session now holds that wait lock.
+    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. If `self.unkept` contains a pace,
+    /// first checks whether a session now holds the wait lock of that pace.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
         let (looks, pause) = looks(pace, self.awaited.1.elapsed());
@@ -216,8 +220,8 @@ impl MySqlListener {
             }
         };
         let Some(mut said) = asked else {
-            // This client cannot end the running statement. The server ends it within a second after the connection was
-            // closed.
+            // This client cannot end the running statement, so it replaces the connection. The server ends the
+            // statement within a second after the old connection was closed.
             let next = Self::open(self.address.clone(), "").await?;
             self.connection = next.connection;
             return Ok(None);
@@ -255,7 +259,10 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
 }
 
 /// Whether a blocked `GET_LOCK` must be abandoned, because it does not deliver the wake-ups that the process needs now.
-/// False if only the client ahead of the same waiter has changed: the blocked statement still wakes this waiter.
+/// False in two cases:
+///
+/// - The process needs no wake-ups now.
+/// - The waiter is the same, and only the client ahead of it has changed. The blocked statement still wakes the waiter.
 fn is_for_another(now: &Pace, before: &Pace) -> bool {
     match (now, before) {
         (Pace::Idle, _) => false,

@@ -55,7 +55,7 @@ impl RunReport {
     /// Parses a report. `wall` is the wall clock and the uptime, both in seconds; `None` if the server does not report
     /// them. The uptime wraps below zero if the wall clock was set back to a time before the start.
     fn of(uuid: &str, place: &str, wall: Option<(u64, u64)>) -> Option<Self> {
-        // A UUID begins with the time, its lowest part first. The rest was drawn when the server started.
+        // A UUID begins with the time, its lowest part first. The server chose the rest when it started.
         let (time, drawn) = uuid.split_at_checked(18)?;
         let mut parts = time
             .split('-')
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn server_uptime_counts_from_its_recorded_start_if_the_process_is_older() {
+    fn server_uptime_counts_from_the_later_of_process_start_and_table_creation() {
         let clock = report(Some((0, 0))).clock().expect("a clock");
         let report = report(Some((clock / 1_000_000, 3600)));
         let since = |since| report.lasts(&Run::read(&Run::text("a", Some(since))));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn first_sight_measures_how_long_this_client_has_seen_a_server_run() {
+    fn first_sight_measures_the_time_since_this_client_first_saw_a_server_run() {
         let seen = FirstSight::default();
         assert_eq!(seen.ago("one"), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(
             name("b", "second run"),
             "a",
-            "the server must keep the name `a`, even if master `b` is the first to report the new run"
+            "the name of the server must still be `a` if master `b` is the first to report the second run"
         );
         assert_eq!(name("a", "second run"), "a");
     }

@@ -51,17 +51,18 @@ pub enum NotPrepared {
     },
 }
 
-/// The result of [`prepare`].
+/// The result of a successful [`prepare`]: the state of the server's schema, and the changes that `prepare` made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The name of the server.
+    /// The server's host, port (or Unix socket) and database, for example `mysql 10.0.0.1:3306/quorate`.
     pub name: String,
     /// The version of the schema that is now installed.
     pub version: u64,
     /// Whether a part of the schema had to be created. `false` if the schema was complete.
     pub made: bool,
-    /// The faults of existing tables that `prepare` has repaired, as text.
+    /// A description of each fault that `prepare` has repaired in an existing schema, for example a table with a wrong
+    /// engine.
     pub repaired: Vec<String>,
     /// The `GRANT` statements for a user that acquires locks; `USER` is a placeholder.
     pub grants: Vec<String>,
@@ -89,8 +90,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// Creates the database and the schema if they are missing, and repairs faults of existing tables. It is safe to call
-/// this function again, or from several processes at the same time.
+/// Creates the database and the schema if they are missing. Repairs existing tables that have a wrong engine or wrong
+/// columns.
+///
+/// It is safe to call this function again, or from several processes at the same time.
 ///
 /// The user of `url` needs the right to create tables, and on MySQL also the right to create a procedure.
 ///
@@ -253,10 +256,9 @@ async fn elsewhere(address: &Address) -> Option<String> {
 /// Repairs the tables of the schema:
 ///
 /// - Creates missing tables.
-/// - Drops and creates again the tables of the server run and of wake-ups if they are wrong. Their content need not be
-///   kept.
-/// - Converts the other two tables if they have the wrong engine. If such a table has a wrong column, returns an error,
-///   because the table must not lose its rows.
+/// - If `quorate_run` or `quorate_woken` is wrong, drops the table and creates it again. Its rows need not be kept.
+/// - If `quorate_schema` or `quorate_record` has the wrong engine, converts the table. If one of them has a wrong
+///   column, returns an error, because these tables must not lose their rows.
 async fn make_tables(
     connection: &mut Connection,
     misfits: &[Misfit],
@@ -290,11 +292,14 @@ async fn make_tables(
     Ok(())
 }
 
-/// Creates the table of records. If an earlier table was dropped, its grants are lost. So a new run of the server is
-/// written, as after a restart, and the restart guard applies.
+/// Creates the table of records. If an earlier table was dropped, the grants in it are lost. So this function also
+/// writes a new run of the server, and the restart guard applies as after a restart.
 ///
-/// The run is written twice. Before the table is created, its start lies in the future, so that no session considers
-/// the server old enough to vote. After the table has been created, its start is the current time.
+/// The function writes the run twice:
+///
+/// - Before it creates the table, it writes a start in the future. Then no session considers the server old enough to
+///   vote.
+/// - After it has created the table, it writes the current time as the start.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;
@@ -305,7 +310,7 @@ async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), 
     begin_run(connection, &id, Duration::ZERO).await
 }
 
-/// Writes a new run of the server to the table, with a start that lies `later` in the future.
+/// Writes a new run of the server to the table `quorate_run`. The run starts after the delay `later`; zero means now.
 async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Result<(), Fault> {
     let mut said = connection.ask(QUESTION).await?;
     let report = said
@@ -358,14 +363,15 @@ fn engine_refused(fault: Fault) -> Fault {
     }
 }
 
-/// Creates the procedure for MySQL. MariaDB accepts the same statements as a block without a procedure.
+/// Creates the stored procedure that a listener calls on MySQL to poll for wake-ups. MariaDB needs no procedure: it
+/// accepts the same statements as a block.
 pub(crate) async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
     let [drop_old, create] = procedure();
     connection.ask(&drop_old).await?;
     connection.ask(&create).await.map(drop)
 }
 
-/// The two statements that create the procedure for MySQL.
+/// The statements that drop and create the stored procedure `quorate_listen`, which only MySQL needs.
 pub(crate) fn procedure() -> [String; 2] {
     let body = listening("listener", "heard", "looks", "pause");
     let create = format!(

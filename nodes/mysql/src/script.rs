@@ -16,7 +16,7 @@ const DRAWN: &str = "REPLACE(UUID(),'-','')";
 /// The SQL statements that create the database and the schema, for an administrator. This function does not connect to
 /// the server. The statements do not contain the user, the password and the server of `url`.
 ///
-/// - Execute the statements on each server, not by replication: each server must generate its own identity.
+/// - Execute the statements on each server, not by replication: each server must generate its own random identity.
 /// - Use a client program that supports `DELIMITER`, such as `mysql`. MariaDB does not need the block between the
 ///   `DELIMITER` lines.
 /// - It is safe to execute the statements again: they change nothing if the schema is complete. Unlike
@@ -79,9 +79,11 @@ fn is_missing() -> String {
     )
 }
 
-/// The statement that writes a new run of the server if the table of records does not exist, because the grants in the
-/// old table are lost. The new run begins now. On MariaDB, the run includes the time of its start; MySQL has no clock
-/// for it (see [`crate::run`]).
+/// The statement that writes a new run of the server if the table of records does not exist. If an earlier table of
+/// records was dropped, the grants in it are lost, so the server must count as restarted.
+///
+/// On MariaDB, the run includes its start: the time of this statement. MySQL has no clock that shows this time (see
+/// [`crate::run`]).
 fn new_run() -> String {
     format!(
         "REPLACE INTO quorate_run (one,run) SELECT 1,CONCAT(REPLACE(u,'-','')/*M!,'@',\

@@ -38,7 +38,7 @@ enum Proof {
     ByRow(usize, Vec<u64>),
     /// A commit of several records. It was applied if both of these conditions are true:
     ///
-    /// - The first column of the row that the statement with the index `row` returns is true.
+    /// - The statement with the index `row` returns one row, and its first column is true.
     /// - If `update` is `Some((index, count))`, the statement with this index has changed `count` rows.
     Jointly {
         update: Option<(usize, u64)>,
@@ -123,8 +123,8 @@ impl MySqlSession {
             let only_if = if joined {
                 format!("@done{number}>0")
             } else {
-                // `ROW_COUNT()` counts the rows of the previous statement: of the commit, or of the insertion of its
-                // wake-ups. Neither changes a row if the commit was not applied.
+                // `ROW_COUNT()` is the number of rows that the previous statement changed. That statement is the commit
+                // or the insertion of its wake-ups. Neither changes a row if the commit was not applied.
                 "ROW_COUNT()>0".to_owned()
             };
             self.write_hints(&commits[*number], &only_if, packet);
@@ -147,7 +147,7 @@ impl MySqlSession {
         }
     }
 
-    /// Records which wait locks the session keeps after a commit that took effect.
+    /// Updates `wait_locks` after a commit that was applied.
     fn note_wait_locks(&mut self, commit: &Commit) {
         for change in &commit.wait_locks {
             match change {
@@ -297,7 +297,7 @@ impl Session for MySqlSession {
                 what.push(committed);
             }
         }
-        // Only a statement that changed something returns the clock, so the clock may be missing in these results.
+        // An `UPDATE` that changes no row returns no clock. If no result contains the clock, query it.
         if clock.is_none() {
             clock = self.clock().await?;
         }
@@ -319,8 +319,8 @@ impl Session for MySqlSession {
     /// Removes the records in one transaction, so that the server waits for the disk once. They are removed in order of
     /// their names, because every session locks rows in that order.
     ///
-    /// After an error the session is lost. So if the user lacks the right to remove records, no session of this process
-    /// tries it again.
+    /// An error makes the session unusable. So if the user lacks the right to remove records, no session of this
+    /// process tries to remove records again.
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         if self.removal_denied.load(Ordering::Relaxed) {
             return Ok(());
@@ -337,7 +337,7 @@ impl Session for MySqlSession {
             Ok(_) => Ok(()),
             Err(Fault::Denied(why)) => {
                 self.removal_denied.store(true, Ordering::Relaxed);
-                let why = format!("records that no lock needs any more are not removed: {why}");
+                let why = format!("cannot remove records that no lock needs any more: {why}");
                 Err(Fault::Denied(why.into()))
             }
             Err(fault) => Err(fault),

@@ -21,9 +21,10 @@ pub(crate) const LONGEST_WORD: usize = 2200;
 /// The number of statements in [`settings`].
 pub(crate) const SETTINGS: usize = 3;
 
-/// The statements that set a session up. `limit` is the time limit of each later statement; zero means no limit. They
-/// override the settings that an administrator may have changed globally or in `init_connect`, so that later statements
-/// have the same effect on every server.
+/// The statements that set a session up. They override the settings that an administrator may have changed globally or
+/// in `init_connect`. Therefore later statements have the same effect on every server.
+///
+/// On MariaDB, `limit` is the time limit of each later statement; zero means no limit. MySQL ignores `limit`.
 pub(crate) fn settings(limit: Duration) -> String {
     let limit = limit.as_secs_f64();
     format!(
@@ -171,7 +172,7 @@ fn fits(change: &Change, out: &mut String) {
 }
 
 /// Appends to `out` the statement that creates rows without a state for records that do not exist yet, in order of
-/// their names. Later statements then have a row to lock, so that nothing is inserted while rows are locked.
+/// their names. The transaction of the commit can then lock these rows, and inserts no row while it holds row locks.
 pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     out.push_str("INSERT IGNORE INTO quorate_record (name,version,state,changed) VALUES ");
     for (number, change) in changes.iter().enumerate() {

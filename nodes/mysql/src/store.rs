@@ -24,7 +24,8 @@ pub struct MySql {
     name: NodeName,
     address: Arc<Address>,
     seen: Arc<FirstSight>,
-    /// Whether the server has refused to remove records. Then no session of this process tries it again.
+    /// Whether the server has refused to remove records. If so, no session of this process tries to remove records
+    /// again.
     removal_denied: Arc<AtomicBool>,
 }
 
@@ -32,6 +33,8 @@ impl MySql {
     /// Opens the server with this URL: `mysql://user:password@host:3306/database?timeout=250ms&lanes=4`. The connection
     /// is made on first use.
     ///
+    /// - `timeout`: the time limit of one request. Default: 250 ms.
+    /// - `lanes`: the number of sessions that this process opens to the server. Default: 4.
     /// - TLS (feature `tls-rustls`): with `mysqls://` the connection is encrypted, and the client verifies the server's
     ///   certificate. It trusts the certificate authorities of the system, or those in the file `?ca=`.
     /// - Client certificate: `?cert=` and `?key=` name the files of the certificate and its private key, in PEM form.

@@ -68,8 +68,8 @@ pub(crate) const RECORD: Table = Table {
     more: ["", " ROW_FORMAT=DYNAMIC"],
     rights: ALL,
 };
-/// The table of wake-ups. It is kept in memory, so that a wake-up does not wait for the disk. It is empty after a
-/// restart. No wake-up is missed, because every waiter must connect again.
+/// The table of wake-ups. It is kept in memory, so a wake-up does not wait for the disk. After a restart of the server,
+/// the table is empty. No wake-up is missed: a listener wakes all its waiters after it has connected again.
 pub(crate) const WOKEN: Table = Table {
     name: "quorate_woken",
     engine: "MEMORY",

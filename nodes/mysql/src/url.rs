@@ -7,7 +7,8 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
-/// The default timeout of one request. A commit waits for the server's disk.
+/// The default timeout of one request. It is longer than for a Redis server, because a commit waits for the server's
+/// disk.
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// The default number of sessions that one process opens to one server. The process distributes its requests over them.
 const LANES: usize = 4;
@@ -74,7 +75,7 @@ impl Address {
             return Err(bad("a `#` is not allowed in the URL: write it as %23"));
         }
         let host = match url.host() {
-            // `mysql` is not a web scheme, so the URL parser returns an IP address as a name.
+            // For the scheme `mysql`, the URL parser returns an IPv4 address as a domain name too.
             Some(Host::Domain(name)) if !name.is_empty() => text(name, "the host")?,
             Some(Host::Ipv4(ip)) => ip.to_string(),
             Some(Host::Ipv6(ip)) => ip.to_string(),

@@ -1,10 +1,12 @@
-//! Compares the lock over one ZooKeeper server or ensemble with the lock recipes of other ZooKeeper clients. All of
-//! them use the same servers, one after another.
+//! Compares the lock over one ZooKeeper server or ensemble with the lock recipes of other ZooKeeper clients. The
+//! benchmark measures all implementations on the same servers, one after another.
 //!
-//! `scripts/bench-zookeeper` installs the other clients into a temporary folder and passes to this benchmark one
-//! argument for each client: `NAME=COMMAND`. Such a client is run as `COMMAND HOST:PORT MODE COUNT` and prints one
-//! number per line, in microseconds. In the mode `cycle` the number is the time of one lock and unlock. In the mode
-//! `hand` it is the time from the start of a release until the next of ten clients holds the lock.
+//! `scripts/bench-zookeeper` installs the other clients into a temporary folder, and passes to this benchmark one
+//! argument for each client: `NAME=COMMAND`. The benchmark runs each client as `COMMAND HOST:PORT MODE COUNT`. The
+//! client prints one time per line, in microseconds:
+//!
+//! - In the mode `cycle`, the time of one lock and unlock.
+//! - In the mode `hand`, the time from the start of a release until the next of ten clients holds the lock.
 
 use std::process::Command;
 use std::sync::Mutex;

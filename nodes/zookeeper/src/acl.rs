@@ -17,8 +17,8 @@ pub(crate) async fn read(
     let (acl, _) = read.map_err(|error| fault::of_request(&error, path, address))?;
     copy(&acl, address.user.as_ref()).ok_or_else(|| {
         let why = format!(
-            "new znodes get the ACL of {path}, but the user in the URL cannot read the entries of other users: give \
-             this user the permission ADMIN on {path}"
+            "cannot give new znodes the ACL of {path}: the server hides the passwords in this ACL from the user in the \
+             URL; give this user the permission ADMIN on {path}"
         );
         Fault::Denied(why.into())
     })

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The default timeout of one request. A commit waits for the disks of a majority of the ensemble.
+/// The default timeout of one request. It is longer than for a Redis server, because a commit waits for the disks of a
+/// majority of the ensemble.
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// The default session timeout. If the server receives nothing from a process for this time, it removes the process's
 /// ephemeral znodes.
 const SESSION: Duration = Duration::from_secs(10);
-/// The default path under which all znodes are stored.
+/// The default path of the URL. All znodes except `/quorate-server` are below the path.
 const PATH: &str = "/quorate";
 
 /// The reason why a URL is not valid. It never contains a password.
@@ -92,7 +93,7 @@ impl Address {
         Ok(())
     }
 
-    /// The ZooKeeper's URL without credentials and settings.
+    /// The URL without user, password and options.
     pub(crate) fn url(&self) -> String {
         format!("zk://{}{}", self.hosts.join("+"), self.path)
     }

@@ -115,8 +115,8 @@ fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     Ok(dialled)
 }
 
-/// Detects the end of a session while this process waits for a result. Without it, a client that has lost its
-/// connection would keep queued requests until the session ends.
+/// Stops waiting for a result as soon as the connection is lost or the session ends. Otherwise a client without a
+/// connection would keep its requests queued until the session ends.
 pub(crate) struct Watch(StateWatcher);
 
 impl Watch {
@@ -131,7 +131,7 @@ impl Watch {
         }
     }
 
-    /// Waits for the result of a request, or for the end of the session.
+    /// Waits for the result of a request. Returns an error if the connection is lost or the session ends first.
     pub(crate) async fn over<T>(
         mut self,
         answer: impl Future<Output = Result<T, Fault>>,

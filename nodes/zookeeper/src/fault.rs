@@ -10,7 +10,10 @@ use crate::address::Address;
 pub(crate) fn of_request(error: &Error, path: &str, address: &Address) -> Fault {
     match error {
         Error::NoAuth => Fault::Denied(
-            format!("the ACL of the znode {path} does not admit the user in the URL").into(),
+            format!(
+                "the ACL of the znode {path} does not permit this request by the user in the URL"
+            )
+            .into(),
         ),
         Error::AuthFailed | Error::InvalidAcl => Fault::Denied(error.to_string().into()),
         Error::NoNode => unprepared(address),

@@ -39,8 +39,8 @@ fn name(data: Vec<u8>) -> Option<String> {
 /// Tests the rights that a lock needs: one transaction creates, writes and removes a znode. `acl` is the ACL of the
 /// znode above all records.
 ///
-/// Returns the date of the transaction, in microseconds since 1970: the only way to read the ensemble's clock. `None`
-/// if the ensemble returned no date.
+/// Returns the timestamp of the transaction, in microseconds since 1970; `None` if the ensemble returned no timestamp.
+/// A client can read the ensemble's clock only from such a timestamp.
 pub(crate) async fn date(
     client: &Client,
     address: &Address,
@@ -59,13 +59,13 @@ pub(crate) async fn date(
 fn write(writer: &mut MultiWriter<'_>, acl: &[Acl], path: &str) -> Result<(), Error> {
     let options = CreateMode::Persistent.with_acls(Acls::new(acl));
     writer.add_create(path, b"", &options)?;
-    // Some servers return no date for a znode that the same transaction created, so the znode is written as well.
+    // Also write the znode, because some servers return no timestamp for the creation of a znode.
     writer.add_set_data(path, b"", None)?;
     writer.add_delete(path, None)
 }
 
-/// The date of a transaction, in microseconds since 1970, taken from the results of its operations. `None` if no result
-/// contains a date.
+/// The timestamp of a transaction, in microseconds since 1970, taken from the results of its operations. `None` if no
+/// result contains a timestamp.
 pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
     results.iter().find_map(|result| match result {
         MultiWriteResult::SetData { stat } | MultiWriteResult::Create { stat, .. } => date_of(stat),
@@ -73,7 +73,7 @@ pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
     })
 }
 
-/// The date of the last change of a znode, in microseconds since 1970; `None` if the znode has no date.
+/// The time of the last change of a znode (`mtime`), in microseconds since 1970; `None` if the znode has no `mtime`.
 pub(crate) fn date_of(stat: &Stat) -> Option<u64> {
     let millis = u64::try_from(stat.mtime).ok();
     millis.filter(|millis| *millis > 0)?.checked_mul(1_000)

@@ -76,7 +76,7 @@ pub(crate) fn fresh() -> String {
     hex(&rng.random::<[u8; 16]>())
 }
 
-/// The life whose znode has this name. `None` if [`Layout::of_life`] did not produce the name.
+/// Returns the [`Life`] that the name of a znode encodes; `None` if [`Layout::of_life`] did not produce the name.
 pub(crate) fn life_of(name: &str) -> Option<Life> {
     Life::from_str_radix(name, 16)
         .ok()

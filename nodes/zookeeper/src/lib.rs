@@ -26,7 +26,7 @@
 //! `zk://[user:password@]host[:port][+host[:port]..][/path][?timeout=500ms&session=10s]`
 //!
 //! - The default port is 2181. All hosts are members of one ensemble.
-//! - Everything is stored under the path, by default `/quorate`. [`prepare`] creates it.
+//! - All znodes except `/quorate-server` are below the path, by default `/quorate`. [`prepare`] creates the path.
 //! - The user authenticates with the scheme `digest`. [`prepare`] creates the path for this user alone, or for
 //!   everybody if the URL has no user. All znodes below the path get the ACL of the path, so an administrator can admit
 //!   more users there. [`prepare`] passes a changed ACL on to existing znodes.

@@ -83,7 +83,7 @@ impl ZooKeeperListener {
             }
         }
         Err(Fault::Server(
-            "another process repeatedly creates the znode for the wake-ups of this process".into(),
+            "another process repeatedly creates the znode that notifies this process of released locks".into(),
         ))
     }
 
@@ -132,7 +132,7 @@ impl ZooKeeperListener {
     fn gone(&self, error: &Error) -> Fault {
         match error {
             Error::NoNode => Fault::Disconnected(
-                "the listener's znode for wake-ups is gone, or belongs to another process".into(),
+                "the znode that notifies this process of released locks is gone, or belongs to another process".into(),
             ),
             error => fault::of_request(error, &self.path, &self.address),
         }

@@ -18,19 +18,21 @@ const PATIENCE: u32 = 20;
 /// The largest number of znodes whose children are listed at the same time.
 const AT_ONCE: usize = 64;
 
-/// The result of [`prepare`].
+/// The result of a successful [`prepare`]: the ensemble, and the changes that `prepare` made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prepared {
     /// The path below which quorate stores all its data.
     pub path: String,
-    /// The name of the ensemble, a random text. Two URLs with the same name lead to the same ensemble.
+    /// The random name of the ensemble. If two URLs yield the same `identity`, they belong to the same ensemble.
     pub identity: String,
     /// Whether at least one znode had to be created. False if all existed.
     pub made: bool,
-    /// The number of existing znodes below the path whose ACL was replaced by the ACL of the path.
+    /// The number of existing znodes below [`path`](Self::path) whose ACL differed from the ACL of the path. `prepare`
+    /// has replaced their ACLs by the ACL of the path.
     pub changed: usize,
-    /// The number of znodes below the path whose ACL the user of the URL has no right to change.
+    /// The number of znodes that `prepare` skipped below [`path`](Self::path), because the user in the URL has no right
+    /// to read them or to change their ACL.
     pub refused: usize,
 }
 
@@ -41,19 +43,20 @@ pub enum PrepareError {
     /// The URL is not valid.
     #[error(transparent)]
     Url(#[from] BadUrl),
-    /// The preparation of a ZooKeeper failed. The fields are its name and the fault.
+    /// The preparation of a ZooKeeper server or ensemble failed. The fields are the name of the server or ensemble, and
+    /// the fault.
     #[error("{0}: {1}")]
     Failed(String, Fault),
 }
 
 /// Creates the znodes that a lock needs, if they are missing. The user of `url` needs the right to create znodes.
 ///
-/// It is safe to call this function again. After a change of the path's ACL, call it to give the new ACL to all znodes
-/// below the path.
+/// It is safe to call this function again. If you have changed the ACL of the path in `url`, call this function to give
+/// the new ACL to all existing znodes below the path.
 ///
 /// # Errors
 ///
-/// [`PrepareError`] if the URL is not valid, or if the server cannot be reached or refuses.
+/// [`PrepareError`] if the URL is not valid, the server cannot be reached, or the server refuses a request.
 pub async fn prepare(url: &str) -> Result<Prepared, PrepareError> {
     let address = Address::parse(url)?;
     let failed = |fault| PrepareError::Failed(address.name(), fault);
@@ -185,8 +188,9 @@ fn is_new<T>(made: Result<T, Error>) -> Result<bool, Error> {
     }
 }
 
-/// Returns the name of the ensemble, which all paths of the ensemble share. If this user must not create the shared
-/// znode, returns a newly drawn name for this path alone.
+/// Returns the name of the ensemble from the znode `/quorate-server`, which all paths of the ensemble share. Creates
+/// the znode with a random name if it does not exist. If this user has no right to create it, returns a random name for
+/// this path alone.
 async fn identity(client: &Client) -> Result<String, Error> {
     let drawn = fresh();
     let options = CreateMode::Persistent.with_acls(Acls::anyone_read());
@@ -195,7 +199,7 @@ async fn identity(client: &Client) -> Result<String, Error> {
             let (there, _) = client.get_data(SERVER).await?;
             Ok(String::from_utf8(there).unwrap_or(drawn))
         }
-        // Even if this user must not create the shared znode, this path can use the name.
+        // If this user has no right to create the shared znode, use the random name for this path alone.
         Ok(_) | Err(Error::NoAuth) => Ok(drawn),
         Err(error) => Err(error),
     }

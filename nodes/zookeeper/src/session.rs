@@ -28,8 +28,8 @@ use crate::words;
 /// The largest data of one request, in bytes. ZooKeeper closes a connection that sends more than 1 MiB in one request.
 const LARGEST: usize = 1_000_000;
 
-/// The number of records whose [`Life`] is remembered. Above it, the lives of all records that are not in the current
-/// request are forgotten.
+/// The number of records whose [`Life`] a session remembers. A session that remembers more records forgets all except
+/// the records of the current request.
 const MOST: usize = 16_384;
 
 /// The number of attempts to read a record. An attempt fails if another client removes the record meanwhile.
@@ -38,7 +38,7 @@ const TRIES: usize = 5;
 /// After this time, the ACL of new records is read again before a record is created: 30 s.
 const ACL_AGE: Duration = Duration::from_secs(30);
 
-/// One session with a ZooKeeper.
+/// A session with a ZooKeeper server or ensemble, in which the client reads and changes the records of locks.
 #[derive(Debug)]
 pub struct ZooKeeperSession {
     client: Client,
@@ -48,10 +48,11 @@ pub struct ZooKeeperSession {
     acl: (Vec<Acl>, Instant),
     /// The names of all records, sorted, as they were when the first page was read. Later pages continue in this list.
     names: Vec<String>,
-    /// The life in which each record was last seen. Reads try this life first.
+    /// The last known [`Life`] of each record. A read first tries the znode with this [`Life`].
     lives: HashMap<Arc<[u8]>, Life>,
     draw: StdRng,
-    /// The date that the ensemble gave to the last change of this session, in microseconds since 1970; 0 if unknown.
+    /// The latest timestamp (`mtime` of a znode) that this session has received from the ensemble, in microseconds
+    /// since 1970; 0 if unknown.
     date: AtomicU64,
 }
 
@@ -138,8 +139,8 @@ impl ZooKeeperSession {
         Err(Fault::Server(why.into()))
     }
 
-    /// Finds the current [`Life`] of each record in `open`, unless it is remembered. A record without one does not
-    /// exist, so it is removed from `open`.
+    /// Finds the current [`Life`] of each record in `open` for which `lives` has no entry. If a record has no [`Life`]
+    /// or this user cannot read it, removes the record from `open`.
     async fn find(
         &mut self,
         names: &[Arc<[u8]>],
@@ -357,7 +358,8 @@ impl ZooKeeperSession {
         }
     }
 
-    /// Reads the ACL of new records again if it is old, so that a change of the ACL reaches sessions that stay open.
+    /// If the ACL for new records was read more than [`ACL_AGE`] (30 s) ago, reads it again. So a long session also
+    /// notices a change of the ACL.
     async fn refresh_acl(&mut self) -> Result<(), Fault> {
         if self.acl.1.elapsed() < ACL_AGE {
             return Ok(());
@@ -389,7 +391,7 @@ impl ZooKeeperSession {
         .boxed()
     }
 
-    /// Remembers the lives of the records that the commits changed.
+    /// Stores in `lives` the [`Life`] of each record of the commits that were applied.
     fn remember(&mut self, commits: &[Commit], settled: &[Committed]) {
         for (commit, settled) in commits.iter().zip(settled) {
             let Committed::Done(versions) = settled else {
@@ -544,7 +546,7 @@ fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -
     last.collect()
 }
 
-/// The version of the record that these steps create, or `None` if they create none.
+/// If these steps create a record, returns its version; otherwise `None`.
 fn made(steps: &[Step]) -> Option<u64> {
     steps.iter().find_map(|step| match step {
         Step::Create(life) => Some(version(*life, 0)),
@@ -552,8 +554,10 @@ fn made(steps: &[Step]) -> Option<u64> {
     })
 }
 
-/// Combines the results of a batch of commits. If one commit has a fault, returns a fault for the whole batch. A fault
-/// that means "nothing was applied" is replaced if another commit of the batch was applied.
+/// Combines the results of a batch of commits. If one commit has a fault, returns a fault for the whole batch.
+///
+/// The fault must not mean "nothing was applied" if another commit of the batch was applied. Such a fault is replaced
+/// by a [`Fault::Server`] with the same text.
 fn together(all: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
     let some_done = all.iter().any(|one| matches!(one, Ok(Committed::Done(_))));
     let all: Result<Vec<_>, Fault> = all.into_iter().collect();

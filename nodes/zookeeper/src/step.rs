@@ -75,8 +75,8 @@ pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
         Known::None if writes => vec![Step::Room, Step::Create(life)],
         Known::None => vec![Step::Room, Step::Clear],
         Known::At(life, version) if !writes => vec![Step::Check(life, version)],
-        // After one write, the znode's version would be -1 (`ANY`), which no later request could name. A second write
-        // in the same transaction skips it.
+        // After one write, the znode's version would be -1 (`ANY`), and no later request could name that version. So
+        // write twice: the version is then 0.
         Known::At(life, version) if version == ANY - 1 => {
             vec![Step::Set(life, version), Step::SetAgain(life)]
         }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn record_version_combines_the_random_life_number_and_the_znode_version() {
+    fn record_version_combines_a_random_number_and_the_version_of_the_znode() {
         for znode in [0, 1, i32::MAX, i32::MIN, -2] {
             let known = of_znode(version(LIFE, znode));
             assert!(matches!(known, Known::At(LIFE, at) if at == znode));

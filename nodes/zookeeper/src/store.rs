@@ -18,7 +18,7 @@ use crate::session::ZooKeeperSession;
 /// The number of commits that are sent before the first result is awaited.
 const BATCH: usize = 64;
 
-/// A ZooKeeper: one server or an ensemble.
+/// A ZooKeeper server or ensemble as a [`Store`], for a [`StoreNode`].
 #[derive(Clone, Debug)]
 pub struct ZooKeeper {
     address: Arc<Address>,

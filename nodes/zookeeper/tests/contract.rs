@@ -1,4 +1,4 @@
-//! Runs the contract suite on a real ZooKeeper. The suite tests every kind of master.
+//! Runs the contract suite, which all kinds of masters share, on a real ZooKeeper.
 
 #![allow(
     dead_code,
@@ -21,7 +21,7 @@ fn server(test: &str) -> Option<Process> {
     Some(Process::start().unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Creates a path on this server for one case of the suite.
+/// Creates the path of this URL, and returns it as the master for one case of the suite.
 async fn path(url: String) -> arm::Arm {
     let url = format!("{url}?timeout=5s&session=15s");
     prepare(&url).await.expect("prepared");

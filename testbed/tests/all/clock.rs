@@ -7,8 +7,8 @@ use quorate_testbed::{ClockShim, OffsetFile, Reply, Server, ServerOptions, Skew}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Starts a server whose clock can be shifted. Drops the [`ClockShim`], so the tests also show that the server keeps
-/// the library's files.
+/// Starts a server whose clock can be shifted. Drops the [`ClockShim`]. So the tests also show that the library's files
+/// remain while the server uses them.
 fn server() -> (Server, OffsetFile) {
     let shim = ClockShim::build()
         .expect("the clock library must be built (it needs Linux and a C compiler)");

@@ -1,5 +1,5 @@
-//! Tests of the promises of `Hostile`. Most tests use a plain socket. Tests that need correct replies use a real server
-//! behind `Hostile`.
+//! Tests of the documented behavior of `Hostile`. Most tests use a plain socket. Tests that need correct replies use a
+//! real server behind `Hostile`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use quorate_testbed::{
 };
 
 const LONG: Duration = Duration::from_secs(20);
-/// A time that is long enough for the server to send an answer. If none arrives in this time, the server sends none.
+/// How long a test waits for an answer before it concludes that the server sends none.
 const SHORT: Duration = Duration::from_millis(60);
 
 fn start(script: Script) -> Hostile {
@@ -170,14 +170,14 @@ fn relay(server: &Server, harm: Tampering) -> Script {
 }
 
 #[test]
-fn relay_can_pass_replies_unchanged_or_byte_by_byte_or_one_reply_late() {
+fn relay_passes_replies_on_with_the_chosen_kind_of_tampering() {
     let server = server();
     for harm in [Tampering::None, Tampering::Bytewise] {
         let hostile = start(relay(&server, harm.clone()));
         let mut connection = dial(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
-        // A connection may change from `Script::Relay` to another script, but not back. The relay closes a connection
+        // A connection can change from `Script::Relay` to another script, but not back. The relay closes a connection
         // on which another script has received a command.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));

@@ -1,4 +1,4 @@
-//! Tests of the promises of `MariaDb`, on a real server.
+//! Tests of the documented behavior of `MariaDb`, on a real server.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn stopped_server_answers_only_after_it_is_resumed() {
 }
 
 #[test]
-fn killed_server_can_be_restarted_and_dropped_server_leaves_no_process_or_directory() {
+fn killed_mariadb_server_can_be_restarted_and_is_cleaned_up_when_dropped() {
     let Some(server) = server(MariaDbOptions::new().flush(0).max_connections(20)) else {
         return;
     };

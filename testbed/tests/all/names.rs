@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(8);
 
 /// The main function of the program that the tests start to look up a name. It is not a test by itself.
 #[test]
-fn child_process_looks_up_the_host_name_in_its_environment() {
+fn child_process_looks_up_the_host_name_given_in_an_environment_variable() {
     let Ok(name) = std::env::var("LOOK_UP") else {
         return;
     };
@@ -29,7 +29,7 @@ fn ask(names: &Names, name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "names::child_process_looks_up_the_host_name_in_its_environment",
+            "names::child_process_looks_up_the_host_name_given_in_an_environment_variable",
             "--nocapture",
         ])
         .env("LOOK_UP", name)

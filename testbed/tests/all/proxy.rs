@@ -1,5 +1,5 @@
-//! Tests of the promises of `Proxy` and its faults. Tests that need replies have a real server behind the proxy. Tests
-//! that need single bytes have a plain listener there.
+//! Tests of the documented behavior of `Proxy` and its faults. Tests that need replies have a real server behind the
+//! proxy. Tests that compare raw bytes have a plain TCP listener behind it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -116,7 +116,7 @@ fn proxy_without_faults_passes_all_bytes_and_counts_them() {
 }
 
 #[test]
-fn latency_fault_delays_bytes_by_at_least_its_latency_until_its_guard_is_dropped() {
+fn latency_fault_delays_bytes_by_at_least_its_latency_until_healed() {
     let (_server, proxy) = scene();
     let mut client = dial(&proxy);
     let delay = Duration::from_millis(50);
@@ -194,7 +194,7 @@ fn bytes_held_by_a_hold_fault_are_delivered_when_the_fault_is_healed() {
 }
 
 #[test]
-fn hold_fault_also_delays_the_close_of_the_connection_by_a_killed_server() {
+fn hold_fault_delays_the_close_of_a_connection_whose_server_was_killed() {
     let (server, proxy) = scene();
     dial(&proxy);
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
@@ -210,7 +210,7 @@ fn hold_fault_also_delays_the_close_of_the_connection_by_a_killed_server() {
 }
 
 #[test]
-fn hold_fault_delivers_the_first_request_of_a_new_connection_after_it_is_healed() {
+fn healed_hold_fault_delivers_the_first_request_of_a_new_connection() {
     let (_server, proxy) = scene();
     let hold = Fault::Hold(Way::Both).inject(&proxy);
     let mut client = Connection::tcp(proxy.addr(), LONG).unwrap();
@@ -392,7 +392,7 @@ fn half_open_fault_closes_only_the_server_side_of_existing_connections() {
 }
 
 #[test]
-fn strand_fault_holds_bytes_of_existing_connections_until_it_is_healed() {
+fn strand_fault_holds_bytes_of_existing_connections_until_the_fault_is_healed() {
     let (server, proxy) = scene();
     let (mut old, mut older) = (dial(&proxy), dial(&proxy));
     let strand = Fault::Strand.inject(&proxy);
@@ -438,7 +438,7 @@ fn client_of_the_proxy_loses_its_connection_when_the_server_is_killed() {
 }
 
 #[test]
-fn kept_fault_lasts_until_the_proxy_is_healed() {
+fn fault_lasts_until_the_proxy_is_healed_if_keep_was_called() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     proxy.inject(Fault::Hold(Way::ToServer)).keep();

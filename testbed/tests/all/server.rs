@@ -1,4 +1,4 @@
-//! Tests of the promises of `Server` and `Masters`, on real servers.
+//! Tests of the documented behavior of `Server` and `Masters`, on real servers.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -26,7 +26,7 @@ fn get(server: &Server, key: &str) -> Reply {
     server.command(&["GET", key]).unwrap()
 }
 
-/// Whether the process has ended. This includes a process that was not reaped yet.
+/// Whether the process has ended. A zombie process counts as ended.
 fn is_gone(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.map_or(true, |stat| stat.contains(") Z "))
@@ -182,7 +182,7 @@ fn server_outlives_the_thread_that_started_it() {
 /// The main function of the process that `server_ends_when_the_process_that_owns_it_is_killed` starts and kills. It is
 /// not a test by itself.
 #[test]
-fn helper_process_owns_a_server_until_it_is_killed() {
+fn helper_process_starts_a_server_and_waits_until_the_test_kills_the_process() {
     if std::env::var_os("QUORATE_TEST_OWNER").is_none() {
         return;
     }
@@ -208,7 +208,7 @@ fn server_ends_when_the_process_that_owns_it_is_killed() {
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "server::helper_process_owns_a_server_until_it_is_killed",
+            "server::helper_process_starts_a_server_and_waits_until_the_test_kills_the_process",
             "--nocapture",
         ])
         .env("QUORATE_TEST_OWNER", "1")

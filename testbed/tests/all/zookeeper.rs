@@ -1,4 +1,4 @@
-//! Tests of the promises of `ZooKeeper`, on real servers.
+//! Tests of the documented behavior of `ZooKeeper`, on real servers.
 
 use std::time::Duration;
 

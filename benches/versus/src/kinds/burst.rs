@@ -176,9 +176,11 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // A take holds the lock of the quota, so concurrent takes run one after the other. `beyond` is the time that a
-        // take needs in addition to a cycle of a plain lock, in seconds. `allowed` is the highest rate that these times
-        // permit.
+        // A take holds the lock of the quota, so concurrent takes run one after the other. `beyond` is the time in
+        // seconds by which a take is longer than a cycle of a plain lock.
+        //
+        // `allowed` is the highest possible rate of takes. At this rate, a take lasts as long as a cycle of the
+        // contended plain lock, plus `beyond`.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);
@@ -210,12 +212,12 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     }
     let median = |rounds: &[f64]| Spread::of(rounds.iter().copied()).median;
     let readers = format!(
-        "rate of 64 readers, ratio to 64 writers; each holds for 1 ms (measured: {:.1} and {:.1} ms)",
+        "rate of 64 readers, ratio to 64 writers; each holds the lock for 1 ms (measured: {:.1} and {:.1} ms)",
         median(&seen.read_ms),
         median(&seen.write_ms)
     );
     let busy = format!(
-        "rate of 50 tasks with 5 permits, ratio to the ideal rate; each holds for 5 ms (measured: {:.1} ms)",
+        "rate of 50 tasks with 5 permits, ratio to the ideal rate; each holds a permit for 5 ms (measured: {:.1} ms)",
         median(&seen.busy_ms)
     );
     vec![
@@ -227,7 +229,7 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
         ),
         Figure::new(busy, Bound::Least(0.85), seen.busy),
         Figure::new(
-            "50 tasks with 5 permits: most acquisitions of a task, ratio to the fewest of a task",
+            "50 tasks with 5 permits: largest number of acquisitions of a task, ratio to the smallest",
             Bound::Most(1.3),
             seen.shares,
         ),

@@ -88,7 +88,7 @@ pub(super) fn table(figures: &[Figure]) -> Table {
 }
 
 #[test]
-fn benchmark_figure_compares_the_median_of_its_rounds_with_its_bound() {
+fn benchmark_figure_meets_its_goal_if_its_median_is_within_the_bound() {
     let figure = Figure::new("cycle", Bound::Most(1.25), [1.0, 1.3, 1.4]);
     assert_eq!(
         figure.row(),

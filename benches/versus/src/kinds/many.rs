@@ -1,5 +1,5 @@
-//! Measures many held locks, with and without holder's notes (the texts by which `status` shows the holders): the
-//! memory, and the processor time of the masters.
+//! Measures many held locks, with and without holder's notes (the texts by which `status` shows the holders). The
+//! figures are the memory and the processor time of the client and of the masters.
 
 use quorate_testbed::Masters;
 
@@ -7,7 +7,7 @@ use super::figure::Figure;
 use crate::contender::Name;
 use crate::held::{Hold, Row};
 
-/// The number of turns with notes, and of turns without. Each turn lasts as long as three intervals between renewals.
+/// The number of measurements with notes. The number of measurements without notes is the same.
 const ROUNDS: usize = 2;
 const SECONDS: u64 = 10;
 

@@ -19,7 +19,7 @@ use crate::versus::runtime;
 /// Arguments of the subcommand `kinds`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The number of rounds with one client; there are a fifth as many rounds with concurrent tasks
+    /// The number of rounds of the part `cycles`; the parts `bursts` and `observing` make one fifth of this number
     #[arg(long, default_value_t = 25)]
     rounds: usize,
     /// The parts of the table that are measured [default: all]

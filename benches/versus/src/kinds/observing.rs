@@ -10,9 +10,9 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The number of leaders that are elected in one round: the first for a follower with wake-ups, the second for a
-/// follower without. Without wake-ups, a follower notices each leader only at its next poll, so fewer leaders are
-/// measured.
+/// The numbers of leaders that are elected in one round: for a follower with wake-ups, and for a follower without
+/// wake-ups. The second number is small, because a follower without wake-ups notices a new leader only at its next
+/// poll.
 const LEADERS: [usize; 2] = [200, 8];
 
 const TTL: Duration = Duration::from_secs(1);

@@ -140,7 +140,7 @@ async fn waiters(fleet: &Fleet, count: usize) -> Vec<tokio::task::JoinHandle<usi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn six_waiting_clients_send_less_than_300_statements_in_three_seconds() {
+async fn six_waiting_clients_send_fewer_than_300_statements_in_three_seconds() {
     let Some(fleet) = Fleet::start(0, 1).await else {
         return;
     };

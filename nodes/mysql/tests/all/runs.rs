@@ -11,8 +11,10 @@ use quorate_testbed::{ClockShim, MariaDb, MariaDbOptions, OffsetFile, Skew, not_
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Starts and prepares a server whose clock is an hour behind. `flush` is the value of
-/// `innodb_flush_log_at_trx_commit`. The offset file controls the server's clock. `None` without MariaDB or a C
-/// compiler.
+/// `innodb_flush_log_at_trx_commit`.
+///
+/// Returns the server, a store that uses it, and the file with the offset of the server's clock. Returns `None` if
+/// MariaDB or a C compiler is not installed.
 async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile)> {
     if is_missing() {
         return None;

@@ -1,4 +1,4 @@
-//! Tests of the promises of a store, on a real MariaDB server.
+//! Tests on a real MariaDB server that its store keeps the guarantees of the trait `Store`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ async fn records_are_loaded_in_the_requested_order() {
 }
 
 #[tokio::test]
-async fn server_clock_in_a_reply_lies_between_request_and_reply() {
+async fn server_clock_in_a_reply_lies_between_the_times_of_request_and_reply() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let wall = || {
@@ -158,7 +158,7 @@ async fn record_version_is_never_reused_even_after_a_deletion() {
 }
 
 #[tokio::test]
-async fn removal_with_a_version_removes_no_other_version_of_the_record() {
+async fn remove_deletes_a_record_only_if_it_has_the_given_version() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let first = put(&mut session, "a", 0, "1").await;
@@ -478,7 +478,7 @@ async fn commit_of_two_records_in_a_table_without_row_locks_loses_no_update() {
     for _ in 0..4 {
         sessions.push(session(&store).await);
     }
-    // A new session would be refused while connecting, but the sessions of this test are connected already.
+    // A new session would refuse a table with this engine. The sessions of this test have checked the engine already.
     server
         .sql("ALTER TABLE locks.quorate_record ENGINE=Aria")
         .unwrap();
@@ -567,7 +567,7 @@ async fn listener_of_a_process_receives_each_of_its_wake_ups_once() {
     ];
     let said = session.commit(&[told.clone()]).await.unwrap();
     assert_eq!(listener.next().await.unwrap(), [&b"one"[..], b"\0'two"]);
-    // A commit with an outdated version wakes no listener, neither alone nor in a batch.
+    // A commit with an outdated version must wake no listener, whether it is sent alone or in a batch.
     told.changes.push(change("b", 9, "no"));
     session.commit(&[told.clone()]).await.unwrap();
     told.changes.pop();

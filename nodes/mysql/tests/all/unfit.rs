@@ -40,7 +40,7 @@ async fn fault_of(url: &str) -> Fault {
 }
 
 #[tokio::test]
-async fn concurrent_prepares_create_the_schema_once() {
+async fn concurrent_prepare_calls_create_the_schema_once() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -175,13 +175,13 @@ async fn inspection_names_an_optional_right_that_the_user_lacks() {
         text.contains("not removed") && text.contains("DELETE"),
         "{text}"
     );
-    // The removal is not tried again, because each error costs a session.
+    // A new session does not try the removal again, because an error makes a session unusable.
     let (mut session, _) = store.connect().await.unwrap();
     assert_eq!(session.remove(&obsolete).await, Ok(()));
 }
 
 #[tokio::test]
-async fn user_that_may_not_log_in_is_refused_permanently_with_the_reason() {
+async fn user_that_cannot_log_in_is_refused_permanently_with_the_reason() {
     let Some(server) = bare(options().arg("--max-password-errors=2")) else {
         return;
     };
@@ -216,7 +216,7 @@ async fn user_without_free_connections_is_refused_permanently_with_the_limit_to_
     };
     let report = prepare(&server.url("locks")).await.unwrap();
     let url = user(&server, &report.grants);
-    // Set the limit before the user connects: earlier connections do not count.
+    // Set the limit before the user connects: the server does not count connections that were opened before.
     server
         .sql("ALTER USER app WITH MAX_USER_CONNECTIONS 1")
         .unwrap();
@@ -253,7 +253,7 @@ async fn server_without_free_connections_is_reported_as_down_with_the_setting_to
 }
 
 #[tokio::test]
-async fn server_that_requires_tls_is_refused_with_the_scheme_for_tls() {
+async fn error_of_a_server_that_requires_tls_suggests_the_url_scheme_mysqls() {
     let Some(server) = bare(options().arg("--require-secure-transport=ON")) else {
         return;
     };
@@ -376,7 +376,7 @@ async fn commit_to_a_locked_row_fails_as_busy_without_any_change() {
 }
 
 #[tokio::test]
-async fn inspection_detects_a_replica_or_names_the_right_that_it_needs() {
+async fn inspection_detects_a_replica_or_reports_the_missing_right_to_detect_one() {
     let Some(server) = bare(options().arg("--server-id=2")) else {
         return;
     };
@@ -400,7 +400,7 @@ async fn inspection_detects_a_replica_or_names_the_right_that_it_needs() {
         (None, Some("slave"))
     );
     assert_eq!(found.setting("source"), Some("10.9.8.7:3307"), "{found:?}");
-    // A replica that does not replicate the tables of locks does not count as a replica.
+    // If the server does not replicate the database `locks`, its role is reported as `master`.
     server
         .sql("SET GLOBAL replicate_ignore_db='other,locks'")
         .unwrap();
@@ -615,7 +615,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
     for database in ["locks", "others", "thirds"] {
         let url = server.url(database);
         prepare(&url).await.unwrap();
-        // Store another name, as an administrator does who cannot see the other databases.
+        // Store a different name in each database. This happens if an administrator cannot see the other databases.
         let apart = format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
         server.sql(&apart).unwrap();
         stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());
@@ -627,7 +627,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
         assert_eq!(greeted(store.clone()).await, first);
         assert_eq!(store.inspect().await.identity, first);
     }
-    // After a restart both databases must count as one server, whichever of them the client connects to first.
+    // After a restart, the databases must still count as one server, whichever database the client connects to first.
     server.restart().unwrap();
     for store in stores.iter().rev() {
         assert_eq!(greeted(store.clone()).await, first);

@@ -111,7 +111,7 @@ test!(load_with_an_unreadable_record_still_returns_the_other_records, server => 
         admin.set_acl(&format!("{path}/{below}"), &own, None).await.unwrap();
     }
     admin.set_acl(path, &own, None).await.unwrap();
-    // Test the session that wrote the records, and a new session.
+    // Check both the session that wrote the records and a new session.
     let names = [name("a"), name("b"), name("c")];
     let mut other = server.store().connect().await.unwrap().0;
     for session in [&mut session, &mut other] {
@@ -157,7 +157,7 @@ test!(password_of_a_path_can_be_changed_while_locks_are_used, server => {
     prepare(&before).await.unwrap();
     let mut running = session_of(&before).await;
     let version = put(&mut running, "a", 0, b"1").await;
-    // Let the path accept the old and the new password.
+    // Let the ACL of the path accept both the old and the new password.
     let both = entries(&server, &[old, new]).await;
     set_acl(&server, old, "/guarded", &both).await;
     prepare(&before).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests of permanent and temporary failures of ZooKeeper, and of the faults that clients report for them.
+//! Tests which faults clients report when ZooKeeper fails, permanently or temporarily, and how clients recover.
 
 use std::time::{Duration, Instant};
 
@@ -164,7 +164,8 @@ test!(
             tokio::task::block_in_place(|| zookeeper.restart(leader)).unwrap();
         }
         let (mut session, after) = store.connect().await.unwrap();
-        // Acknowledged changes must be applied. Each of the three rounds may have applied one unacknowledged change.
+        // Every acknowledged change must have been applied. In each of the three rounds, one change without an
+        // acknowledgement may have been applied as well.
         let (last, _) = load(&mut session, "a").await;
         let last = times_written(last);
         assert!((done..=done + 3).contains(&last), "the {done} acknowledged changes and at most three others must be applied, not {last} changes");

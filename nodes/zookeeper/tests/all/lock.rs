@@ -32,7 +32,7 @@ fn client(server: &Prepared) -> Redlock {
     settings(server).build().unwrap()
 }
 
-/// A lock whose masters are two Redis servers and one ZooKeeper.
+/// A client whose masters are two Redis servers and one ZooKeeper.
 fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
     settings(server)
         .masters(masters.urls())
@@ -161,7 +161,7 @@ test!(held_lock_survives_a_server_stop_longer_than_the_session_timeout, server =
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.zookeeper.cont(0).unwrap();
     assert!(is_held(&other, "a").await);
-    // The renewals succeed again, so the lock is held for longer than one TTL.
+    // Hold the lock for longer than one TTL in total, so that it needs renewals after the stop.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(guard.is_valid() && is_held(&other, "a").await);
     guard.release().await;

@@ -35,8 +35,8 @@ test!(commit_that_expects_another_version_changes_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // The upper 32 bits of a version identify one creation of the record. A different creation does not match.
-    // ZooKeeper reads the lower 32 bits `u32::MAX` (-1) as "any version", so the client does not send such a version.
+    // The upper 32 bits of a version identify one creation of the record. The version of another creation never
+    // matches. ZooKeeper reads `u32::MAX` (-1) in the lower 32 bits as "any version", so the client refuses to send it.
     assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
     let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
@@ -98,7 +98,7 @@ test!(record_whose_version_is_only_checked_decides_the_commit_and_is_unchanged, 
     assert_eq!(load(&mut session, "a").await, (first, b"1".to_vec()));
     assert_eq!(load(&mut session, "b").await, (versions[2], b"1".to_vec()));
     assert_eq!(load(&mut session, "none").await, (0, vec![]));
-    // A commit may check the version of a record and write nothing.
+    // A commit can check the version of a record without writing anything.
     assert_eq!(one(&mut session, look("a", first)).await, Committed::Done(vec![first]));
     assert_eq!(one(&mut session, look("a", first + 1)).await, Committed::Stale);
     assert_eq!(one(&mut session, look("none", 0)).await, Committed::Done(vec![0]));
@@ -223,7 +223,7 @@ test!(late_commit_of_a_dropped_future_is_refused_because_the_version_has_changed
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     let made = put(&mut first, "a", 0, b"0").await;
-    // The server is stopped while the session is dropped, so the server has not received the change yet.
+    // Stop the server until the session has been dropped, so that the server processes the change only afterwards.
     server.zookeeper.stop(0).unwrap();
     let late = [commit(change("a", made, b"late"))];
     let cut = tokio::time::timeout(Duration::from_millis(50), first.commit(&late)).await;
@@ -392,7 +392,7 @@ test!(session_reports_the_date_of_the_last_change_even_before_its_own_first_chan
     let both = Commit { changes: vec![change("a", version, b"2"), change("b", 0, b"2")], wakes: vec![], ..Commit::default() };
     session.commit(&[both]).await.unwrap();
     assert!(session.date() > last);
-    // The session has read the date without leaving a record behind.
+    // Reading the server's date has left no record behind.
     let names: Vec<_> = session.page(0, 100).await.unwrap().what.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, [b"a".to_vec(), b"b".to_vec()]);
 });

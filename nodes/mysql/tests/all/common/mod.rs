@@ -20,7 +20,8 @@ pub(crate) fn is_missing() -> bool {
     }
 }
 
-/// Starts a server with the schema in its database `locks`, and returns a store that uses it. `None` without MariaDB.
+/// Starts a server with the schema in its database `locks`. Returns the server and a store that uses it; `None` if
+/// MariaDB is not installed.
 pub(crate) async fn server(options: MariaDbOptions) -> Option<(MariaDb, MySql)> {
     let server = bare(options)?;
     let url = server.url("locks");
@@ -32,7 +33,7 @@ pub(crate) async fn server(options: MariaDbOptions) -> Option<(MariaDb, MySql)> 
     Some((server, store))
 }
 
-/// Starts a server without a schema. `None` without MariaDB.
+/// Starts a server without a schema. Returns `None` if MariaDB is not installed.
 pub(crate) fn bare(options: MariaDbOptions) -> Option<MariaDb> {
     if is_missing() {
         return None;

@@ -172,7 +172,7 @@ pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
     told.expect("a wake-up must arrive in time").unwrap()
 }
 
-/// Checks that no wake-up arrives within [`CALM`]. Afterwards, the listener has set its watch.
+/// Checks that no wake-up arrives within [`CALM`]. The listener also sets its watch in this time.
 pub(crate) async fn idle(listener: &mut ZooKeeperListener) {
     let told = tokio::time::timeout(CALM, listener.next()).await;
     assert!(told.is_err(), "no wake-up must arrive: {told:?}");
