@@ -30,7 +30,7 @@ use crate::tls::Tls;
 ///
 #[doc = table!()]
 /// | `drift` | | 1 % + 2 ms | clocks are inaccurate |
-/// | `heartbeat` | | half the ttl, at most the wait | a crashed waiter must be skipped sooner |
+/// | `heartbeat` | | half the ttl, or the wait if that is shorter | a crashed waiter must be skipped sooner |
 /// | `retry` | | 10 ms growing to 250 ms | locks are held for a few milliseconds only |
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until build() is called"]
@@ -102,11 +102,13 @@ impl RedlockBuilder {
         self.redis_connection(client.get_connection_info().clone())
     }
 
-    /// Adds one master, described by the `redis` crate's connection info: address, user, password, database and TLS
-    /// mode. The library makes its own connection and ignores other settings of the crate, such as protocol and TCP
-    /// options. It cannot read certificates from the crate: pass them to [`tls`](Self::tls). The host name in the
-    /// server's certificate is always checked, so [`build`](Self::build) refuses an address that the crate marks as
-    /// `insecure`.
+    /// Adds one master, described by the `redis` crate's connection info. The library makes its own connection.
+    ///
+    /// - Used: address, user, password, database and TLS mode.
+    /// - Ignored: other settings of the crate, such as protocol and TCP options.
+    /// - Certificates: the library cannot read them from `master`. Pass them to [`tls`](Self::tls).
+    /// - The library always checks the host name in the server's certificate. So [`build`](Self::build) refuses an
+    ///   address that the crate marks as `insecure`.
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn redis_connection(mut self, master: redis::ConnectionInfo) -> Self {
@@ -129,8 +131,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// The generation of the masters that [`masters`](Self::masters) names: how many replacements with
-    /// [`next_masters`](Self::next_masters) have led to this set. Default: 0, for masters that were never replaced.
+    /// The generation of the current [`masters`](Self::masters): how many times the masters have been replaced with the
+    /// help of [`next_masters`](Self::next_masters). Default: 0, for masters that were never replaced.
     ///
     /// Masters reject a client whose generation differs from theirs. A lower generation means that the client was not
     /// updated when the masters were replaced.
@@ -209,8 +211,14 @@ impl RedlockBuilder {
     ///
     /// - The order of the waiters is [`Order::Unordered`].
     /// - No majority of the masters answers.
-    /// - The waiter is the first in the queue, and the holder's release may send no wake-up. This is so if the holder
-    ///   did not wait in the queue, or is a client of another Redlock library.
+    /// - The waiter is the first in the queue, and the holder is not in the queue. The release of such a holder does
+    ///   not always wake the waiter.
+    ///
+    /// A holder is not in the queue in these cases:
+    ///
+    /// - It is a client of another Redlock library.
+    /// - It got the lock at its first attempt.
+    /// - It has held the lock for longer than its [`heartbeat`](Self::heartbeat).
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
@@ -247,7 +255,8 @@ impl RedlockBuilder {
     }
 
     /// How long the masters keep a waiter in the queue after its last heartbeat. A waiter that crashes delays the
-    /// waiters behind it by at most this time. Minimum: 30 ms. Default: half the `ttl`, at most the `wait`.
+    /// waiters behind it by at most this time. Minimum: 30 ms. Default: half the `ttl`, or the `wait` if the `wait` is
+    /// shorter.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = Some(heartbeat);
         self
@@ -270,9 +279,11 @@ impl RedlockBuilder {
         self
     }
 
-    /// A text that describes the holder of a lock, at most 1 KiB. [`status`](Redlock::status) and waiters show the text
-    /// together with the holder's host, pid, process name and the time of the acquire. With `None` the lock has no note
-    /// at all, and [`status`](Redlock::status) does not show which host and process waits for it.
+    /// A text that describes the holder of a lock, at most 1 KiB. While the lock is held, other clients can read this
+    /// text, the holder's host, pid and process name, and the time of the acquire: see [`status`](Redlock::status).
+    ///
+    /// With `None`, clients of this `Redlock` publish none of this data. While such a client waits for a lock, it does
+    /// not publish its host and process id either.
     ///
     /// The client writes the note about 100 ms after the acquire. If the lock is released earlier, no note is written.
     pub fn note(mut self, note: impl Into<NoteText>) -> Self {

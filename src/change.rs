@@ -91,8 +91,8 @@ impl MastersChange<'_> {
         }
     }
 
-    /// Reads the state of all masters. Also finds the rights that the operator's user lacks for the steps of the
-    /// replacement. Changes nothing.
+    /// Reads the state of all masters, and changes nothing. The result also lists the rights that the steps of the
+    /// replacement need but the configured user lacks.
     pub async fn look(&self) -> Survey {
         let scope = self.redlock.scope_of_rights();
         let rights = |keys| ChangeOrder::Rights {
@@ -111,8 +111,8 @@ impl MastersChange<'_> {
             .await
     }
 
-    /// How long to wait between closing the old masters and opening the next masters: `max_ttl`, plus 1 % and 2 ms for
-    /// clock drift. By then, all leases on the old masters have expired.
+    /// How long to wait between closing the old masters and opening the next masters, so that all leases on the old
+    /// masters expire. This is `max_ttl`, plus an allowance for clock drift: 1 % of `max_ttl`, and 2 ms.
     pub fn wait(&self) -> Duration {
         let max_ttl = self.redlock.core.options.max_ttl;
         max_ttl + max_ttl / 100 + Duration::from_millis(2)
@@ -124,8 +124,8 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`], which lists all conditions that are not met. If a condition fails only while the step
-    /// writes the markers or copies the values, some or all markers have been written.
+    /// [`ChangeError::Missing`], which lists all conditions that are not met. If the checks pass but a later part of
+    /// the step fails, some or all markers have already been written.
     pub async fn begin(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.obstacles();
@@ -167,7 +167,7 @@ impl MastersChange<'_> {
     /// - The step [`begin`](Self::begin) has not been completed.
     /// - A client does not check the generation marker, so it would not notice that its masters are closed.
     /// - No majority of the old masters could be closed. Those that were closed stay closed.
-    /// - The operator's user lacks a right.
+    /// - The configured user lacks a right on a master.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.obstacles();
@@ -217,14 +217,14 @@ impl MastersChange<'_> {
     /// Before the next masters are opened, this step copies to them:
     ///
     /// - the values (quotas and once-per-period records), each under its lock;
-    /// - the fencing counters, except old counters that every new fencing token exceeds anyway.
+    /// - the fencing counters. Very old counters are left out, because every new fencing token is larger anyway.
     ///
     /// # Errors
     ///
     /// [`ChangeError::Missing`], which lists all conditions that are not met. For example:
     ///
     /// - The step was called too early, or no majority of the old masters stayed closed since `closed`.
-    /// - No majority of the old masters has the latest state of a value.
+    /// - Some old masters store a value, but no majority of the old masters does.
     /// - Another client holds the lock of a value for longer than [`wait`](Self::wait).
     /// - An owner holds a lock whose fencing counter must be raised.
     /// - The masters' clocks differ too much.
@@ -354,8 +354,8 @@ impl MastersChange<'_> {
     /// Copies values before the next masters are opened. Clients that know both sets of masters can then use these
     /// values.
     ///
-    /// `open` copies all values again, so the step continues if a value cannot be copied now. But a missing right stops
-    /// the step, because `open` could not copy the value either.
+    /// A value that cannot be copied now is not an error, because the step `open` copies all values again. But a
+    /// missing right is an error, because `open` could not copy the value either.
     async fn carry_early(&self, after: Survey) -> Result<Survey, ChangeError> {
         if after.stage() >= ChangeStage::Open {
             return Ok(after);
@@ -500,11 +500,11 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     }
 }
 
-/// How far a fencing counter may be behind its master's clock and must still be copied to the next masters. It is
-/// `wait` plus 10 s; `wait` is the wait before the step `open`, which is longer than the longest ttl.
+/// The age limit for copying a fencing counter: how far the counter is behind its master's clock. The limit is 10 s
+/// longer than `wait`, the wait before the step `open`, which is longer than the longest ttl.
 ///
-/// An older counter need not be copied. A new counter starts from the master's clock, and the masters' clocks differ by
-/// less than the longest ttl. So every token that the next masters grant is larger than the older counter.
+/// Older counters are not copied. A new counter starts from the master's clock, and the masters' clocks differ by less
+/// than the longest ttl. So every token that the next masters grant is larger than these older counters.
 fn copied_within(wait: Duration) -> Duration {
     wait + Duration::from_secs(10)
 }
@@ -514,7 +514,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copied_within_allows_counters_at_least_nine_seconds_older_than_the_wait() {
+    fn copied_within_returns_at_least_the_wait_plus_nine_seconds() {
         let hour = Duration::from_secs(3600);
         for wait in [Duration::from_secs(1), hour] {
             assert!(

@@ -12,9 +12,9 @@ impl Instant {
     }
 }
 
-/// Converts to an instant of the clock of std that is equally far in the future or past. The clock of std stops while
-/// the machine is suspended. If the machine is suspended after the conversion, a converted deadline is reached too
-/// late, by the length of the suspension.
+/// Converts to an instant of the clock of std, with the same distance from now. The clock of std stops while the
+/// machine is suspended. So a suspension after the conversion delays a converted deadline by the length of the
+/// suspension.
 impl From<Instant> for std::time::Instant {
     fn from(at: Instant) -> Self {
         let (now, std) = (Instant::now(), Self::now());
@@ -27,7 +27,7 @@ impl From<Instant> for std::time::Instant {
     }
 }
 
-/// Converts to an [`Instant`] that is equally far in the future or past.
+/// Converts to an [`Instant`] with the same distance from now.
 impl From<std::time::Instant> for Instant {
     fn from(at: std::time::Instant) -> Self {
         let (now, std) = (Self::now(), std::time::Instant::now());
@@ -50,8 +50,8 @@ impl From<tokio::time::Instant> for Instant {
     }
 }
 
-/// `CLOCK_BOOTTIME` advances while this machine is suspended, as the TTL on the masters does. The clocks of tokio and
-/// std stop during a suspension.
+/// Returns the time of `CLOCK_BOOTTIME`. This clock advances while the machine is suspended, as the TTL on the masters
+/// does. The clocks of tokio and std stop during a suspension.
 #[cfg(target_os = "linux")]
 fn monotonic() -> Instant {
     use rustix::time::{ClockId, clock_gettime};

@@ -276,7 +276,7 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn settings_are_deserialized_and_unknown_keys_are_refused() {
+    fn deserialization_of_settings_accepts_only_known_keys() {
         let read = |text: &str| toml::from_str::<Settings>(text);
         let settings = read(
             r#"

@@ -1,4 +1,4 @@
-//! One error type per operation. Each error contains what failed, on which master, and whether a lock is still held.
+//! One error type per operation. Each error says what failed, on which master, and whether a lock is still held.
 
 use std::fmt;
 use std::time::Duration;
@@ -131,7 +131,7 @@ pub enum AcquireError {
     CannotBlock(CannotBlock),
 }
 
-/// Details of an acquire that failed, taken from one round of requests to the masters: the last round whose answers
+/// Details of an acquire that failed. They come from one round of requests to the masters: the last round whose answers
 /// show why no majority granted the lock.
 ///
 /// The answers of this round decide the kind of error:
@@ -139,8 +139,10 @@ pub enum AcquireError {
 /// - Refusals made a majority impossible, alone or together with failures: another client holds the lock.
 /// - Failures alone made a majority impossible: there is no quorum.
 ///
-/// If no round showed the reason, the error is "no quorum". If the wait ends during a round, a master that has not
-/// answered counts as failed only if it had a whole node timeout to answer.
+/// If no round shows the reason, the error is "no quorum", and the details come from the last round.
+///
+/// If the wait ends during a round, a master that has not answered counts as failed only if it had a whole node timeout
+/// to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {

@@ -81,7 +81,7 @@ pub(crate) fn spawn(task: BoxFuture<'static, ()>) -> bool {
     };
     let may_stop = host.runtime_flavor() == RuntimeFlavor::CurrentThread && !is_driven(&host);
     let watcher = may_stop.then(background).flatten();
-    // If the runtime is being shut down, it drops the task immediately.
+    // If the runtime is being shut down, `host.spawn` drops the task immediately.
     if let Some(watcher) = watcher {
         let hosted = Arc::new(Hosted(Mutex::new(Some(task))));
         watch(&watcher, &host, &hosted);
@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    /// Reports the name of the thread that drops it.
+    /// When this value is dropped, it sends the name of the current thread to the channel.
     struct Reports(Sender<Option<String>>);
 
     impl Drop for Reports {
@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn task_stays_in_a_runtime_that_makes_progress() {
-        // A busy machine may stop the thread for longer than `PATIENCE`. So one success in five tries is enough.
+        // On a busy machine, the thread can pause for longer than `PATIENCE`, and the task is then moved. So the test
+        // passes if the task stays in its runtime in one of five tries.
         let kept = (0..5).any(|_| {
             let runtime = builder().build().expect("a runtime");
             let dropped = endless(&runtime);

@@ -1,4 +1,4 @@
-//! The names of all keys and channels. Scripts, access rights and the masters in memory use these definitions.
+//! The names of all keys and channels. The scripts, the access rights and the in-memory masters use these definitions.
 
 use std::borrow::Cow;
 
@@ -29,8 +29,8 @@ pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The key of the note of one hold of a shared lock (readers, or the holds of one owner). The key consists of a prefix,
-/// the lock value of the hold, and the lock key.
+/// If several holds share a lock (readers, or the holds of one owner), each hold has a note of its own. Returns the key
+/// of that note: a prefix, the hold's lock value, and the lock key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
     [Family::OfHold.before().as_bytes(), value, b":", key].concat()
@@ -49,7 +49,7 @@ pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
 /// The prefix of the channels that wake waiters. The id of the waiters' `Redlock` follows (16 hexadecimal digits).
 pub(crate) const WAKE: &str = "quorate:wake:";
 
-/// The key of the generation marker. The marker shows how far a replacement of the masters has come.
+/// The key of the generation marker. The marker shows which step a replacement of the masters has reached.
 pub(crate) const MASTERS: &str = "quorate:masters";
 
 /// The placeholder for the prefix [`WAKE`] in scripts and in the table of access rights.
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_key_is_derived_from_every_key_of_a_lock() {
+    fn lock_of_maps_each_key_of_a_lock_to_its_lock_key() {
         for lock in [&b"a"[..], b"a:b", &slot(b"api", 3)] {
             for family in [Family::Lock, Family::Fence, Family::Broken, Family::Value] {
                 assert_eq!(lock_of(&family.of(lock)), lock, "{family:?}");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_of_parses_only_keys_of_semaphore_slots() {
+    fn slot_of_returns_a_slot_only_for_the_key_of_a_semaphore_slot() {
         for name in [&b"api"[..], b"a:b", b"7:x", b"\xff"] {
             let key = slot(name, 63);
             assert_eq!(slot_of(&key), Some((63, name)));

@@ -21,9 +21,11 @@
 //!
 //! # What it promises
 //!
-//! At most one client at a time believes that it holds a resource. This holds while at most a minority of the masters
-//! fails and clocks stay within the configured [`Drift`]. A process that was paused past its lease still believes for a
-//! moment that it holds the lock: pass the [fencing token](LockGuard::fencing_token) to every system that it writes to.
+//! At most one client at a time believes that it holds a resource. This guarantee has two conditions: at most a
+//! minority of the masters fails, and clocks stay within the configured [`Drift`].
+//!
+//! There is one exception. A process that was paused past its lease still believes for a moment that it holds the lock.
+//! So pass the [fencing token](LockGuard::fencing_token) to every system to which the holder writes.
 //!
 //! # A tour
 //!
@@ -50,9 +52,9 @@
 //! The library runs on Linux, macOS and other Unix systems; every change is tested on Linux. It does not compile on
 //! Windows, because it uses Unix sockets, `uname` and Unix clocks. On Windows, use WSL or a container.
 //!
-//! On Linux, leases are measured with a clock that also advances while the machine is suspended. On other systems, the
-//! clock may stop during a suspension. After the suspension, a holder may then use an expired lock, as a paused process
-//! may.
+//! On Linux, the library measures leases with a clock that also advances while the machine is suspended. On some other
+//! systems, the clock stops during a suspension. After the suspension, a holder can then use an expired lock, as after
+//! a pause of the process.
 //!
 //! # Tracing
 //!

@@ -85,8 +85,8 @@ impl Redlock {
     ///   other data, give the locks a prefix of their own.
     /// - The list is not a snapshot: locks may come and go during the scan.
     ///
-    /// Each master scans all its keys twice, a thousand keys at a time. Between these parts of the scan it serves other
-    /// requests.
+    /// Each master scans all its keys twice, about a thousand keys at a time. After each thousand, the master can serve
+    /// other requests.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) {

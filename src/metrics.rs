@@ -180,8 +180,8 @@ mod enabled {
         }
     }
 
-    // These functions return all variants, so that a series exists for each variant. The matches have no wildcard, so a
-    // new variant does not compile until it is added.
+    // `failures` and `causes` return all variants of their enums, so that a series exists for each variant. The matches
+    // have no wildcard, so a new variant does not compile until it is added.
 
     fn failures() -> impl Iterator<Item = Failure> {
         successors(Some(Failure::Contention), |failure| match failure {
@@ -236,7 +236,8 @@ mod enabled {
         counter!(CONFIRMATIONS).increment(1);
     }
 
-    /// Records the result of renewing one lock. `margin` is the validity that was left when the renewal was decided.
+    /// Records the result of renewing one lock. `margin` is the time that was left until the old end of the lock's
+    /// validity, when the deciding reply arrived.
     pub(crate) fn renewal(outcome: Extension, margin: Duration) {
         let outcome = match outcome {
             Extension::Pending => return,

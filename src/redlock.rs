@@ -56,7 +56,7 @@ use crate::waiting::local_line::LocalLines;
 ///
 /// - The runtime has several threads. At least one of them must not be blocked.
 /// - The `Redlock` has masters in memory (feature `testing`), or the clock of the runtime is paused
-///   (`tokio::time::pause`). Other runtimes have other clocks.
+///   (`tokio::time::pause`). On a different runtime, the tasks would have a different clock.
 ///
 /// When the thread takes over a connection, requests that were already sent on this connection fail with "connection
 /// lost (the connection to the master was shut down)". An acquire that waits asks the masters again.
@@ -100,7 +100,7 @@ impl Redlock {
         }
     }
 
-    /// Locks over masters in memory, to test your own code without a server.
+    /// Creates a `Redlock` with this number of masters in memory, to test your own code without a server.
     ///
     /// # Panics
     ///
@@ -193,8 +193,8 @@ impl Redlock {
     /// - [`ScopeError::NotAcquired`]: the lock was not acquired, and the body did not start.
     /// - [`ScopeError::Lost`]: the lock ended before the body did.
     ///
-    /// If the body is waiting when the lock ends, the body is dropped. A body may still run to its end if it blocks its
-    /// thread, or if its process was paused. [`ScopeError::Lost`] then contains the body's value
+    /// If the body is suspended at an `.await` when the lock ends, the body is dropped. A body can still run to its end
+    /// if it blocks its thread, or if its process was paused. [`ScopeError::Lost`] then contains the body's value
     /// ([`ScopeError::into_value`]), and another client may have held the lock meanwhile.
     ///
     /// # Cancel safety
@@ -332,7 +332,7 @@ impl Redlock {
     }
 
     /// Waits until no request to any master is outstanding. Call `flush` with a timeout on **every** path that ends the
-    /// program. One node timeout is enough for all masters that answer.
+    /// program. A timeout as long as one node timeout is enough for all masters that answer.
     ///
     /// The library sends these releases in the background:
     ///

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// The pause between two warnings of one source: one minute. Only the first [`TEXTS`] different texts are logged
-/// without a pause. If the source has no event for this time, all texts count as new again.
+/// The minimum time between two warnings of one source: one minute. The first [`TEXTS`] different texts are logged
+/// without this limit. After a minute without events of the source, all texts count as new again.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The largest number of warnings with different texts that are logged before the limit of one per minute applies.
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn alternating_events_are_logged_once_each_and_then_once_a_minute_with_a_count() {
+    fn alternating_events_are_logged_together_once_a_minute_after_their_first_occurrence() {
         let repeats = Repeats::default();
         let mut logged = Vec::new();
         for millis in (0..180_000).step_by(100) {

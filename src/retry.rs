@@ -9,8 +9,8 @@ use rand::{RngExt, SeedableRng};
 ///
 /// - unordered waiters ([`Order::Unordered`](crate::Order::Unordered));
 /// - all waiters, while no majority of the masters answers;
-/// - the first waiter of a queue, if the holder did not queue. Such a holder might release the lock without waking a
-///   waiter.
+/// - the first waiter of a queue, if the lock's holder has no entry in the queue. The release of such a holder might
+///   wake no waiter.
 ///
 /// The pauses grow from `first` by `factor` up to `most`. Each pause is then shortened at random, by at most half, so
 /// two clients that collided once are unlikely to collide again.

@@ -37,8 +37,8 @@ pub trait Runtime: Send + Sync + 'static {
     fn sleep_until(&self, at: Instant) -> BoxFuture<()>;
     /// Spawns a task; returns `false` if there is no executor to run it on.
     fn spawn(&self, task: BoxFuture<()>) -> bool;
-    /// Spawns the task that `make` returns on another executor. The task continues the work of a task whose executor
-    /// was shut down. Returns `false` if there is no other executor, as this default implementation does.
+    /// Continues the work of a task whose executor was shut down: calls `make` to create a new task, and spawns this
+    /// task on a different executor. Returns `false` if there is none, as this default implementation does.
     fn take_over(&self, make: MakeTask) -> bool {
         drop(make);
         false
@@ -68,7 +68,7 @@ pub(crate) async fn in_runtime<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Tokio {
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
-    /// Whether the background runtime may take over tasks from a caller's runtime that does not run its tasks.
+    /// Whether a task may move to the background runtime if the caller's runtime does not run the task.
     moves: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The masters that a builder was given: `masters`, and during a replacement also `next_masters`.
+//! The masters from the settings of a builder: `masters`, and during a replacement also `next_masters`.
 
 use crate::error::BuildError;
 use crate::node::NodeName;
@@ -62,7 +62,7 @@ impl Sets {
         self.addresses.iter().any(Address::wants_tls)
     }
 
-    /// The names of the masters of the old set, which `masters` names.
+    /// The names of the old masters (`masters`).
     pub(crate) fn old(&self) -> impl Iterator<Item = NodeName> {
         let all = self.addresses.iter().enumerate();
         let old = all.filter(|(index, _)| self.quorum.is_old(*index));
@@ -74,7 +74,7 @@ fn names(addresses: &[Address]) -> Vec<String> {
     addresses.iter().map(Address::in_full).collect()
 }
 
-/// Parses the URLs; an error if the same server is named twice.
+/// Parses the URLs. An error if there is no URL, if a URL is invalid, or if two URLs name the same server.
 fn addresses(masters: &[MasterSource]) -> Result<Vec<Address>, BuildError> {
     if masters.is_empty() {
         return Err(BuildError::NoMasters);

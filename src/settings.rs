@@ -1,4 +1,4 @@
-//! User settings that the lower layers need as well.
+//! Settings of the public API that internal modules use as well.
 
 use std::time::Duration;
 
@@ -55,8 +55,9 @@ pub enum RestartGuard {
     /// A master does not vote until `max_ttl` after its start. The default.
     #[default]
     On,
-    /// A client trusts the master to which its first connection leads, even if that master has just started. The guard
-    /// applies to later restarts. Use this in programs that have just started the masters themselves.
+    /// A client counts the votes of a master from the first connection on, even if the master has just started. After
+    /// later restarts, the guard applies as with [`On`](Self::On). Use this in programs that have just started the
+    /// masters themselves.
     AfterFirstContact,
     /// No guard. Use this only with masters that never lose a write: `appendonly yes` with `appendfsync always`.
     Off,

@@ -35,8 +35,8 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock keys to acquire. For a semaphore: the slot to ask for next.
     pub(crate) wanted: Wanted,
-    /// The reservation of the semaphore's slot to ask for next. It keeps other tasks of this process from asking for
-    /// that slot. `None` for other kinds of locks.
+    /// For a semaphore: the reservation of the slot that the next attempt asks for. Other tasks of this process then
+    /// prefer other slots. `None` for other kinds of locks.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
@@ -55,8 +55,8 @@ pub(crate) struct AcquireLoop<'a> {
 struct Meetings(u32);
 
 impl Meetings {
-    /// Returns the longest pause before the next attempt. The nth call returns 2^n times `took`, but at most 256 times.
-    /// `took` is the duration of the last attempt.
+    /// Returns the longest pause before the next attempt. `took` is the duration of the last attempt. The first call
+    /// returns twice `took`. Each later call doubles the factor, up to 256.
     fn next(&mut self, took: Duration) -> Duration {
         self.0 = (self.0 + 1).min(8);
         took.saturating_mul(1 << self.0)
@@ -119,8 +119,8 @@ impl<'a> AcquireLoop<'a> {
                 Turn::Now(place) => place,
                 Turn::After(place) => Some(Box::pin(self.wait_for_turn(place)).await?),
             };
-            // A reader leaves the local queue before it asks the masters. So the next waiter of the queue may ask at
-            // the same time, and adjacent readers can share the lock.
+            // A reader leaves the local queue before it asks the masters. So the next local waiter need not wait for
+            // the reader's answers, and adjacent readers can share the lock.
             if let (LocalTurn::QueueAndShare, Some(place)) = (local_turn, &mut place) {
                 place.leave_queues();
             }
@@ -212,9 +212,11 @@ impl<'a> AcquireLoop<'a> {
             (Some(place), Some(line)) if contended => {
                 return self.wait(place, line, missed).await;
             }
-            // Leave the queue on the masters in two cases. A waiter that reaches only a minority of the masters would
-            // starve the waiters behind it. A waiter that has met other holds of its owner would create another hold
-            // with each heartbeat.
+            // Leave the queue on the masters in two cases:
+            //
+            // - This waiter reaches only a minority of the masters. Its queue entries would starve the waiters behind
+            //   it.
+            // - This waiter competes with other holds of its owner. Each heartbeat would create another such hold.
             (_, Some(line)) => {
                 self.until_over().wait(line.step_out()).await;
             }
@@ -295,10 +297,10 @@ impl<'a> AcquireLoop<'a> {
             return Ok(place);
         }
         // The wait has ended, but every acquire gets the result of at least one full attempt. If this waiter becomes
-        // the first in the local queue, it makes the attempt itself. Otherwise it uses the finding of the first waiter:
-        // the reason why the lock is not available.
+        // the first in the local queue, it makes the attempt itself. Otherwise it uses the result that the first waiter
+        // shares: the reason why the lock is not available.
         //
-        // A new finding wakes no other waiter, so look for it after each node timeout.
+        // A newly shared result wakes no waiter, so check for one after each node timeout.
         let coordinator = &self.core.coordinator;
         let until = coordinator.answered_by();
         while place.shared_finding().is_none() && !place.is_front() && coordinator.now() < until {
@@ -312,8 +314,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes one attempt, which ends at the latest when the acquire's wait ends. Two kinds of attempts may continue
-    /// until the masters have had time to answer: the first attempt of an acquire, and each attempt of a `try_acquire`.
+    /// Makes one attempt, which ends at most [`LAST_LOOK`] after the acquire's deadline. The first attempt of an
+    /// acquire and each attempt of a `try_acquire` may end later: they always leave the masters enough time to answer.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -364,8 +366,8 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // If no waiter is ahead, the holder has no queue entry: a holder that waited in the queue keeps its entry until
-        // its release. The release of a holder without an entry may send no wake-up, so poll.
+        // If no waiter is ahead, the holder has no queue entry, because its entry would count as a waiter ahead. The
+        // release of a holder without an entry may send no wake-up, so poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.unqueued_holder;
@@ -397,9 +399,9 @@ impl<'a> AcquireLoop<'a> {
         owned && failed && quorum.is_met_by(granted)
     }
 
-    /// Pauses for a random time, so that other holds of the same owner go first. A hold that is alone can agree on a
-    /// fencing token (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all holds tried again at
-    /// the same time, they would block each other without end.
+    /// Pauses for a random time after a collision with other holds of the same owner. Then usually one hold tries
+    /// alone, and can agree on a fencing token (docs/protocol.md, "Several resources, readers, owners, semaphores"). If
+    /// all holds tried again at the same time, they would collide again and again.
     ///
     /// The longest pause depends on the duration of the last attempt, and doubles with each call. It is at most the
     /// ttl, because the keys of a crashed hold have expired by then.
@@ -514,8 +516,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes the error of this acquire from its last finding: the proven reason why the lock was not available. Without
-    /// any finding, the error reports an outage, because no answers proved that another client holds the lock.
+    /// Makes the error of this acquire from `last_finding`, the last proven reason why the lock was not available. If
+    /// no reason was proven, the error reports an outage.
     fn not_acquired(
         &self,
         last_finding: Option<LastFinding>,

@@ -36,7 +36,7 @@ pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 pub(super) struct QueuePlace<'a> {
     coordinator: &'a Coordinator,
     pub(super) ticket: Ticket,
-    /// The claim under which this queue entry is removed from the masters. This claim never holds a lock.
+    /// Names this queue entry in the request that removes it from the masters. No lock is acquired with this claim.
     claim: Arc<Claim>,
     /// The lock's holder according to the masters, if no other waiter is ahead of this one.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn poll_time_of_a_waiter_is_later_the_more_waiters_are_ahead() {
+    fn waiter_with_more_waiters_ahead_polls_later_unless_its_heartbeat_is_due() {
         for (free_in, ahead, heartbeat, after) in [
             (Some(ms(90)), 0, ms(30_000), ms(92)),
             (Some(ms(0)), 0, ms(30_000), ms(2)),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn poll_interval_grows_while_the_same_unqueued_holder_is_seen() {
+    fn poll_pause_grows_while_the_waiter_observes_the_same_holder_without_a_queue_entry() {
         let mut known = None;
         let mut look = |value: &[u8], after: Duration| {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;

@@ -22,7 +22,8 @@ pub struct Election {
     home: Home,
 }
 
-/// A held leadership; the blocking version of [`quorate::Leadership`](crate::Leadership).
+/// The leadership that this client has won in an election; the blocking version of
+/// [`quorate::Leadership`](crate::Leadership).
 #[must_use = "dropping this value resigns the leadership"]
 pub struct Leadership {
     kept: Kept<election::Leadership>,

@@ -195,8 +195,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// The body's own error if it failed. Otherwise the errors of [`scope`](Self::scope), converted into the body's
-    /// error type. If the lock ended before the body did, the body's value is dropped.
+    /// - If the body failed: the body's error, even if the lock was lost too.
+    /// - Otherwise: the errors of [`scope`](Self::scope), converted into the body's error type. If the lock was lost
+    ///   while the body ran, the body's `Ok` value is dropped.
     pub fn try_scope<T, E: From<ScopeError>>(
         &self,
         resource: impl AsRef<[u8]>,
@@ -209,7 +210,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`LookError`]. Faults of single masters are part of the result.
+    /// [`LookError`] if the resource name is not valid, or on a thread of a Tokio runtime. If a master fails, the
+    /// returned [`Status`] contains the fault of this master.
     pub fn status(&self, resource: impl AsRef<[u8]>) -> Result<Status, LookError> {
         Ok(self.home.wait(self.redlock.status(resource))??)
     }
@@ -299,12 +301,12 @@ impl Redlock {
         Quota::new(self.redlock.quota(name), &self.home)
     }
 
-    /// Work that runs once per `period`; see [`quorate::Once`](crate::Once).
+    /// Work that runs once per `period` across all machines; see [`quorate::Once`](crate::Once).
     pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
         Once::new(self.redlock.once(name, period), &self.home)
     }
 
-    /// Work that runs once in the given period; see [`quorate::Redlock::once_in`](crate::Redlock::once_in).
+    /// Work that runs once in `period` across all machines; see [`quorate::Redlock::once_in`](crate::Redlock::once_in).
     pub fn once_in(&self, name: impl AsRef<[u8]>, period: Range<SystemTime>) -> Once {
         Once::new(self.redlock.once_in(name, period), &self.home)
     }

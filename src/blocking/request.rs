@@ -35,8 +35,9 @@ impl TryAcquire {
 /// A request for a lock with its options; the blocking version of [`quorate::LockRequest`](crate::LockRequest).
 ///
 /// A request is independent of the `Redlock` that made it: it can be cloned, stored, and moved into another thread. The
-/// background thread runs as long as the request exists. If a request is dropped without having been acquired or
-/// cloned, the library logs a warning, because no lock was taken.
+/// background thread runs as long as the request exists.
+///
+/// If a request is dropped that was neither cloned nor used to acquire a lock, the library logs a warning.
 ///
 /// ```
 /// # #[cfg(feature = "testing")] {

@@ -33,7 +33,7 @@ pub struct Quota {
     home: Home,
 }
 
-/// Work that runs once per period; the blocking version of [`quorate::Once`](crate::Once).
+/// Work that runs once per period across all machines; the blocking version of [`quorate::Once`](crate::Once).
 #[derive(Clone)]
 pub struct Once {
     once: once::Once,
@@ -55,14 +55,15 @@ impl Quota {
         Self { quota, home }
     }
 
-    /// How long each call waits for the lock that protects the quota. Default: the builder's `wait`.
+    /// How long each method of this quota waits for the lock that protects the quota. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(self, wait: Wait) -> Self {
         let quota = self.quota.wait(wait);
         Self { quota, ..self }
     }
 
-    /// Calls `observer` while a call waits for the lock; see [`quorate::Quota::waiting`](crate::Quota::waiting).
+    /// Reports to `observer` that a method of this quota waits for the lock of the quota; see
+    /// [`quorate::Quota::waiting`](crate::Quota::waiting).
     #[must_use]
     pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         let quota = self.quota.waiting(observer);
@@ -96,7 +97,7 @@ impl Quota {
         wait(&self.home, self.quota.left())
     }
 
-    /// Removes the quota from every master. Returns true if any master had a value with this name; see
+    /// Removes the quota from every master. Returns true if the quota existed on at least one master; see
     /// [`quorate::Quota::drop_quota`](crate::Quota::drop_quota).
     ///
     /// # Errors
@@ -113,14 +114,15 @@ impl Once {
         Self { once, home }
     }
 
-    /// How long each call waits for the lock that protects the record. Default: the builder's `wait`.
+    /// How long each method waits for the lock under which the work runs. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(self, wait: Wait) -> Self {
         let once = self.once.wait(wait);
         Self { once, ..self }
     }
 
-    /// Calls `observer` while a call waits for the lock; see [`quorate::Once::waiting`](crate::Once::waiting).
+    /// Reports to `observer` that a method waits for the lock under which the work runs; see
+    /// [`quorate::Once::waiting`](crate::Once::waiting).
     #[must_use]
     pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         let once = self.once.waiting(observer);
@@ -137,9 +139,11 @@ impl Once {
         wait(&self.home, self.once.create())
     }
 
-    /// Runs `body` under the lock, unless this period is already done. The period is recorded as done before the body
-    /// runs; see [`quorate::Once::at_most_once`](crate::Once::at_most_once). A body that blocks runs to its end even if
-    /// the lock is lost meanwhile; the result is then [`OnceOutcome::Outlived`].
+    /// Acquires the lock of this `Once` and runs `body`, unless the work of the period is already recorded as done. The
+    /// period is recorded as done before `body` runs; see [`quorate::Once::at_most_once`](crate::Once::at_most_once).
+    ///
+    /// If the lock is lost while `body` runs, `body` is not stopped. When `body` has ended, the result is
+    /// [`OnceOutcome::Outlived`].
     ///
     /// # Errors
     ///
@@ -152,9 +156,12 @@ impl Once {
         wait(&self.home, self.once.at_most_once(body))
     }
 
-    /// Runs `body` under the lock, unless this period is already done. The period is recorded as done after the body
-    /// has succeeded; see [`quorate::Once::at_least_once`](crate::Once::at_least_once). A body that blocks runs to its
-    /// end even if the lock is lost meanwhile; the result is then [`OnceOutcome::NotRecorded`].
+    /// Acquires the lock of this `Once` and runs `body`, unless the work of the period is already recorded as done. The
+    /// period is recorded as done after `body` has returned `Ok`; see
+    /// [`quorate::Once::at_least_once`](crate::Once::at_least_once).
+    ///
+    /// If the lock is lost while `body` runs, `body` is not stopped. If `body` then returns `Ok`, the result is
+    /// [`OnceOutcome::NotRecorded`].
     ///
     /// # Errors
     ///
@@ -167,8 +174,8 @@ impl Once {
         wait(&self.home, self.once.at_least_once(body))
     }
 
-    /// Removes the record of the last period whose work is done from every master. Returns true if any master had the
-    /// record; see [`quorate::Once::drop_record`](crate::Once::drop_record).
+    /// Removes from every master the record of the last period whose work is done. Returns true if at least one master
+    /// had the record; see [`quorate::Once::drop_record`](crate::Once::drop_record).
     ///
     /// # Errors
     ///

@@ -237,7 +237,7 @@ impl RedlockBuilder {
     }
 
     /// The masters that the caller gave as implementations of [`Node`]. If `next_masters` is set, the caller must give
-    /// one implementation for each named master, in the order in which the masters were named.
+    /// one implementation for each master in `masters` and `next_masters`, in the order in which they were named.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {

@@ -11,8 +11,8 @@ use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The masters' clocks may differ by `max_ttl` minus this time. A difference of up to 1 s is always allowed. Within
-/// this limit, fencing tokens rise even if all masters lose their memory.
+/// The allowed difference of the masters' clocks is `max_ttl` minus `SLACK`, but at least 1 s. Within the allowed
+/// difference, fencing tokens rise even if all masters lose their memory.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// The stage of a replacement of the masters, derived from the generation markers of the masters.
@@ -60,8 +60,9 @@ impl MasterSeen {
         Marker::read(self.seen.mark.as_ref()?.as_bytes())
     }
 
-    /// Whether the master answered, but the operator's user lacks a right that the steps of a replacement need
-    /// ([`ChangeSeen::missing`](crate::node::change::ChangeSeen::missing)). No step is executed then.
+    /// Whether the configured user lacks a right on this master that the steps of a replacement need
+    /// ([`ChangeSeen::missing`](crate::node::change::ChangeSeen::missing)). If true, no step is executed. False if the
+    /// master did not answer.
     pub fn lacks_rights(&self) -> bool {
         !self.seen.missing.is_empty()
     }
@@ -290,8 +291,8 @@ impl Survey {
         missing
     }
 
-    /// One line if the masters' clocks differ so much that the fencing numbers of the next masters might not be larger
-    /// than those of the old masters; otherwise `None`.
+    /// One line if the masters' clocks differ too much; otherwise `None`. The fencing tokens of the next masters might
+    /// then not be larger than those of the old masters.
     pub(super) fn clocks_apart(&self, max_ttl: Duration) -> Option<String> {
         let masters = self.masters.iter();
         let clocks = masters.filter_map(|master| master.seen.clock_offset_ms);
@@ -350,8 +351,8 @@ impl Survey {
         missing
     }
 
-    /// Whether `client` is configured with other masters than this `Redlock`, or with other names for them. False if
-    /// this cannot be decided, because this `Redlock` does not know the masters that the client should use.
+    /// Whether `client` is configured with other masters than this `Redlock`, or names the same masters differently
+    /// (for example by another host name). False if this `Redlock` does not know which masters the client should use.
     pub fn is_of_other_masters(&self, client: &ClientSeen) -> bool {
         let ClientKind::AtStep(step, print) = client.kind else {
             return false;
@@ -360,9 +361,9 @@ impl Survey {
         ours.is_some_and(|ours| ours.number() != print)
     }
 
-    /// The step of the replacement that this configuration belongs to: twice the
-    /// [generation](crate::RedlockBuilder::masters_generation), plus one if next masters are configured. It can be
-    /// compared with the step in [`ClientKind::AtStep`].
+    /// A number that orders the configurations of clients over all replacements: twice the
+    /// [generation](crate::RedlockBuilder::masters_generation), plus one if next masters are configured. This method
+    /// returns the number of this `Redlock`; [`ClientKind::AtStep`] contains the number of a client.
     pub fn step(&self) -> u64 {
         self.configuration.step()
     }

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn values_not_copied_for_lack_of_a_right_are_listed_separately() {
+    fn values_not_copied_because_masters_denied_permission_are_listed_separately() {
         let mut copied = Copied::default();
         let denied = || Err(missed(Fault::Denied("NOPERM".into())));
         let (one, three) = (Quorum::of(1), Quorum::of(3));

@@ -63,7 +63,7 @@ impl Setting {
     ///
     /// # Errors
     ///
-    /// A description with the text and the expected format.
+    /// An error message that quotes the text and states the expected format.
     pub fn take(&self, settings: &mut Settings, text: OsString) -> Result<(), String> {
         (self.take)(settings, text)
     }
@@ -319,7 +319,7 @@ settings! {
         change: "a crashed holder must be replaced sooner, or masters are far away",
         option: Lock "TIME",
         help: "How long the lock lasts without renewal",
-        more: "A held lock is renewed each time a third of this time has passed.",
+        more: "A held lock is renewed after each third of this time.",
     }
     max_hold: Option<Duration> {
         variable: "QUORATE_MAX_HOLD",

@@ -9,7 +9,7 @@ use crate::settings::Wait;
 ///
 /// # Errors
 ///
-/// A description with the text and the expected format.
+/// An error message that quotes the text and states the expected format.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
         format!("'{text}' is not a duration; write it with a unit: 500ms, 10s, 5m, 1h 30m")
@@ -20,7 +20,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 ///
-/// A description with the text and the expected format.
+/// An error message that quotes the text and states the expected format.
 pub fn wait(text: &str) -> Result<Wait, String> {
     match text.trim() {
         "forever" => Ok(Wait::Forever),
@@ -35,11 +35,11 @@ pub fn wait(text: &str) -> Result<Wait, String> {
     }
 }
 
-/// Parses `on` as true and `off` as false.
+/// Parses a switch: `on`, `true`, `yes` and `1` are true; `off`, `false`, `no` and `0` are false.
 ///
 /// # Errors
 ///
-/// A description with the text and the expected format.
+/// An error message that quotes the text and names `on` and `off`.
 pub fn switch(text: &str) -> Result<bool, String> {
     match text.trim() {
         "on" | "true" | "yes" | "1" => Ok(true),
@@ -50,7 +50,7 @@ pub fn switch(text: &str) -> Result<bool, String> {
 
 /// Splits a text at its commas into URLs, without surrounding spaces. Two kinds of commas do not separate URLs:
 ///
-/// - A comma within a password: an `@` follows it before the next part that contains `://`.
+/// - A comma within a password: there is an `@` between the comma and the next part that contains `://`.
 /// - A comma between the hosts of a `zk://` or `mysql://` URL. Such a URL is invalid, but it stays in one part, so that
 ///   the error can name this mistake.
 pub(super) fn urls(text: &str) -> Vec<String> {
@@ -100,7 +100,7 @@ mod tests {
                 &["redis://u:,p,,w,@a", "redis://b"],
             ),
             ("redis://a,redis://:p,w@b", &["redis://a", "redis://:p,w@b"]),
-            // A part without a scheme is not a URL. It is separate, so the error message shows only `b`.
+            // `b` has no scheme, so it is not a URL. It becomes a separate part, so the error message shows only `b`.
             ("redis://a,b", &["redis://a", "b"]),
             ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
             ("redis://a,", &["redis://a", ""]),

@@ -231,10 +231,10 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`ExtendError::Lost`] if the lock has ended, or ends before a majority has answered. The lock has then been
-    ///   released on all masters, and [`report`](Self::report) shows each master's reply.
+    /// - [`ExtendError::Lost`] if the lock has ended, or ends before a majority has answered. The library then releases
+    ///   the lock's remaining keys in the background, and [`report`](Self::report) shows each master's reply.
     /// - [`ExtendError::NoQuorum`] if too few masters answered. The lock is still held until its previous validity
-    ///   ends, and the call may be repeated.
+    ///   ends. Until then, the call can be repeated.
     /// - [`ExtendError::InvalidTtl`] if `ttl` is above `max_ttl`, or so short that no validity would be left.
     ///
     /// # Cancel safety

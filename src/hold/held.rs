@@ -62,8 +62,8 @@ struct State {
     /// Whether the lock was acquired through the queue of waiters in this process. If so, the end of the lock lets the
     /// next waiter of that queue ask the masters.
     queued: bool,
-    /// The masters' replies to the acquire, including late replies. After a failed renewal or extension, the replies to
-    /// the latest renewal or extension instead.
+    /// The masters' replies that the holder's report shows. Until a renewal or extension fails, these are the replies
+    /// to the acquire, including late replies. After that they are the replies to the latest renewal or extension.
     replies: Replies,
     phase: Phase,
     /// Whether the lock's note has been written, or is being written now.
@@ -97,8 +97,8 @@ impl Held {
             renews,
             says,
         } = holding;
-        // Start at a random count. Otherwise locks that were acquired at the same time would also renew their notes at
-        // the same time.
+        // Start the count of renewals at a random value. Otherwise, locks that were acquired together would renew their
+        // notes in the same renewals.
         let unkept = won.claim.token().to_bytes()[0] % KEPT_EVERY;
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
@@ -130,7 +130,7 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the stored replies by the replies to a renewal or an extension. The holder's report shows them.
+    /// Stores the masters' replies to a renewal or an extension. The holder's report shows the stored replies.
     pub(crate) fn record_replies(&self, replies: Replies) {
         let mut state = self.state();
         state.replies = replies;
@@ -143,14 +143,16 @@ impl Held {
         self.state().phase == Phase::Extend
     }
 
-    /// The masters' replies to the acquire. After a failed renewal or extension, their replies to the latest renewal or
-    /// extension instead.
+    /// The masters' replies that the holder's report shows:
+    ///
+    /// - the replies to the acquire, if no renewal or extension has failed;
+    /// - otherwise, the replies to the latest renewal or extension.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         let state = self.state();
         state.replies.reports(names, state.phase)
     }
 
-    /// The masters' replies to a failed renewal or extension, in one line. `None` if no renewal or extension has
+    /// The masters' replies to the latest renewal or extension, in one line. `None` if no renewal or extension has
     /// failed.
     pub(crate) fn trouble<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Option<String> {
         self.is_troubled()
@@ -202,8 +204,8 @@ impl Held {
         state.unkept == 0
     }
 
-    /// Whether the master that sent this reply no longer stores the lock's note. False if the note has not been sent to
-    /// the masters yet.
+    /// Whether a master has lost the lock's note. `said` contains that master's results for the keys of this lock.
+    /// False if the note has not been sent to the masters yet.
     pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
         let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
         self.is_noted() && said.iter().any(lacks)
@@ -219,8 +221,11 @@ impl Held {
         self.state().renews
     }
 
-    /// Records in the local queues that this process does not hold the lock any more. If the lock was acquired through
-    /// these queues, the next waiter may now ask the masters. Does nothing if `ended` is `None`.
+    /// Records the end of the lock in the local queues. If the lock was acquired through a local queue, the next waiter
+    /// in that queue is now allowed to ask the masters.
+    ///
+    /// `ended` contains the local queues, and whether the lock was acquired through one of them. `None` means that the
+    /// end has been recorded already.
     ///
     /// Call this once per lock, and never while the mutex of the lock's state is held.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
@@ -293,8 +298,8 @@ impl Held {
         }
     }
 
-    /// Sets a later end of the validity, after an extension that a majority confirmed in time. The end never becomes
-    /// earlier, and never later than `max_hold` allows. Returns `false` if the lock has ended.
+    /// Extends the validity to `until`, but not beyond `max_hold`. Call this after a majority has confirmed an
+    /// extension in time. An earlier `until` does not shorten the validity. Returns `false` if the lock has ended.
     pub(crate) fn extend_lease(&self, until: Instant, ttl: Duration, now: Instant) -> bool {
         let mut state = self.state();
         if state.end.is_some() || now >= state.valid_until {
@@ -311,8 +316,8 @@ impl Held {
         loop {
             let changed = self.changed.notified();
             futures::pin_mut!(changed);
-            // Register for the notification before the check. If the lock ends in between, the notification wakes this
-            // future.
+            // Register for the notification first. If the lock ends right after the call of `ended` below, the
+            // notification wakes this future.
             changed.as_mut().enable();
             if let Some(cause) = self.ended(runtime.now()) {
                 return cause;
@@ -361,8 +366,8 @@ mod tests {
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // These are the structs of one held lock. Together with its stored replies and its queue entry in this process,
-        // a lock may take at most 600 bytes.
+        // The sizes in bytes of the structs of one held lock. The budget of a held lock is 600 bytes: it includes these
+        // structs, the stored replies, and the lock's entry in the local queue.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);

@@ -8,7 +8,7 @@ use crate::report::NodeReport;
 use crate::rounds::fan_out::FanOut;
 use crate::rounds::release::ReleaseAnswers;
 
-/// The result of a release. The numbers of masters are those at the moment when the release returned.
+/// The result of a release. The fields do not change after the release has returned, even if more masters answer.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Released {
@@ -29,7 +29,8 @@ pub struct Released {
 }
 
 impl Released {
-    /// The reply of each master to the release so far, with its latency.
+    /// The reply of each master to the release, with its latency. Includes replies that arrived after the release had
+    /// returned.
     pub fn reports(&self) -> Vec<NodeReport> {
         self.round.answers().reports(self.core.coordinator.names())
     }

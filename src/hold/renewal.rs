@@ -3,9 +3,9 @@
 //! - The task sends renewals and never waits for replies. Each batch collects its own replies, and counts the votes for
 //!   each lock separately. So a slow master does not delay a lock that has its majority.
 //! - [`Held::lost`] has its own timer, so a holder notices an expired lease even if the task is late.
-//! - If many locks are due at the same time, the task sends the next batch when the masters have replied to earlier
-//!   batches. So renewals do not fill the memory, and other requests do not wait behind them.
-//! - If the masters are slow or silent, the task sends batches at a minimum rate.
+//! - If many locks are due at the same time, the task sends the next batch only after a majority has replied to earlier
+//!   batches. This limits the memory for renewals, and keeps the request queues short for other requests.
+//! - If the masters are slow or silent, the task still sends one batch every few milliseconds.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -55,9 +55,8 @@ pub(crate) fn watch(
     true
 }
 
-/// The state of the renewal task. A runtime that is shut down drops the task, and this state with it, possibly before
-/// the first poll. `Drop` then starts the task again in another runtime. If there is no other runtime, the next
-/// acquired lock starts a new task.
+/// The state of the renewal task. A runtime that is shut down drops the task together with this state. `Drop` then
+/// starts the task again in another runtime. If there is no other runtime, the next acquired lock starts a new task.
 struct Ends {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
@@ -111,13 +110,14 @@ async fn run(mut ends: Ends) {
             let mut schedule = owner.schedule();
             let next = schedule.next(now);
             schedule.wakes_at = next.unwrap_or(Instant::NEVER);
-            // Set `running` under the mutex. So a lock that is scheduled from now on starts a new task if this task
-            // ends.
+            // Set `running` while the schedule is locked. If this task ends now, the next scheduled lock starts a new
+            // task.
             schedule.running = next.is_some();
             next
         };
         let Some(next) = next else {
-            // Another lock may have started a new task already. Do not reset the `running` flag of that task.
+            // Prevent `Drop` from resetting the `running` flag: the flag may already belong to a new task, which
+            // another lock has started.
             ends.renewal = Weak::new();
             return;
         };
@@ -262,7 +262,7 @@ struct Renewing {
     votes: Votes,
     /// Whether the lock stores the masters' replies to this renewal. The holder's report then shows them.
     tells: bool,
-    /// Whether the holder's note was sent again, because a master had lost it.
+    /// Whether the holder's note was sent again during this renewal, because a master had lost the note.
     noted: bool,
 }
 

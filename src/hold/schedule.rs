@@ -24,8 +24,11 @@ const NOTES: usize = 64;
 /// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// The pause before the next batch of renewals while `OPEN` batches lack replies: 5 ms. If the renewals are late, the
-/// pause is only `SOON` (1 ms).
+/// The shortest time between two batches (5 ms), in two cases:
+///
+/// - Batches of renewals, while [`OPEN`] or more of them lack the replies of a majority. If the renewals are late,
+///   [`SOON`] applies instead (1 ms).
+/// - Batches of notes that are written for the first time.
 const PACE: Duration = Duration::from_millis(5);
 
 /// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
@@ -86,8 +89,7 @@ impl Renewal {
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        // Wake the renewal task, so that it notices that this `Renewal` is gone and ends. The task holds only a weak
-        // reference.
+        // Wake the renewal task. The task then finds that this `Renewal` no longer exists, and ends.
         self.sooner.notify_one();
     }
 }
@@ -135,7 +137,7 @@ impl What {
 
 /// The scheduled locks, and their due times in ascending order.
 ///
-/// A due time becomes outdated when its lock is removed or gets another due time. Outdated due times are dropped when
+/// A due time becomes outdated when its lock is removed or gets a new due time. Outdated due times are dropped when
 /// they are reached, or when there are many of them.
 pub(super) struct Schedule {
     entries: Entries,
@@ -154,7 +156,8 @@ pub(super) struct Schedule {
     pub(super) open: usize,
     /// When the last batch of renewals was sent.
     pub(super) sent_at: Instant,
-    /// True if a batch of renewals is due but delayed, because `OPEN` or more batches lack the replies of a majority.
+    /// True if a batch of renewals is due but delayed, because too many earlier batches lack the replies of a majority
+    /// ([`OPEN`]).
     pub(super) held_back: bool,
 }
 
@@ -318,8 +321,9 @@ impl Schedule {
     /// Takes the locks that are due, and sets the next due time of each of them:
     ///
     /// - the locks whose end is due;
-    /// - one batch of renewals, unless the next batch must wait;
-    /// - one batch of first notes, unless the previous such batch was sent less than `PACE` ago.
+    /// - one batch of renewals, unless earlier batches delay it ([`PACE`]);
+    /// - one batch of notes that are written for the first time, unless the last such batch was sent less than [`PACE`]
+    ///   ago.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();
         while taken.len() < ENDS
@@ -338,8 +342,7 @@ impl Schedule {
         taken
     }
 
-    /// Takes one batch of renewals. The batch includes locks that are due shortly after `now`, so that they share its
-    /// message.
+    /// Takes one batch of renewals. The batch also includes locks that are due shortly after `now`, to save messages.
     fn take_renewals(&mut self, taken: &mut Vec<Due>, now: Instant) {
         // The caller has checked that a batch may be sent now. Fill the batch with locks that are due soon.
         let full = taken.len() + BATCH;
@@ -352,8 +355,8 @@ impl Schedule {
         }
     }
 
-    /// Takes one batch of first notes: notes that are written for the first time. Such batches are sent `PACE` apart,
-    /// because these notes are not urgent.
+    /// Takes one batch of notes that are written for the first time. These notes are not urgent, so the time between
+    /// two such batches is at least [`PACE`].
     fn take_notes(&mut self, taken: &mut Vec<Due>, now: Instant) {
         let full = taken.len() + NOTES;
         while taken.len() < full

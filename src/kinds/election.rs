@@ -1,7 +1,7 @@
 //! Leader election: a lock whose holder is announced to observers.
 //!
-//! The holder of the lock is the leader, and its fencing token is the term. Observers read the lock from all masters. A
-//! client is the leader if a majority shows the same lock value and the same term for it.
+//! The holder of the lock is the leader, and its fencing token is the term. Observers read the lock from all masters.
+//! An observer accepts a leader if a majority of the masters shows the same lock value and the same term.
 
 use std::fmt;
 use std::sync::Arc;
@@ -145,7 +145,8 @@ impl fmt::Debug for Election {
     }
 }
 
-/// A held leadership. It ends when it is [resigned](Self::resign), dropped, or lost.
+/// The leadership that this client has won in an election. It ends when it is [resigned](Self::resign), dropped, or
+/// lost.
 ///
 /// A leader that was paused past its lease still believes for a moment that it leads. Pass the [term](Self::term) to
 /// every system that it writes to, and let that system reject smaller terms.
@@ -227,9 +228,12 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Waits until the leader changes, or until the note of a leader that was returned without one is known. Returns
-    /// the leader with its term and note, or `None` if no leader is known any more. The first call returns the current
-    /// state without waiting for a change. Terms never decrease.
+    /// Waits until the leader changes, and returns the new leader with its term and note. Returns `None` if no leader
+    /// is known any more. Terms never decrease.
+    ///
+    /// - The first call returns the current state without waiting for a change.
+    /// - If an earlier call returned the leader without a note, a later call returns the same leader when its note is
+    ///   known.
     ///
     /// The result may be outdated when it arrives. Decide by the term, not by the leader's identity.
     ///
@@ -304,8 +308,8 @@ impl Observation {
         let timer = coordinator.runtime.sleep_until(self.due);
         let called = std::pin::pin!(self.called.notified());
         futures::future::select(timer, called).await;
-        // Set the due time before anything is awaited, so that one announcement of a new leader causes only one
-        // request.
+        // Record that a request is due now. If the caller drops the future during the request, the next call repeats
+        // the request without waiting.
         self.due = coordinator.now();
     }
 
@@ -313,7 +317,7 @@ impl Observation {
         let core = &self.redlock.core;
         let coordinator = &core.coordinator;
         if core.options.fair {
-            // Subscribe each time, because a connection that broke has lost its subscriptions.
+            // Subscribe before each request, because a master forgets the subscriptions of a broken connection.
             self.watch(true);
         }
         let key = self.key.clone();
@@ -345,8 +349,7 @@ impl Observation {
         let left = elected.clone().filter_map(|state| state.ttl_left).max();
         let left = left.unwrap_or(self.every);
         self.known_until = now + left;
-        // Ask the masters again as soon as the leader's keys may have expired, so that a crash of the leader is noticed
-        // at that time.
+        // If the leader has crashed, its keys expire after `left`. Ask the masters again at that time.
         self.due = self.due.min(now + left + Duration::from_millis(1));
         let says = |state: &&&KeyState| state.note.is_some() && state.term == Some(term);
         let note = elected.clone().find(says);
@@ -382,10 +385,11 @@ fn elected_value(state: &KeyState) -> Option<u128> {
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The lock value of a holder that was not elected; `None` if the master shows no such holder. Its note has no term.
+/// The lock value of a client that holds the lock but was not elected. The note of such a holder has no term. `None` if
+/// the master shows no such holder.
 ///
-/// The fencing counter must not be used as its term: if a late renewal restored the lock, the counter may belong to
-/// another holder.
+/// Observers ignore this lock value on all masters. Otherwise, on a master without the note, the observer would use the
+/// fencing counter as the term. The counter can belong to another holder.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)

@@ -14,8 +14,9 @@ use crate::redlock::request::LockRequest;
 use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 
 /// An owner can hold the same lock several times at once: in several tasks, processes and machines. Each of these holds
-/// has its own guard. Examples of owners are an order that several services work on, and a job that calls itself. Made
-/// with [`Redlock::owner`].
+/// has its own guard. For example, several services that process the same customer order can act as one owner.
+///
+/// Made with [`Redlock::owner`].
 ///
 /// - Holds of the same owner share the lock; all other clients are excluded.
 /// - All holds have the same fencing token.
@@ -85,9 +86,10 @@ impl Owner {
         &self.id
     }
 
-    /// Acquires a hold on `resource`. If this handle or one of its clones has a valid hold on `resource`, the result is
-    /// a clone of that hold, and nothing is sent. Otherwise this call asks the masters. Holds of this owner in other
-    /// tasks, processes or machines do not prevent the acquire.
+    /// Acquires a hold on `resource` for this owner. If this `Owner` or one of its clones already has a valid hold on
+    /// `resource`, returns a clone of that hold's guard, and sends no request. Otherwise, this call asks the masters.
+    ///
+    /// Holds of the same owner in other processes or machines do not prevent the acquire.
     ///
     /// # Errors
     ///
@@ -133,8 +135,8 @@ impl Owner {
 }
 
 impl OwnedGuard {
-    /// Drops this clone of the hold. If it is the last clone, this call releases the hold: it waits as
-    /// [`LockGuard::release`] does and returns the result. For other clones nothing is sent, and the result is `None`.
+    /// Drops this guard. If no clone of the guard is left, this call releases the hold as [`LockGuard::release`] does,
+    /// and returns the result. Otherwise it sends no request and returns `None`.
     ///
     /// # Cancel safety
     ///

@@ -35,7 +35,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`InvalidResource`] if the name of the semaphore is not valid. Faults of single masters are part of the result.
+    /// [`InvalidResource`] if the name of the semaphore is not valid. If a master fails, the returned status contains
+    /// the fault of this master.
     pub async fn semaphore_status(
         &self,
         name: impl AsRef<[u8]>,
@@ -56,8 +57,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`InvalidResource`] if the name of the semaphore is not valid, or if there is no such slot. Faults of single
-    /// masters are part of the result.
+    /// [`InvalidResource`] if the name of the semaphore is not valid, or if there is no such slot. If a master fails,
+    /// the returned status contains the fault of this master.
     pub async fn break_permit(
         &self,
         name: impl AsRef<[u8]>,

@@ -16,8 +16,8 @@ pub struct KeyState {
     pub ttl_left: Option<Duration>,
     /// The fencing counter of the lock; `None` if it does not exist on the master.
     pub counter: Option<u64>,
-    /// The waiters in the queue, in order; at most 100. The first entry may be the holder itself: a holder that has
-    /// waited in the queue stays there until it releases the lock, or until one heartbeat time has passed.
+    /// The waiters in the queue, in order; at most 100. The first entry can be the holder: a holder that has waited in
+    /// the queue stays there until it releases the lock, or until one heartbeat time after its last heartbeat.
     pub queue: Vec<Waiter>,
     /// The holder's note; `None` if the holder wrote none.
     pub note: Option<Note>,
@@ -29,8 +29,8 @@ pub struct KeyState {
     pub holds: Vec<Hold>,
 }
 
-/// One hold of a lock that several readers, or several holds of one owner, share. This is the hold as one master stores
-/// it.
+/// One hold of a shared lock, as one master stores it. A lock can be shared by several readers, or by several holds of
+/// one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hold {
@@ -43,8 +43,8 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Creates a hold as a master reports it. `lives` is the remaining time until the master removes it without a
-    /// renewal.
+    /// Creates a hold as a master reports it. `lives` is the remaining time until the master removes the hold if its
+    /// holder does not renew it.
     pub fn new(value: Vec<u8>, lives: Duration, note: Option<Note>) -> Self {
         Self { value, lives, note }
     }
@@ -60,16 +60,19 @@ pub struct Waiter {
     pub id: String,
     /// The remaining time until the master removes the waiter if the waiter sends no further heartbeat.
     pub lives: Duration,
-    /// The waiter's host name, without characters other than ASCII letters, digits, `.`, `-` and `_`. `None` if no
-    /// character is left, or if the waiter does not publish its host. That is so if its request sets `note(None)`, or
-    /// if its version of the library is too old.
+    /// The waiter's host name. All characters are removed except ASCII letters, digits, `.`, `-` and `_`. `None` in
+    /// these cases:
+    ///
+    /// - No character is left.
+    /// - The waiter's request or builder sets `note(None)`.
+    /// - The waiter uses an old version of the library, which does not publish the host.
     pub host: Option<String>,
-    /// The waiter's process id; `None` if the waiter does not publish it, for the same reasons as
-    /// [`host`](Waiter::host).
+    /// The waiter's process id. `None` if the waiter's request or builder sets `note(None)`, or if the waiter uses an
+    /// old version of the library.
     pub pid: Option<u32>,
-    /// The time at which the client began to wait, by the client's clock. It includes the wait in the local queue of
-    /// the client's process, before the waiter joined the masters' queues. `None` if the waiter does not publish the
-    /// time, for the same reasons as [`host`](Waiter::host).
+    /// The time at which the client began to wait, by the client's clock. The wait begins in the local queue of the
+    /// client's process, before the waiter joins the masters' queues. `None` for the same reasons as
+    /// [`pid`](Waiter::pid).
     pub since: Option<SystemTime>,
 }
 
@@ -164,8 +167,8 @@ pub enum Answer {
     CounterAbove(u64),
     /// The lock is not held by this claim on this master.
     NotOurs,
-    /// The number was not stored, because the same owner has other holds of the lock on this master. All holds of an
-    /// owner must have the same fencing number.
+    /// The master did not confirm the fencing number, because the claim's owner has other holds of the lock on this
+    /// master. All holds of an owner must have the same fencing number.
     NotAlone,
     /// The lock was released; `true` if the key existed and was held by this claim.
     Released(bool),

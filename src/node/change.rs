@@ -49,7 +49,7 @@ pub enum ChangeOrder {
     /// Reads the fencing counters that are behind the master's clock by at most this duration, or ahead of it. A
     /// counter's value is a time in microseconds since 1970.
     Counters(Duration),
-    /// Reads the keys of the locks under which values are stored.
+    /// Reads the keys of the locks that have a stored value.
     Values,
     /// Raises each of these fencing counters to the value in its pair. A counter is never lowered. If an owner holds
     /// the counter's lock, the counter is not raised.
@@ -62,8 +62,8 @@ pub enum ChangeOrder {
 pub struct ChangeSeen {
     /// Why the state is missing or incomplete; `None` if it is complete.
     pub fault: Option<Fault>,
-    /// The rights that the operator's user lacks on this master for the steps of a replacement. Only
-    /// [`ChangeOrder::Rights`] fills the list. If a right is missing, `fault` names it too.
+    /// The rights on this master that the steps of a replacement need but the configured user lacks. Only
+    /// [`ChangeOrder::Rights`] fills the list. If the list is not empty, [`fault`](Self::fault) names these rights too.
     pub missing: Vec<MissingRight>,
     /// The keys of all values (quotas and once-per-period records) and fencing counters on this master. Only
     /// [`ChangeOrder::Rights`] with `keys: None` fills the list.
@@ -85,8 +85,8 @@ pub struct ChangeSeen {
     pub ended: usize,
     /// The fencing counters that the operation [`ChangeOrder::Counters`] read.
     pub counters: Vec<Counter>,
-    /// The fencing counters that were not raised, because an owner holds the lock. Each pair is the key of the counter
-    /// and the value of the lock key.
+    /// The fencing counters that [`ChangeOrder::Carry`] did not raise, because an owner holds the lock: all holds of an
+    /// owner must keep the same fencing token. Each pair is the key of the counter and the value of the lock key.
     pub owned: Vec<(Vec<u8>, Vec<u8>)>,
     /// The number of values (quotas and once-per-period records) that the master stores; at most 1000 are counted.
     pub values: usize,

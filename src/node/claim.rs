@@ -10,9 +10,12 @@ use super::token::Token;
 /// A waiter's place in the queue. The ticket is the same on every master and in every request of this waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The waiter's id: `PROCESS:NUMBER`, or `PROCESS:NUMBER/HOST:PID:SINCE` if it describes the waiter. `PROCESS` is
-    /// 16 hexadecimal digits for the waiter's [`Redlock`](crate::Redlock), and `NUMBER` is the number of the waiter
-    /// within that `Redlock`. `SINCE` is the start of the wait, in milliseconds since 1970.
+    /// The waiter's id: `PROCESS:NUMBER`, or `PROCESS:NUMBER/HOST:PID:SINCE` if the waiter publishes its host and
+    /// process id.
+    ///
+    /// - `PROCESS` is 16 hexadecimal digits for the waiter's [`Redlock`](crate::Redlock).
+    /// - `NUMBER` is the number of the waiter within that `Redlock`.
+    /// - `SINCE` is the start of the wait, in milliseconds since 1970.
     pub waiter: Arc<str>,
     /// The waiter's rank in the queue: the waiter with the smallest number is first. Waiters with equal numbers are
     /// ordered by their ids.
@@ -46,8 +49,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Creates a claim on the plain lock with the key `prefix` + `resource`. If `fenced` is true, the masters keep a
-    /// fencing counter for the lock.
+    /// Creates an exclusive claim on one lock, whose key is `prefix` followed by `resource`. If `fenced` is true, the
+    /// masters keep a fencing counter for the lock.
     pub fn new(prefix: &str, resource: &[u8], token: Token, fenced: bool) -> Self {
         let key = [prefix.as_bytes(), resource].concat().into();
         Self::on(key, prefix.len(), token, fenced)
@@ -101,8 +104,8 @@ impl Claim {
         self.shape().permit()
     }
 
-    /// The keys that the claim requests, each with its mode (exclusive or shared). `None` if the claim requests a plain
-    /// lock, or a slot of a semaphore.
+    /// The keys that the claim requests, each with its mode (exclusive or shared). `None` if the claim has no group: it
+    /// then requests one key exclusively, or a slot of a semaphore.
     pub fn group(&self) -> Option<&Group> {
         match self.shape() {
             Shape::Group(group) => Some(group),
@@ -195,7 +198,7 @@ impl Claim {
         self.shape().is_plain() && self.resource() == resource
     }
 
-    /// The random value of this attempt, which the lock key holds after a grant.
+    /// The random value of this claim. A lock key that the claim holds exclusively contains this value.
     pub fn token(&self) -> Token {
         self.token
     }
@@ -211,14 +214,13 @@ impl Claim {
         self.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Records that a master may store a note of this holder from now on, so that the release also deletes the note.
-    /// Must be called before the request that writes the note is queued.
+    /// Records that a master can store a note of this holder from now on. The release then also deletes the note. Call
+    /// this method before the request that writes the note is queued.
     pub fn take_note(&self) {
         self.noted.store(true, Ordering::Release);
     }
 
-    /// Whether a master may store a note of this holder, so that the release must delete the note. True after
-    /// [`take_note`](Self::take_note) was called.
+    /// Whether [`take_note`](Self::take_note) was called. The release must then also delete the holder's note.
     pub fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Acquire)
     }

@@ -10,8 +10,8 @@ use crate::settings::RestartGuard;
 /// The largest number of steps in which a connection is made. For Redis, these are opening the connection and the two
 /// messages of the handshake.
 ///
-/// Each step may take one connect timeout. So a client does not give up a server that makes progress on a busy machine
-/// (`slow_handshake_that_makes_progress_is_not_given_up`).
+/// Each step may take one connect timeout. So the client does not abandon an attempt that makes progress on a busy
+/// machine (`slow_handshake_that_makes_progress_does_not_time_out`).
 pub(crate) const CONNECT_STEPS: u32 = 3;
 
 /// The settings that all masters of one `Redlock` share.
@@ -24,7 +24,7 @@ pub struct Context {
     pub max_ttl: Duration,
     /// The time limit for connecting to a master.
     ///
-    /// - Redis: the limit for each step. The steps are opening the connection, and the two messages of the handshake.
+    /// - Redis: the limit for each of three steps: opening the connection, and each of the two handshake messages.
     /// - Databases and ZooKeeper: the limit for the whole attempt to connect.
     pub connect_timeout: Duration,
     /// The setting of the restart guard, which withholds the votes of masters that restarted recently.
@@ -46,7 +46,7 @@ impl Context {
     }
 }
 
-/// Properties in which kinds of masters differ: whether they wake waiters, and their answer timeout.
+/// The properties of one kind of master: whether it wakes waiters, and its answer timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {

@@ -21,13 +21,13 @@ use super::wake::Subscriber;
 /// - Every request is answered exactly once. If the master does not answer within its answer timeout, the `Node`
 ///   answers with a [`Fault`](super::Fault).
 /// - [`send`](Self::send) never blocks.
-/// - If [`Fault::left_nothing`](super::Fault::left_nothing) is true for a fault, the request with this fault has
-///   changed nothing on the master.
+/// - If [`Fault::left_nothing`](super::Fault::left_nothing) is true for a fault, the request that failed with this
+///   fault has changed nothing on the master.
 pub trait Node: Send + Sync + 'static {
     /// The master's name in reports and errors.
     fn name(&self) -> &NodeName;
 
-    /// The abilities of this kind of master, apart from voting, and its answer timeout.
+    /// Whether this kind of master wakes waiting clients, and the answer timeout of this kind of master.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
@@ -42,15 +42,15 @@ pub trait Node: Send + Sync + 'static {
     /// later.
     fn send(&self, request: Request, reply: Reply);
 
-    /// Registers the subscriber: from now on, it receives the wake-ups that the master sends to its process. The
-    /// library calls this method at most once, before the first request. If an implementation does not support
-    /// wake-ups, waiters poll by timer.
+    /// Registers the subscriber. From now on, the subscriber receives the wake-ups that the master sends to this
+    /// process. The library calls this method at most once, before the first request. If an implementation does not
+    /// support wake-ups, waiters poll by timer.
     fn subscribe(&self, subscriber: Subscriber) {
         drop(subscriber);
     }
 
-    /// The remaining time in which the votes of this master do not count, because the master may have forgotten locks.
-    /// The votes that the master gave earlier do not count either. `None` (the default) if its votes count.
+    /// The remaining time during which neither new nor earlier votes of this master count, because the master may have
+    /// forgotten locks. `None` (the default) if its votes count.
     fn doubted_for(&self) -> Option<Duration> {
         None
     }
@@ -58,8 +58,8 @@ pub trait Node: Send + Sync + 'static {
     /// Resolves when every request that was sent before this call is answered.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
 
-    /// Executes an operation of an operator who replaces masters, and returns the state of the master afterwards. The
-    /// default implementation is for masters without generation markers: it returns a fault.
+    /// Executes one operation of a replacement of masters, and returns the state of the master after it. The default
+    /// implementation is for masters without generation markers: it returns a fault.
     fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
         let _ = order;
         let seen = ChangeSeen {

@@ -12,8 +12,8 @@ use std::time::Duration;
 pub enum Fault {
     /// There is no connection to the master. The request was not sent.
     Down(Arc<str>),
-    /// No connection to the master was made, because one step of connecting took longer than the connect timeout, which
-    /// is the given time. The request was not sent.
+    /// No connection to the master was made, because one step of connecting took longer than the connect timeout. The
+    /// field is this timeout. The request was not sent.
     NoConnection(Duration),
     /// The master has stopped answering. The request was not sent.
     Stalled,
@@ -25,8 +25,8 @@ pub enum Fault {
     /// The request was not sent, because it was withdrawn, or because it is void (see
     /// [`Request::is_void`](super::Request::is_void)).
     Withdrawn,
-    /// The request was sent, but no answer came within the node timeout, which is the given time. It is unknown whether
-    /// the request took effect.
+    /// The request was sent, but no answer came within the node timeout. The field is this timeout. It is unknown
+    /// whether the request took effect.
     Timeout(Duration),
     /// The request was sent, but the connection broke before the answer. It is unknown whether the request took effect.
     Disconnected(Arc<str>),
@@ -117,8 +117,8 @@ impl Fault {
         )
     }
 
-    /// Whether the fault may end without an operator's intervention. If the masters without permanent faults are too
-    /// few for a majority, an acquire fails without further waiting.
+    /// Whether the fault may end without an operator's intervention. False for a permanent fault. If less than a
+    /// majority of the masters is free of permanent faults, an acquire fails without further waiting.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,
@@ -229,7 +229,7 @@ mod tests {
     ];
 
     #[test]
-    fn kind_and_properties_of_each_fault_equal_the_test_table() {
+    fn every_fault_has_the_kind_and_properties_listed_in_the_test() {
         let each = |fault: Fault| {
             let (leaves, passes) = (fault.left_nothing(), fault.passes_by_itself());
             (fault.kind(), leaves, passes)

@@ -27,8 +27,11 @@ pub struct Inspection {
     pub server: Option<String>,
     /// The server's version; `None` if unknown.
     pub version: Option<String>,
-    /// The server's role: `master` or `slave`. A database can also report `read-only`. ZooKeeper has other roles.
-    /// `None` if unknown.
+    /// The server's role; `None` if unknown.
+    ///
+    /// - Redis: `master` or `slave`.
+    /// - Databases: `master`, `slave` or `read-only`.
+    /// - ZooKeeper: the server's mode, for example `leader`, `follower` or `standalone`.
     pub role: Option<String>,
     /// Whether the server is a node of a Redis cluster; `None` if unknown.
     pub cluster: Option<bool>,
@@ -42,7 +45,8 @@ pub struct Inspection {
     pub records: bool,
     /// The answer timeout of this kind of server. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,
-    /// The server's settings, as pairs of name and value.
+    /// The settings that were read from a database or ZooKeeper, as pairs of name and value. Empty for servers with the
+    /// protocol of Redis: their settings are in other fields.
     pub settings: Vec<(String, String)>,
     /// The facts that could not be read. Each entry names a fact, and the right or setting that is needed to read it.
     pub unseen: Vec<String>,

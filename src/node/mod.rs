@@ -1,8 +1,8 @@
 //! The requests to one master, and the answers of the master.
 //!
-//! [`Node::send`] queues a request and passes the answer to a [`Reply`]. If a caller is dropped, its requests stay
-//! queued. So a release always follows its own acquire. A node never decides that a lock is held: it gives only one of
-//! the votes.
+//! [`Node::send`] queues a request and passes the answer to a [`Reply`]. If the caller's future is dropped, its
+//! requests stay queued. So the release of a lock is always sent after the acquire of this lock. A node never decides
+//! that a lock is held: it gives only one of the votes.
 
 mod actor;
 mod answer;

@@ -142,8 +142,9 @@ impl Identity {
         }
     }
 
-    /// The last part of this process's connection names in `CLIENT LIST`, and of its waiters' ids: host and process id.
-    /// The host name is reduced to ASCII letters, digits, `.`, `-` and `_`, because the server accepts no spaces.
+    /// This process in the form `HOST:PID`. The names of its connections in `CLIENT LIST` and the ids of its waiters
+    /// contain this text. The host name is reduced to ASCII letters, digits, `.`, `-` and `_`, because the server
+    /// accepts no spaces.
     pub(crate) fn of_connection(&self) -> String {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let host: String = self.host.chars().filter(|c| fits(*c)).collect();

@@ -25,7 +25,8 @@ pub struct ExtendItem {
 pub struct NoteItem {
     /// The claim whose lock the note describes.
     pub claim: Arc<Claim>,
-    /// The note, without the holder's lock value and the start time.
+    /// The text of the note, without its first two fields: the lock value, and the time of the acquire
+    /// ([`since`](Self::since)).
     pub says: Arc<str>,
     /// The time at which the lock was acquired, in milliseconds since 1970 by the wall clock.
     pub since: u64,
@@ -69,8 +70,8 @@ pub enum Request {
     Release {
         /// The claim whose lock is released.
         claim: Arc<Claim>,
-        /// Whether the waiter also leaves the queue. False if an attempt got no majority and the waiter continues to
-        /// wait: it then keeps its place.
+        /// Whether the waiter also leaves the queue. False if an attempt got no majority, and the waiter keeps its
+        /// place to wait further.
         leave: bool,
     },
     /// Extend the remaining TTL of several locks, and restore those that are missing on the master.

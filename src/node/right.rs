@@ -132,7 +132,7 @@ pub(in crate::node) enum Right {
     },
 }
 
-/// A right on a master that locks use and that the client's user lacks.
+/// A right on a master. Locks use this right, but the client's user lacks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingRight {
     right: Right,
@@ -161,7 +161,8 @@ impl MissingRight {
         }
     }
 
-    /// A right on a table of a database, such as `DELETE`, that is needed for `purpose`.
+    /// Creates the entry for a missing right on a table of a database, for example `DELETE`. The right is needed for
+    /// `purpose`.
     pub fn on_table(right: &str, database: &str, table: &str, purpose: Purpose) -> Self {
         let right = Right::Table {
             right: right.to_owned(),

@@ -234,7 +234,7 @@ impl Group {
         &self.parts
     }
 
-    /// The random value of the lock that this claim replaces; `None` if it replaces none.
+    /// The random value of the exclusive lock that this group replaces; `None` if the group replaces no lock.
     pub fn instead(&self) -> Option<Token> {
         self.instead
     }

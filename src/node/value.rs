@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::protocol::instant::Instant;
 
-/// The id of one run of a server process, from its start to its end. A restart begins another run.
+/// The id of one run of a server process, from its start to its end. A restart begins a new run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerRun(Arc<str>);
 
 impl ServerRun {
-    /// Creates the id of a server run from `name`, with which the server identifies the run. `name` must be one word.
+    /// Creates the id of a server run from `name`, which is the server's own id of the run. `name` must be one word.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
@@ -39,13 +39,13 @@ pub struct StoredValue {
 pub struct NewValue {
     /// The bytes to store; `None` removes the stored value.
     pub bytes: Option<Arc<[u8]>>,
-    /// The deadline for sending: the client must not send the write at this time or later. Otherwise a late write could
-    /// replace the value of a later holder on a master that has restarted.
+    /// The deadline for sending: the client must not send the write at this time or later. A master that has
+    /// restarted could otherwise execute a late write, and so replace the value that a later holder wrote.
     pub until: Instant,
     /// The server run that answered the client's read of the value; `None` if this master did not answer the read.
     ///
-    /// - If the run is known, the write is sent only to this run, and may be sent after the lock was released. This run
-    ///   refuses the write if a later holder has a larger fencing number.
-    /// - If `None`, the write is not sent after its claim was withdrawn.
+    /// - If the run is known, the client sends the write only to this run, even after the lock was released. In this
+    ///   run, the master refuses the write if a later holder has a larger fencing number.
+    /// - If `None`, the client does not send the write after the claim was withdrawn.
     pub run: Option<ServerRun>,
 }

@@ -25,9 +25,9 @@ pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Stan
 pub(crate) struct Observed {
     /// The largest term that the observer has been notified of.
     term: u64,
-    /// The lock value of the leader with that term.
+    /// The lock value of the leader whose term is `term`.
     value: u128,
-    /// Whether a notification of that leader contained its note.
+    /// Whether a notification of the leader whose term is `term` contained the leader's note.
     noted: bool,
     /// Whether the last notification named a leader; `None` before the first notification.
     led: Option<bool>,
@@ -51,8 +51,8 @@ impl Observed {
         }
     }
 
-    /// Whether `term` belongs to an earlier leader with another lock value. If so, the holder with the lock value
-    /// `value` was not elected, and has no term.
+    /// Whether `term` is the last notified term, but its leader's lock value is not `value`. If so, the holder
+    /// with the lock value `value` was not elected, and has no term.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }

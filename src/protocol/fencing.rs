@@ -55,7 +55,8 @@ pub(crate) const COUNTER_TTL_US: u64 = 86_400_000_000;
 /// the expiry is longer than [`COUNTER_TTL_US`] by one period and by [`PROPOSAL_SLACK_US`].
 pub(crate) const COUNTER_PERIOD_US: u64 = 1_000_000_000;
 
-/// The distance of the next proposal from the limit, in microseconds, after a master raised a proposal to its limit.
+/// After a master raised a proposal to its lower limit, the next proposal is this far above the limit, in microseconds.
+/// The lower limit is the master's clock minus [`PROPOSAL_SLACK_US`].
 const EDGE_US: i64 = 5_000;
 
 /// Differences up to this many microseconds are attributed to network delay, not to clocks.
@@ -85,8 +86,9 @@ impl ClockOffset {
             // The master lowered the proposal to its own clock plus `PROPOSAL_SLACK_US`.
             Self(seen.saturating_sub(slack).saturating_sub(wall))
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
-            // The master raised the proposal to its limit, so move the estimate inside the limit. Move it by at most
-            // twice `PROPOSAL_SLACK_US`, because the counter may be far ahead of all clocks.
+            // The master raised the proposal to its lower limit: move the estimate, so that the next proposal is above
+            // the limit. Move it by at most twice `PROPOSAL_SLACK_US`, because the counter may be far ahead of all
+            // clocks.
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {
@@ -112,7 +114,8 @@ mod tests {
             (WALL + 2_000, 0),
             (WALL + 2_001, 2_001),
             (WALL + 500_000, 500_000),
-            // The master raised the proposal to its limit: the estimate moves inside the limit.
+            // The master raised the proposal to its lower limit: the estimate moves to `EDGE_US` above the granted
+            // number.
             (WALL + 500_001, 505_001),
             (WALL + 1_995_000, 2_000_000),
             (WALL + 9_000_000, 2_000_000),
@@ -125,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn fencing_number_needs_the_same_grant_from_a_majority_of_the_configured_masters() {
+    fn agreed_fencing_number_was_granted_by_a_majority_of_the_configured_masters() {
         let of =
             |nodes, granted: &[u64]| agree(Quorum::of(nodes), granted.iter().copied().enumerate());
         assert_eq!(of(5, &[7, 7, 7]), Agreement::Agreed(7));
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn fencing_number_needs_the_same_grant_from_a_majority_of_each_set_of_masters() {
+    fn agreed_fencing_number_was_granted_by_a_majority_of_each_set_of_masters() {
         let disjoint = Quorum::joint(MasterSet::first(3), (3..6).collect());
         let grown = Quorum::joint(MasterSet::first(3), MasterSet::first(5));
         for (quorum, granted, agreement) in [

@@ -10,8 +10,8 @@ use super::quorum::Tally;
 pub(crate) enum Finding {
     /// The refusals alone made a majority impossible. Another client holds the lock or is ahead in its queue.
     Held,
-    /// A majority granted a further hold of an owner, but no majority shows the fencing token of the owner's other
-    /// holds. So the new hold cannot join them.
+    /// A majority granted a further hold to an owner, but no majority returned the same fencing token for the owner's
+    /// other holds. So the new hold cannot join the other holds.
     NotJoinable,
     /// The faults alone made a majority impossible.
     Outage,
@@ -35,12 +35,13 @@ impl Finding {
         }
     }
 
-    /// Whether this finding replaces `before`, the finding of an earlier round of the same wait. It does, with two
-    /// exceptions:
+    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none). It does,
+    /// with two exceptions:
     ///
-    /// - `Split` replaces only another `Split`, because its refusals may come from leftover keys without a holder.
-    /// - `Late` does not replace `NotJoinable`, because the client spent the time on new requests for a common fencing
-    ///   token.
+    /// - `Split` does not replace a different finding, because its refusals may come from leftover keys without a
+    ///   holder.
+    /// - `Late` does not replace `NotJoinable`: the client was late because it asked again for the fencing token of the
+    ///   owner's other holds.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
         match self {
             Self::Split => matches!(before, None | Some(Self::Split)),
@@ -57,7 +58,7 @@ mod tests {
     use crate::protocol::quorum::Quorum;
 
     #[test]
-    fn finding_is_held_outage_or_split_depending_on_what_prevents_a_majority() {
+    fn finding_states_whether_a_holder_an_outage_or_a_split_prevents_a_majority() {
         // Each row: number of masters, of grants, of refusals, of faults, and the finding. The other masters are
         // silent.
         for (nodes, yes, no, faults, proves) in [
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn split_or_late_finding_does_not_replace_a_more_specific_finding() {
+    fn later_finding_replaces_the_earlier_finding_unless_it_is_less_specific() {
         for (rounds, told) in [
             (&[None, None][..], None),
             (&[Some(Held), None], Some(Held)),

@@ -89,7 +89,7 @@ pub(crate) enum Admission {
     Outdated,
     /// The marker's number is below the client's range: the client's masters are not open yet.
     Early,
-    /// The marker names other masters than those of the client's configuration.
+    /// The marker's fingerprint differs from that of the client's configured masters.
     Other,
 }
 
@@ -120,8 +120,8 @@ impl Configuration {
         self.next.is_some()
     }
 
-    /// Four times the generation. With this marker number, an operator finished the replacement that led to this
-    /// client's masters. From this number on, masters reject every client that knows the earlier masters.
+    /// Four times the generation. The replacement that led to this client's masters ended with this marker number. From
+    /// this number on, masters reject every client that still knows the earlier masters.
     pub(crate) fn first_marker(self) -> u64 {
         4 * self.generation
     }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn client_with_other_masters_is_refused_at_every_step_of_the_replacement() {
+    fn client_configured_with_wrong_masters_is_refused_at_every_step_of_the_replacement() {
         let [a, b, c] = prints();
         let marker = |number, print| Some(Marker { number, print });
         let old = |print| Configuration::new(0, print, None);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_knows_the_client_tags_of_its_own_and_neighbouring_steps() {
+    fn fingerprint_in_client_tags_is_known_only_for_current_and_adjacent_steps() {
         let [a, b, _] = prints();
         let change = Configuration::new(3, a, Some(b));
         let tags: Vec<_> = (5..10).map(|step| change.tagged(step)).collect();

@@ -113,13 +113,13 @@ mod tests {
     }
 
     #[test]
-    fn next_slot_counts_a_granted_slot_as_free_on_the_granting_master() {
+    fn next_slot_is_the_requested_slot_if_a_majority_grants_or_shows_it_free() {
         assert_eq!(next(&[0b0001], 1, 0, 0), Some(0));
         assert_eq!(next(&[0b1000, 0b1000], 1, 0, 0), Some(3));
     }
 
     #[test]
-    fn master_that_granted_one_slot_may_have_other_free_slots() {
+    fn next_slot_assumes_that_other_slots_are_free_on_a_granting_master() {
         // If a case has fewer than three answers, the other masters have failed.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
         assert_eq!(

@@ -133,8 +133,10 @@ impl Quorum {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
-    /// Whether these masters include a majority of at least one set. If they refuse a claim, the claim cannot get a
-    /// quorum. If they show the same holder, this holder may be a client that knows only one set.
+    /// Whether these masters include a majority of at least one set:
+    ///
+    /// - If they refuse a claim, the claim cannot get a majority of each set any more.
+    /// - If they show the same holder, the holder may be a client that knows only this set, and so holds the lock.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
@@ -384,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn joint_quorum_is_won_by_majorities_of_both_sets_and_lost_by_one_set() {
+    fn verdict_of_a_joint_quorum_depends_on_a_majority_of_each_set() {
         for sets in shapes() {
             let quorum = Quorum::joint(sets[0], sets[1]);
             for said in outcomes(quorum.nodes()) {

@@ -29,7 +29,7 @@ pub(crate) enum ReadVote {
 pub(crate) enum Reading {
     /// The master with this index has the current value.
     Found(usize),
-    /// There is no value: no master shows one, and the masters that may still have one are no majority.
+    /// There is no value. No master shows a value, and the masters that may still have one are too few for a majority.
     Missing,
     /// Some masters show a value, but the last written value is unknown. Too many masters have no value, or show a copy
     /// from before a restart.
@@ -40,9 +40,9 @@ pub(crate) enum Reading {
     Outage,
 }
 
-/// Finds the current value. If a majority of masters shows a value, it is the value with the largest fencing token.
-/// `votes` has one entry per master, which is `None` until the master has answered. Returns `None` while more answers
-/// are needed.
+/// Finds the current value. If a majority of masters shows a value, the value with the largest fencing token is the
+/// current one. `votes` has one entry per master, which is `None` until the master has answered. Returns `None` while
+/// more answers are needed.
 ///
 /// Every acknowledged write is on a majority, and any two majorities share a master. So the largest token on a majority
 /// belongs to the last acknowledged write or to a later write.
@@ -112,8 +112,8 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
 /// How the writer counts one master's answer to a write of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteVote {
-    /// The master wrote the value, and the write counts. The master showed a current value in the read, and has not
-    /// restarted since. If all masters reported that they had no value, each of them counts as well.
+    /// The master wrote the value, and has not restarted since the read. In the read, this master showed a value that
+    /// the client trusts, or every master reported that it had no value.
     Counted,
     /// The master wrote the value, but does not meet the conditions of [`Counted`](Self::Counted).
     Refilled,
@@ -135,7 +135,8 @@ pub(crate) enum Writing {
 }
 
 /// The result of a write; `None` while more answers are needed. The write succeeds if a majority voted
-/// [`Counted`](WriteVote::Counted). The other masters may have had a later value that the writer did not see.
+/// [`Counted`](WriteVote::Counted). A master with any other vote does not count, because it may have had a later value
+/// that the writer did not see.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
@@ -216,9 +217,11 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
 /// - `written`: the masters that stored the value and have not restarted since they answered the read.
 /// - `open`: the next masters that already vote for clients that know only the next masters.
 ///
-/// A master in `written` counts if it showed a value in the read. A master in `written` without a value counts only if
-/// it is a next master, but neither an old master nor in `open`. Only clients that know both sets write to such a
-/// master, and each of their acknowledged writes is also on a majority of the old masters.
+/// A master in `written` counts in two cases:
+///
+/// - The master showed a value in the read.
+/// - The master showed no value, and is a next master that is neither an old master nor in `open`. Only clients that
+///   know both sets write to such a master. Each of their acknowledged writes is also on a majority of the old masters.
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn read_returns_the_value_with_the_largest_number_among_a_majority() {
+    fn value_read_returns_the_value_with_the_largest_token_among_a_majority() {
         for (votes, verdict) in [
             (&[Value(7), Value(9), Value(8)][..], Reading::Found(1)),
             (&[Value(7), Value(7), Fault], Reading::Found(1)),
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn carry_chooses_the_largest_token_if_a_majority_of_old_masters_shows_values() {
+    fn value_with_the_largest_token_is_copied_if_most_old_masters_have_a_value() {
         let quorum = sets(3, 1, 3);
         for (votes, verdict) in [
             (
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn carried_counts_no_master_that_may_have_had_a_later_value() {
+    fn copied_value_does_not_count_on_a_master_that_possibly_lost_a_later_value() {
         let quorum = sets(3, 1, 3);
         let none = MasterSet::default();
         let of = |read: [ReadVote; 5], written: &[usize], open| {

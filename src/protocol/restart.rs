@@ -25,8 +25,9 @@ pub(crate) fn quarantined_until(
 /// How long clients must still ignore the votes of a master. `left_ms` is the remaining expiry (`PTTL`) of its
 /// generation marker, in milliseconds. A negative number means that the marker was never lost.
 ///
-/// A client restores a lost marker with the expiry [`RESTORED`]. When `max_ttl` has passed since then, all locks have
-/// expired that the master may have forgotten, or that another server granted in its place.
+/// A client restores a lost marker with the expiry [`RESTORED`]. The votes count again when `max_ttl` has passed since
+/// then. By that time, every lock has expired that the master may have forgotten, or that another server granted at the
+/// master's address.
 pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn is_lost_early_is_true_until_the_reason_of_the_loss_is_certain() {
+    fn lost_round_is_lost_early_only_while_the_reason_is_uncertain() {
         let refused_by = |quorum, nodes: &[usize]| {
             let mut round = Round::open(quorum);
             let mut early = Vec::new();
@@ -210,7 +210,7 @@ mod tests {
         let joint = Quorum::joint(sets[0], sets[1]);
         let early = [false, true, true, false];
         assert_eq!(refused_by(joint, &[0, 1, 3, 4]), early);
-        // A refusal and a fault decide the round as well, while the third master may still answer.
+        // A refusal and a fault decide the round, but the reason depends on the answer of the third master.
         let mut round = Round::open(Quorum::of(3));
         round.record(0, Vote::Refused);
         assert!(!round.is_lost_early());

@@ -42,8 +42,8 @@ impl Drift {
     }
 }
 
-/// The end of a lease: `started + ttl - drift`. `started` is a time before the first request was sent, because no
-/// master can have started the ttl earlier.
+/// The end of a lease: `started + ttl - drift`. The caller must read `started` before it sends the first request. So no
+/// master has started the ttl before `started`.
 pub(crate) fn valid_until(started: Instant, ttl: Duration, drift: Drift) -> Instant {
     started + ttl.saturating_sub(drift.of(ttl))
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn validity_is_the_ttl_minus_the_drift_counted_from_before_the_send() {
+    fn validity_lasts_from_the_start_of_sending_for_the_ttl_minus_the_drift() {
         let started = Instant::from_nanos(1_000_000_000);
         let until = valid_until(started, Duration::from_secs(10), Drift::default());
         assert_eq!(

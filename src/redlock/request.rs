@@ -65,10 +65,10 @@ impl Redlock {
     }
 
     /// A request for several resources in one lock: all or nothing, with one guard and one fencing token. For each
-    /// resource, this token is larger than those of all earlier holders. At most 16 resources, none twice.
+    /// resource, this token is larger than the tokens of all earlier holders. At most 16 resources, each named once.
     ///
-    /// Clients that name the same resources in different orders cannot deadlock. While the lock waits for one resource,
-    /// no other client gets the other resources.
+    /// Clients that name the same resources in different orders cannot deadlock. While a client waits for one
+    /// resource, it also blocks the clients behind it in the queues of the other resources.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -89,8 +89,10 @@ impl Redlock {
     /// - Each permit is a numbered slot ([`LockGuard::slot`]), and each slot is a lock with fencing tokens of its own.
     ///   A system that checks tokens must keep the largest token **per slot**.
     /// - The callers choose the number of permits. If callers choose different numbers, the largest number applies.
-    /// - If all callers reduce the number, there may be more holders until the removed slots are released.
-    /// - A semaphore has other keys than the plain lock with the same name, even with a single permit.
+    /// - If all callers reduce the number, the holders of the removed slots keep their permits until they release them.
+    ///   Until then, the number of holders can exceed the new number.
+    /// - A semaphore and the plain lock with the same name have different keys, even if the semaphore has only one
+    ///   permit.
     ///
     /// The rules are in `docs/protocol.md`, "Several resources, readers, owners, semaphores".
     ///
@@ -109,7 +111,7 @@ impl Redlock {
 const DROPPED: &str =
     "nothing was locked: a lock request was dropped unused. Await it, or call acquire() on it";
 
-/// The same warning about a request of the module `blocking`, which cannot be awaited.
+/// The warning about an unused request of the module `blocking`. Such a request cannot be awaited.
 const DROPPED_BLOCKING: &str =
     "nothing was locked: a lock request was dropped unused. Call acquire() on it";
 
@@ -135,7 +137,7 @@ pub struct LockRequest {
     core: Arc<Core>,
     /// True once the request was started or cloned. If false, the drop of the request is reported as a warning.
     used: AtomicBool,
-    /// Whether this request belongs to a caller without async.
+    /// Whether this request belongs to the module `blocking`.
     blocking: bool,
     resource: Box<[u8]>,
     kind: Kind,
@@ -192,7 +194,7 @@ impl Drop for LockRequest {
             DROPPED
         };
         tracing::warn!(%resource, "{dropped}");
-        // Many programs collect only errors, and a lock that was never taken must not go unnoticed.
+        // If the program collects no warnings, report the first dropped request on standard error.
         if !tracing::enabled!(tracing::Level::WARN) && !PRINTED.swap(true, Ordering::Relaxed) {
             let _ = writeln!(std::io::stderr(), "quorate: {resource:?}: {dropped}");
         }
@@ -243,8 +245,8 @@ impl LockRequest {
     /// [`Redlock::status`] and the observers of waiters ([`waiting`](Self::waiting)) show this text in the holder's
     /// note. The note also contains the holder's host, process id, program name and the time of the acquire.
     ///
-    /// With `None`, the lock has no note. While this request waits, [`Redlock::status`] then does not show its host and
-    /// process either.
+    /// With `None`, the lock has no note. While the request waits, [`Redlock::status`] then does not show the waiter's
+    /// host and process either.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -312,8 +314,8 @@ impl LockRequest {
         }
     }
 
-    /// Converts a failed attempt into the lock's holder if another client holds the lock. Any other failure is returned
-    /// as the error.
+    /// Returns details about the holder if the attempt failed because another client holds the lock. Any other failure
+    /// is returned as an error.
     fn held(&self, lost: NotAcquired) -> Result<Refusal, AcquireError> {
         match self.error(&lost) {
             AcquireError::HeldByOther(missed) => Ok(Refusal {
@@ -358,7 +360,7 @@ impl LockRequest {
         async move { scope.await.unwrap_or_else(|error| Err(error.into_one())) }
     }
 
-    /// Marks this request as the request of a caller without async.
+    /// Marks this request as a request of the module `blocking`.
     #[cfg(feature = "blocking")]
     pub(crate) fn blocking(mut self) -> Self {
         self.blocking = true;
@@ -390,19 +392,19 @@ impl LockRequest {
     }
 
     /// Acquires the lock as a reader. Several readers can hold the lock at the same time, but not together with a
-    /// writer. Readers and writers are served in order of arrival, and adjacent readers enter together. So neither side
-    /// starves.
+    /// writer. Readers and writers are served in order of arrival. Readers that are next to each other in the queue get
+    /// the lock together. So neither readers nor writers starve.
     ///
     /// A reader's [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier writer and smaller
     /// than that of every later writer. Several readers may have the same token. The protected system must check tokens
     /// by these rules:
     ///
-    /// - Refuse a **write** if its token is below the largest token seen, of reads and writes.
-    /// - Refuse a **read** if its token is below the largest token of a write. Never refuse a read because of another
-    ///   read.
+    /// - Refuse a **write** if its token is below the largest token of all earlier reads and writes.
+    /// - Refuse a **read** if its token is below the largest token of all earlier writes. Never refuse a read because
+    ///   of another read.
     ///
-    /// Acquiring as a reader costs two messages per master, like a plain lock. Use it for long reads, not for a cache
-    /// that is read every microsecond.
+    /// Acquiring as a reader costs two messages per master, like a plain lock. Use a reader's lock for long reads, not
+    /// for a cache that is read every microsecond.
     ///
     /// Only a lock on a single resource has readers. For several resources, a semaphore or an owner, the acquire
     /// returns [`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders). The rules are in `docs/protocol.md`,

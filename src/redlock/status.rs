@@ -9,7 +9,7 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// The lock's state on each master, in the order of the builder.
+    /// The lock's state on each master, in the order in which the masters were given to the builder.
     pub nodes: Vec<NodeStatus>,
     /// The number of masters that make a majority. While masters are being replaced, the smallest number of masters
     /// that can include a majority of the old masters and a majority of the new masters.

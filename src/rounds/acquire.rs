@@ -99,9 +99,10 @@ impl AcquireAnswers {
         Some(slots.fold(0, |bits, slot| bits | slot))
     }
 
-    /// The slot of a semaphore to ask for next; `None` while missing answers can change it. Returns `Held` if other
-    /// waiters are ahead of this waiter, or if no master reported a queue. Leaves out the slots in the bit mask
-    /// `taken`, because this process itself uses them.
+    /// The slot of a semaphore to ask for next; `None` while missing answers can change the result.
+    ///
+    /// - Returns `Held` if other waiters are ahead of this waiter, or if no master reported a queue.
+    /// - Ignores the free slots in the bit mask `taken`, because this process itself uses these slots.
     pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
         let Some(refusals) = refusals else {

@@ -90,8 +90,8 @@ impl Coordinator {
                 limit.wait(agree).await.unwrap_or(Err(Failure::Late))
             };
             match agreed {
-                // Check this after the last round of requests, because a master may be found to have lost its
-                // generation marker only during that round.
+                // Check the generation markers after the last round of requests, because the loss of a marker may
+                // become known only during that round.
                 Ok(_) if self.doubts(&round) => Some(Failure::Outage),
                 // Read the clock after the last round, so that the time of the round is deducted from the validity.
                 Ok(fencing) if self.now() < most => {
@@ -149,8 +149,8 @@ impl Coordinator {
         mut limit: Limit<'_>,
     ) -> FailedAttempt {
         let round = cleanup.round.clone();
-        // If the reason depends on missing answers, do not withdraw the requests yet. Otherwise the waiter would leave
-        // the queue, and later waiters would overtake it.
+        // If the reason depends on missing answers, do not withdraw the claim yet. Nodes do not send a withdrawn
+        // acquire, so the waiter would be missing in some queues, and later waiters would overtake it.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
             // Release the granted keys now. Keep the cleanup armed, because masters that have not answered yet may
@@ -177,8 +177,8 @@ impl Coordinator {
                 (reason.map(Failure::from), answers.round.finding())
             }
         };
-        // A master may have executed a repeated acquire after the first release. So withdraw the claim, which prevents
-        // further acquires, and release once more.
+        // A node may have sent the acquire again, so that a master executed it after the first release. So withdraw the
+        // claim, which prevents further acquires, and release the keys once more.
         let undo = if asks_all { cleanup.end() } else { undo };
         if failure.is_some() {
             metrics::round(failure);

@@ -88,8 +88,10 @@ impl Coordinator {
     }
 
     /// Waits until a majority agrees on a fencing token, all masters have answered, or the time limit has passed. Then
-    /// returns the agreement. Used for a further hold of an owner: it needs the fencing token of the owner's other
-    /// holds before it writes a number.
+    /// returns the agreement.
+    ///
+    /// Used for a further hold of an owner. Such a hold must use the fencing token of the owner's other holds, so it
+    /// asks for this token before it raises any counter.
     async fn agreement_of_all(&self, round: &AcquireRound) -> Agreement {
         let mut limit = Limit::new(&*self.runtime, self.answered_by());
         limit.wait(round.until(AcquireAnswers::settled)).await;
@@ -100,9 +102,9 @@ impl Coordinator {
     /// readers, owners, semaphores"). If no majority returns the same token, the new hold cannot join the other holds,
     /// and the attempt fails.
     ///
-    /// A token below `confirmed`, the number that this client asked the masters to confirm, is not accepted. A master
-    /// may execute that request late, after the other holds have ended, and raise its counter to `confirmed`. A further
-    /// hold of the owner would then get a larger token than this hold.
+    /// The attempt also fails if the token is below `confirmed`, the number that this client asked the masters to
+    /// confirm. A master may execute that request late, after the other holds have ended, and raise its counter to
+    /// `confirmed`. A later hold of the owner would then get a larger token than this hold.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
@@ -113,8 +115,8 @@ impl Coordinator {
         let mut delays = self.delays();
         for asked in 0..CONFIRM_ROUNDS {
             if asked > 0 {
-                // Give the other holds time to finish their requests. The pause is short, because this hold blocks the
-                // other holds meanwhile.
+                // Give the other holds time to finish their requests. Keep the pause short, because the new hold can
+                // block the other holds until its attempt ends.
                 let pause = delays.next().unwrap_or_default();
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;
@@ -152,9 +154,10 @@ impl Coordinator {
         self.retry.delays(u64::from_le_bytes(seed))
     }
 
-    /// Updates the estimate of the masters' clocks. A hold that joins other holds gets their token, which can be old.
-    /// Such a token is ignored: it would move the estimate back by a second, as if the masters had lowered the
-    /// proposal.
+    /// Updates the estimate of the masters' clocks.
+    ///
+    /// A hold that joins other holds gets their fencing token, which can be much smaller than the proposal. Ignore such
+    /// a token: `ClockOffset::learn` would assume that a master lowered the proposal.
     fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
         if numbering != Numbering::Raised && granted < offset.proposal(wall) {
             return;

@@ -154,7 +154,8 @@ impl Coordinator {
         self.ask_each(sink, phase, |_| request());
     }
 
-    /// Sends each node a request of its own. All sends happen before the first await.
+    /// Sends a request to every node; `request` returns the request for the node with a given index. All sends happen
+    /// before the first await.
     pub(super) fn ask_each<B: Collect>(
         &self,
         sink: &Arc<FanOut<B>>,

@@ -1,5 +1,4 @@
-//! Collects the answers to requests that were sent to several masters at the same time (a fan-out). The waiting future
-//! is woken once for all answers.
+//! Collects the answers to requests that were sent to several masters at the same time (a fan-out).
 //!
 //! There is no task and no channel per message: nodes deliver their answers under a short mutex, and wake the waiting
 //! future when the result is decided.
@@ -17,7 +16,7 @@ pub(crate) trait Collect: Send + 'static {
     /// Counts one answer. Returns `true` if the waiting future should check whether the result is decided.
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool;
 
-    /// Records an answer that arrived after its timeout had been counted.
+    /// Records an answer that arrived after the request was counted as timed out.
     fn late(&mut self, _from: From, _answer: &Result<Answer, Fault>) {}
 }
 

@@ -24,8 +24,8 @@ pub(crate) struct Named {
 }
 
 impl Coordinator {
-    /// Lists the keys of each master that match `pattern` and for which `is_wanted` returns true. Stops at a master
-    /// after about `most` keys, and at all masters at the time `until`. The result has one entry per master.
+    /// Lists the keys of each master that match `pattern` and for which `is_wanted` returns true. The result has one
+    /// entry per master. The list of a master ends after about `most` keys, or at the time `until`.
     pub(crate) async fn list(
         &self,
         pattern: &[u8],

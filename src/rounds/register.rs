@@ -29,8 +29,8 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // Give the other masters time to answer, because they usually answer at almost the same moment. If all masters
-        // have answered the read, the client can release the lock right after it has sent the write.
+        // Give the other masters time to answer: they usually answer at almost the same moment. The caller needs the
+        // answers of all masters to send the release right after a write (`BegunWrite::may_be_followed`).
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
                 break;
@@ -43,7 +43,8 @@ impl Coordinator {
 
     /// Writes or removes the value on every master. The requests are queued when this function returns.
     ///
-    /// - To a master whose answer is in `read`, the write is sent only if its server process has not restarted since.
+    /// - If `read` has an answer of a master, that master gets the write only if its server process has not restarted
+    ///   after this answer.
     /// - Nothing is sent at the time `until` or later.
     pub(crate) fn write_value(
         &self,
@@ -151,7 +152,7 @@ impl ValueAnswers {
         before
     }
 
-    /// Whether every master has executed the read, and so returned the id of its server run.
+    /// Whether every master has executed the read. Each such answer contains the id of the server run.
     pub(crate) fn all_read(&self) -> bool {
         (0..self.said.len()).all(|node| self.run(node).is_some())
     }
@@ -185,7 +186,7 @@ impl ValueAnswers {
         register::read(self.quorum, &self.read_votes())
     }
 
-    /// Whether a first value may be created; `None` while answers are missing.
+    /// Whether the masters' answers allow the client to create the first value; `None` while answers are missing.
     pub(crate) fn vacancy(&self) -> Option<Vacancy> {
         register::vacancy(&self.read_votes())
     }
@@ -224,8 +225,8 @@ impl ValueAnswers {
 
     /// The result of a write that followed this `read`; `None` until the answers decide it.
     ///
-    /// A master that executed the write counts only if it has not restarted since the read, and if one of these is
-    /// true:
+    /// Not every master that executed the write counts towards the majority. A master counts if it has not restarted
+    /// since the read, and if one of these is true:
     ///
     /// - The master returned a value in the read, and had not restarted since that value was written.
     /// - Every master answered in the read that it has no value.
@@ -273,8 +274,8 @@ impl ValueAnswers {
         written.map(|(node, _)| node).collect()
     }
 
-    /// Whether a write that followed this `read` has copied the value to enough old and next masters; see
-    /// `register::carried`. `open` are the next masters that already vote for clients which know only the next masters.
+    /// Whether a write that followed this `read` has copied the value to enough old and next masters. For `open` and
+    /// the conditions, see `register::carried`.
     pub(crate) fn has_carried(&self, read: &Self, open: MasterSet) -> bool {
         let written = self.written_as_read(read);
         register::carried(self.quorum, &read.all_votes(), written, open)

@@ -53,9 +53,10 @@ impl Coordinator {
 pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
 
 impl Undoing {
-    /// Waits until every master has acknowledged the release or failed. Without this wait, a master could refuse the
-    /// waiter's next attempt because the keys of its last attempt still exist. Three such waiters could block each
-    /// other forever.
+    /// Waits until every master has acknowledged the release or failed.
+    ///
+    /// Without this wait, a master could refuse a waiter's next attempt because it still has the keys of the waiter's
+    /// failed attempt. Several waiters that retry could then prevent each other from a majority forever.
     pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
         let fan_out = self.0.clone();
         async move {
@@ -75,7 +76,7 @@ pub(crate) struct ReleaseAnswers {
     deleted: usize,
     gone: usize,
     faults: usize,
-    /// The masters that answered. The claim holds no key on them any more.
+    /// The masters that answered without an error. The claim holds no key on them any more.
     free: MasterSet,
 }
 
@@ -93,8 +94,7 @@ impl ReleaseAnswers {
         }
     }
 
-    /// Three numbers of masters: those that deleted a key of the claim, those that had no such key, and those that
-    /// failed.
+    /// How many masters deleted a key of the claim, how many had no such key, and how many failed, in this order.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         (self.deleted, self.gone, self.faults)
     }

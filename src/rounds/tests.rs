@@ -64,7 +64,7 @@ fn names(nodes: usize) -> Vec<NodeName> {
 }
 
 #[test]
-fn round_wakes_its_waiter_for_the_verdict_and_for_the_reason() {
+fn round_wakes_its_waiter_once_for_the_verdict_and_once_for_the_loss_reason() {
     let mut won = opened(5);
     assert!(!won.count(from(0, 1), granted()));
     assert!(!won.count(from(1, 1), granted()));
@@ -120,7 +120,7 @@ fn refused_round_reports_holder_and_queue() {
 }
 
 #[test]
-fn lock_is_held_by_another_if_refusals_alone_prevent_a_majority() {
+fn majority_refused_is_true_only_if_refusals_alone_prevent_a_majority() {
     let mut answers = opened(3);
     answers.count(from(0, 1), plainly_refused());
     assert!(!answers.majority_refused());

@@ -41,7 +41,7 @@ impl Wanted {
         Self::group(keys.into_iter().map(part).collect())
     }
 
-    /// A request for a hold on one key that readers, or the holds of one owner, share.
+    /// A request for a shared hold on one key. `class` states whether readers or the holds of one owner share the key.
     pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
         let mode = Mode::Class(class);
         Self::group(vec![Part { key, mode }])

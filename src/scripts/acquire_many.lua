@@ -6,7 +6,7 @@
 -- - -1: granted with the proposed counter
 -- - another counter: granted with this counter
 -- - a list or an error: the refusal or the error that a single request would get
--- - 0: nothing was done; the client must send this request by itself
+-- - 0: nothing was done; the client must send a single request for this lock
 -- A full server accepts all writes of a script after the script's first write. So a lock may be granted here although
 -- the server would refuse the single request.
 -- To save time, all counters are read with one MGET, and counters of 16 digits (dates from 2001 to 2286) are compared
@@ -53,7 +53,8 @@ local function attempt(key, ARGV)
 end
 
 -- Sets the counter of the lock `key`, which has just been taken, to the proposal `text`. `was` is the old counter, if
--- there is one. FENCE_TTL is long enough, because the proposal is at most a second ahead of this master's time.
+-- there is one. The proposal is at most a second ahead of this master's time, so the counter's expiry is FENCE_TTL
+-- without an addition (fence/lives.lua).
 local function number(key, fence, was, text)
   if was then
     local set

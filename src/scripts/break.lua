@@ -18,7 +18,8 @@ if held then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
     local lines = {'', held, others}
     if type(said) == 'table' then
-      -- Readers or an owner share the lock: list each hold, and the counter. Later holds have larger fencing numbers.
+      -- Readers or an owner share the lock: list each hold, and the counter. Holds after this force-release have
+      -- larger fencing numbers than the counter, so they can be distinguished.
       local counter = string.match(was[3] or '', '^%d+$') or '0'
       lines = {'', held .. '\t' .. counter}
       for i = 1, #said, 3 do
@@ -27,12 +28,12 @@ if held then
       lines[#lines + 1] = others
     end
     if left > 0 then
-      -- PEXPIRE is a first write that needs no memory and does not change the expiry. After its first write, a script
-      -- may write to a full server, so it can write the break record.
+      -- A full server refuses the first write of a script if this write needs memory, but accepts all later writes.
+      -- So write first the unchanged expiry, which needs no memory, and then the break record.
       redis.pcall('PEXPIRE', KEYS[1], left)
     end
-    -- Limit the record to 16 KiB, newest values first. This is enough for one force-release every three minutes during
-    -- the longest TTL.
+    -- Limit the record to 16 KiB, and drop the oldest values. This size is enough for one force-release every three
+    -- minutes during the longest TTL.
     local all = string.sub(table.concat(lines, '\n'), 1, 16384)
     -- Keep the record for two days, twice the longest TTL that a client can configure: a renewal by the holder, or this
     -- force-release on another master, can be late.

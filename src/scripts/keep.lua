@@ -7,8 +7,8 @@
 -- - the fencing number
 -- Reply: one digit per key: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 5 (unknown), 0 (not ours). If a key
 -- failed, an array with errors as in EXTEND.
--- A full server accepts all writes of a script after the script's first write. So it never stops the script in the
--- middle of a hold.
+-- A full server accepts all writes of a script after the script's first write. So a full server never causes an error
+-- between two writes for the same hold.
 local said = {}
 --+ mark/has.lua
 --+ mark/class.lua
@@ -22,8 +22,8 @@ local function keep(key, value, ttl, mode, number)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The user may not read the key, but may still hold the lock. So return an error and not 0: `call` fails again, and
-    -- adds its line number to the error.
+    -- The user lacks the right to read the key, but may still hold the lock. So the result is an error and not 0: read
+    -- the key again with `call`, which raises the error.
     held = call('GET', key)
   end
   local ours = mode == 'x' and value or mode
@@ -34,8 +34,8 @@ local function keep(key, value, ttl, mode, number)
   if held and mode ~= 'x' then
     known = call('ZSCORE', holds, value)
   end
-  -- The hold is missing: check the break record. The lock key does not decide this, because the same readers or owner
-  -- may have taken the lock again after a force-release of this hold.
+  -- If the hold is missing, check the break record, even if the lock key exists: the same readers or owner may have
+  -- taken the lock again after a force-release of this hold.
   local mark = not known and call('GET', '{broken}' .. key)
   if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'

@@ -4,7 +4,7 @@
 -- Reply: one character per lock:
 -- - 1: deleted
 -- - 0: not ours
--- - '-': nothing was done; the client must send this release by itself
+-- - '-': nothing was done; the client must send a single release for this lock
 -- If a queue key has another type, the reply is an array with an error in place of that lock's character. The lock
 -- itself was released.
 local call, keys, count = redis.call, KEYS, #KEYS

@@ -1,5 +1,5 @@
 -- WRITE (docs/protocol.md, "Values under a lock"): stores a value, unless this master has seen a larger fencing number
--- than the token. Neither a clock nor the lock key has an influence. The value never expires.
+-- than the token. The script checks neither a clock nor the lock key. The value never expires.
 -- KEYS: lock. ARGV: token, run id of this server, bytes; without bytes the value is removed.
 -- Reply: 1 (written), or the largest fencing number on this master if it is above the token.
 local call, key = redis.call, KEYS[1]
@@ -13,8 +13,8 @@ if ARGV[3] then
   call('SET', value, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 else
   call('DEL', value)
-  -- With the value, its fencing number is removed. So store the number in the counter: otherwise an earlier holder's
-  -- late write would restore the value.
+  -- The removed value cannot show the token any more. So store the token in the counter. Otherwise a late write of an
+  -- earlier holder would restore the value.
   local v, time = tonumber(ARGV[1]), call('TIME')
   local now = time[1] * 1000000 + time[2]
   --+ fence/lives.lua

@@ -13,7 +13,7 @@ use crate::report::{NodeOutcome, NodeReport};
 ///
 /// - [`Unknown`](Self::Unknown): the new value may have been written.
 /// - [`Incomplete`](Self::Incomplete): the value may have been removed from some masters.
-/// - [`Stopped`](Self::Stopped) with `recorded`: the period was recorded as done before the body was dropped.
+/// - [`Stopped`](Self::Stopped) with `recorded: true`: the period was recorded as done before the body was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValueError {
@@ -61,13 +61,13 @@ pub enum ValueError {
         /// Which period begins too late: true for the last recorded period, false for the period of this call.
         recorded: bool,
     },
-    /// The body was dropped because the lock was lost.
+    /// The work of the period (the caller's `body`) was dropped before its end, because the lock was lost.
     Stopped {
         /// The name of the once-per-period record.
         name: String,
         /// Why the lock was lost.
         cause: LossCause,
-        /// Whether the period is recorded as done although the body was dropped.
+        /// Whether the period is recorded as done, although its work did not end.
         recorded: bool,
     },
 }

@@ -126,7 +126,7 @@ impl Turn<'_> {
     /// [`ValueError::Unknown`] if the period may or may not have been recorded. After any other error, nothing was
     /// recorded.
     ///
-    /// A lock can record only one period. For the next period, acquire the lock again.
+    /// You can record only one period under a lock. To record the next period, acquire the lock again.
     ///
     /// # Cancel safety
     ///
@@ -136,7 +136,7 @@ impl Turn<'_> {
         self.known.write(&text).await
     }
 
-    /// Stores the [note](Self::note) only. This period stays due: use it after the work has failed.
+    /// Stores only the [note](Self::note). This period stays due. Call this method after the work has failed.
     ///
     /// # Errors
     ///
@@ -315,8 +315,8 @@ impl Once {
     /// "This period" is the period at the time of the call, even if you began to wait for the lock in an earlier
     /// period. To ask about an earlier period, use [`Redlock::once_in`] with that period.
     ///
-    /// If the period is already done, you can keep the lock and call `due` again in the next period. The lock can then
-    /// record the next period.
+    /// If the period is already done, you can keep the lock, call `due` again in the next period, and record that
+    /// period.
     ///
     /// # Errors
     ///
@@ -332,13 +332,14 @@ impl Once {
         })
     }
 
-    /// Writes the record again to masters that have lost it. The record then survives if more masters lose it.
+    /// Writes the record again to masters that have lost it. The new copies protect the record if
+    /// more masters lose it later.
     ///
     /// Use this method if you hold the lock yourself (see [`due`](Self::due)) and the period was already done.
     /// [`at_most_once`](Self::at_most_once) and [`at_least_once`](Self::at_least_once) do this automatically.
     ///
-    /// A record can be written only once under each lock. If some masters have lost the record, this call is that one
-    /// write.
+    /// You can write a record only once under a lock. If this call has written the record, acquire the lock again to
+    /// record a period.
     ///
     /// # Errors
     ///
@@ -436,7 +437,7 @@ impl Once {
         Box::pin(self.value.under_lock(run)).await
     }
 
-    /// The period in which a call made now does its work; an error if the length of the period is invalid.
+    /// The period to which a call made now belongs; an error if the period is invalid.
     fn now(&self) -> Result<Period, ValueError> {
         let runtime = &self.value.redlock.core.coordinator.runtime;
         let period = self.periods.at(runtime.wall_micros() / 1_000);

@@ -39,8 +39,8 @@ use crate::waiting::Waiting;
 /// # Promises and their limits
 ///
 /// - At most as many units are handed out as were created. This holds even if masters lose their memory one after
-///   another, if a [`take`](Self::take) or [`left`](Self::left) succeeds in between. If a majority loses its memory
-///   before that, calls return [`Lost`](ValueError::Lost) and hand out nothing.
+///   another, provided that a [`take`](Self::take) or [`left`](Self::left) succeeds between two losses. If a majority
+///   loses its memory without such a call in between, calls return [`Lost`](ValueError::Lost) and hand out nothing.
 /// - A crash during a call, a dropped future, or an [`Unknown`](ValueError::Unknown) write can waste units. Wasted
 ///   units are not handed out again.
 /// - The masters must not evict keys (`noeviction`).
@@ -124,7 +124,7 @@ impl Quota {
     /// # Errors
     ///
     /// - [`Unknown`](ValueError::Unknown): too few masters reported that they stored the new number of units. Treat the
-    ///   requested units as wasted, and do not use them. A repeated call takes other units.
+    ///   requested units as wasted, and do not use them. A repeated call takes more units.
     /// - Any other error, for example [`Missing`](ValueError::Missing), [`Lost`](ValueError::Lost) or
     ///   [`NoQuorum`](ValueError::NoQuorum): nothing was taken.
     ///

@@ -65,7 +65,7 @@ pub(crate) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// The stored text, after the prefix, of a record that shows no period as done.
+    /// Replaces `START` in the stored text if no period has been done.
     pub(crate) const NEVER: &'static str = "never";
 
     /// Parses a stored record without the prefix `once` and the space after it. `None` if the text has another format.

@@ -25,8 +25,8 @@ pub(crate) struct Register<'a> {
     number: u64,
 }
 
-/// The result of copying a value to the next masters, while masters are being replaced. Each text contains the masters'
-/// answers.
+/// The result of copying a value to the next masters, while masters are being replaced. Each `String` lists the answers
+/// of the masters.
 #[derive(Clone)]
 pub(crate) enum Carried {
     /// The value is now stored on the old and on the next masters.
@@ -128,8 +128,10 @@ impl<'a> Register<'a> {
     }
 
     /// Copies the value to the next masters while masters are being replaced: writes the value of the old masters to
-    /// both sets. If only next masters have a value and `removes` is true, removes it from both sets. `open` are the
-    /// next masters that already vote for clients which know only the next masters.
+    /// the old and the next masters.
+    ///
+    /// - `removes`: whether to remove the value from all masters if only next masters have one.
+    /// - `open`: some clients may know only the next masters. These next masters already vote for such clients.
     ///
     /// Cancel safety: if the future is dropped, only some masters may have been changed: call it again. The value
     /// itself does not change.
@@ -217,7 +219,7 @@ impl Known<'_> {
         }
     }
 
-    /// Writes the new value. An error other than [`ValueError::Unknown`] has changed nothing.
+    /// Writes the new value. After an error other than [`ValueError::Unknown`], the value is unchanged.
     ///
     /// Cancel safety: if the future is dropped, the value may or may not be written; the next read decides which.
     pub(crate) async fn write(self, bytes: &[u8]) -> Result<(), ValueError> {
@@ -232,8 +234,8 @@ impl Known<'_> {
             asked,
             ..
         } = self;
-        // Include the answers that arrived after the read was decided. Each of them allows one more master to count in
-        // the write.
+        // Include the answers that arrived after the read was decided: the write counts only masters whose read answer
+        // is known.
         let read = asked.with_later(read);
         let asked = register.send(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;
@@ -257,8 +259,8 @@ pub(crate) struct BegunWrite {
 impl BegunWrite {
     /// Whether the release may be sent directly after the write, without waiting for the write's result.
     ///
-    /// This needs a read answer from every master, because the answer names the server run to which the write is bound.
-    /// Without a read answer, the write is not sent any more once the lock is released.
+    /// True if every master has answered the read. To a master without a read answer, a queued write is not sent after
+    /// the lock was released.
     pub(crate) fn may_be_followed(&self) -> bool {
         self.read.all_read()
     }

@@ -161,7 +161,7 @@ impl NamedValue {
     }
 }
 
-/// Parses a number that consists of digits only; `None` for other texts, and for numbers that do not fit.
+/// Parses a number that consists of digits only; `None` for other texts and for numbers above `u64::MAX`.
 pub(crate) fn number(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|digit| digit.is_ascii_digit());
     plain.then(|| text.parse().ok())?

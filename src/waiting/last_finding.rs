@@ -18,8 +18,8 @@ pub(crate) struct LastFinding {
 }
 
 impl LastFinding {
-    /// The finding of waiters behind a holder in this process. The next first waiter keeps it until its own first
-    /// attempt.
+    /// The finding for waiters behind a holder in this process: the lock is held. When such a waiter becomes the first,
+    /// it keeps this finding until its own first attempt.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,
@@ -55,7 +55,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[test]
-    fn split_or_missing_finding_does_not_replace_an_earlier_finding() {
+    fn earlier_finding_is_kept_if_a_round_finds_a_split_or_nothing() {
         let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
         let mut last_finding = None;

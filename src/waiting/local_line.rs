@@ -30,8 +30,8 @@ pub(crate) struct LocalLines {
     aside: Mutex<Aside>,
     /// The number of waiters that have entered a queue so far. It gives each waiter its arrival number.
     came: AtomicU64,
-    /// The waiters that ask for a key without a place in its queue: readers that ask together with other readers, and
-    /// owners.
+    /// The waiters that ask for a key without a place in its queue: owners, and readers that ask at the same time as
+    /// other readers.
     beside: Mutex<Beside>,
     /// The observers of elections in this process, which wait for announcements of new leaders.
     pub(crate) watchers: Watchers,

@@ -14,11 +14,15 @@ use crate::report::NodeReport;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// The number of waiters ahead of this one, in this process or on the masters; `None` if unknown.
+    /// The number of waiters ahead of this one; `None` if unknown.
+    ///
+    /// - While this waiter is behind others in the queue of its own process: the number of clients ahead in that queue.
+    ///   A holder in this process counts too.
+    /// - Otherwise: the largest number of waiters ahead that any master reported.
     pub ahead: Option<u64>,
     /// The value of the lock key, which is the holder's token; `None` if unknown.
     pub holder: Option<Vec<u8>>,
-    /// The note of the lock's holder, if the holder has written one.
+    /// The note of the lock's holder; `None` if unknown, or if the holder has written none.
     pub note: Option<Note>,
     /// How long the masters keep the holder's key if it is not renewed; `None` if unknown.
     pub ttl_left: Option<Duration>,

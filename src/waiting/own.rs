@@ -116,7 +116,7 @@ impl OwnLocks {
 /// How likely the masters are to grant a slot, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
-    /// This process holds all slots of the semaphore.
+    /// This process holds the slot, and all other slots of the semaphore.
     Held,
     /// Another task of this process asks for the slot.
     Asked,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn first_slot_that_may_be_free_is_asked_for() {
+    fn task_requests_the_first_slot_that_is_not_known_to_be_occupied() {
         let own = holding(&[2]);
         let one = asks(&own, 2, 0);
         assert_eq!(
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_most_likely_to_become_free_is_asked_for() {
+    fn task_requests_the_slot_most_likely_to_become_free_if_none_is_free() {
         let own = holding(&[0]);
         let one = asks(&own, 0, 0b1100);
         assert_eq!((one.permit.slot(), one.alone), (1, true));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn first_waiter_may_request_slots_that_other_tasks_request() {
+    fn first_waiter_requests_a_slot_even_if_another_task_requests_the_same_slot() {
         let own = holding(&[0]);
         let _others = [asks(&own, 1, 0), asks(&own, 2, 0)];
         let passing = own.ask(&api(0), 0b1000, true);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_lists_as_requested_only_slots_that_other_tasks_request() {
+    fn requested_slots_include_only_slots_that_other_tasks_request() {
         let own = holding(&[1]);
         let mine = asks(&own, 3, 0);
         let other = asks(&own, 2, 0);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_always_chooses_a_valid_slot_of_the_semaphore() {
+    fn requested_slot_is_always_a_valid_slot_of_the_semaphore() {
         let own = Arc::<OwnLocks>::default();
         for (slot, permits) in [(0, 0), (63, 64), (7, 3)] {
             let permit = Permit::new(Arc::from(&b"api"[..]), slot, permits);

@@ -45,7 +45,8 @@ fn burst(count: usize) -> Schedule {
     schedule
 }
 
-/// Takes the locks that are due, and counts them as one open batch.
+/// Takes the locks that are due, and counts them as one batch that lacks the replies of a majority. Returns the number
+/// of locks.
 fn take(schedule: &mut Schedule, now: Instant) -> usize {
     let taken = schedule.take_due(now).len();
     if taken > 0 {
@@ -90,7 +91,7 @@ fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
 }
 
 #[test]
-fn schedule_ends_locks_on_time_despite_a_burst_of_renewals() {
+fn schedule_reports_the_end_of_locks_on_time_despite_a_burst_of_renewals() {
     let mut schedule = burst(5_000);
     let max_hold = Duration::from_millis(3_002);
     let bounded = held(Some(max_hold), true);
@@ -134,7 +135,8 @@ fn renewal_due_soon_joins_the_batch_of_a_renewal_due_now() {
 #[test]
 fn take_due_returns_each_lock_once_per_due_time() {
     let mut schedule = Schedule::default();
-    // A lock whose end is due becomes due again every `SOON`, until it is removed from the schedule.
+    // A lock whose end was due becomes due again after the interval `SOON`, until the lock is removed from the
+    // schedule.
     let fixed = schedule.insert(held(None, false), at(9_000));
     assert_eq!(ids(&schedule.take_due(at(9_000))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(9_000))), []);

@@ -10,8 +10,8 @@ use crate::node::{
 /// answer. The index is `None` if the request is not for several locks, and was therefore not split.
 type Part = (Option<usize>, Request, Reply);
 
-/// Splits a request for several locks into one request for each session. `session_of` gives the index of the session
-/// that serves a claim. Other requests are returned unchanged.
+/// Splits a request for several locks into one request for each session with the master. `session_of` returns the index
+/// of the session that serves a claim. Other requests are returned unchanged.
 pub(in crate::node) fn split(
     request: Request,
     reply: Reply,

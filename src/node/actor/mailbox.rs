@@ -18,8 +18,8 @@ use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 /// this long only if callers send more requests than the master can answer within a node timeout.
 const CAPACITY: usize = 16_384;
 
-/// The largest number of queued requests with which a release is still accepted. It is twice [`CAPACITY`], because each
-/// release frees a lock.
+/// A release is refused only if at least this many requests are queued. The limit is twice [`CAPACITY`], so that
+/// releases are accepted even if the queue is full for other requests. Each release frees a lock.
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
 /// A request to one master, and the receiver of its answer.
@@ -28,8 +28,11 @@ pub(in crate::node) struct Queued {
     reply: Reply,
     /// Whether the request is sent for the second time. The first time, the master did not have the script.
     pub(in crate::node) resent: bool,
-    /// Whether the request must be sent as a separate script call. The master refused it when it was sent as the
-    /// built-in delete command.
+    /// Whether the request must be sent as a script call of its own. It was sent in one of two other forms before,
+    /// which the master could not execute:
+    ///
+    /// - as the built-in delete command;
+    /// - in one script call together with other requests.
     pub(in crate::node) apart: bool,
     /// Whether this release was sent as the server's built-in compare-and-delete command (`DELIFEQ`). If the server
     /// refuses the command, the release is sent again as a script call.
@@ -162,8 +165,9 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests other than renewals that have been queued for at least `limit`. The queue stores no arrival
-    /// times. If this method is called regularly, a request is taken after one to two times `limit`.
+    /// Takes the requests other than renewals that have been queued for at least `limit`. Because the queue stores no
+    /// arrival times, this is only approximate: if this method is called often, a request is taken after one to two
+    /// times `limit`.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
@@ -270,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn full_mailbox_accepts_renewals_and_returns_them_first() {
+    fn full_mailbox_accepts_a_renewal_and_delivers_it_before_older_requests() {
         let mailbox = Mailbox::new();
         for _ in 0..CAPACITY {
             assert!(put(&mailbox, look("a")));
@@ -285,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn overdue_takes_a_request_after_one_to_two_times_the_limit() {
+    fn overdue_returns_a_request_queued_for_one_to_two_times_the_limit() {
         let limit = Duration::from_millis(100);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mailbox = Mailbox::new();
@@ -408,7 +412,7 @@ mod models {
     }
 
     #[test]
-    fn idle_future_of_the_mailbox_resolves_in_every_thread_interleaving() {
+    fn wait_for_an_idle_mailbox_ends_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             push(&mailbox, 1).join().expect("the thread must not panic");

@@ -12,7 +12,8 @@ use crate::protocol::marker::Marker;
 #[derive(Debug, Default)]
 pub(crate) struct Markers {
     masters: usize,
-    /// The masters that the replacement removes: they are in the old set of masters but not in the next set.
+    /// During a replacement of masters, the masters that are removed: they are in the old set of masters but not in the
+    /// next set.
     old: Vec<NodeName>,
     seen: Mutex<Seen>,
     /// The number of masters that show a marker. If it is 0, as with masters that were never replaced, `seen` need not
@@ -37,13 +38,12 @@ pub(in crate::node) enum Missed {
 struct Seen {
     /// The masters that show a marker, each with the marker and a flag that is true if the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
-    /// The masters that showed no marker at their last handshake and are not trusted again ([`Markers::trusts`]).
+    /// The masters that showed no marker at their last handshake, and are not trusted yet ([`Markers::trusts`]).
     bare: HashSet<NodeName>,
 }
 
 impl Markers {
-    /// Creates an empty list of markers for this number of masters. `old` are the old masters that do not also belong
-    /// to the next masters.
+    /// Creates an empty list of markers for this number of masters. `old` lists the masters that a replacement removes.
     pub(crate) fn of(masters: usize, old: Vec<NodeName>) -> Self {
         Self {
             masters,
@@ -73,8 +73,10 @@ impl Markers {
         self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
-    /// Records that the master `name`, which showed no marker, is trusted again. Either it got its marker together with
-    /// the other masters, or `max_ttl` has passed and every lock that it may have forgotten has expired.
+    /// Records that the master `name`, which showed no marker, is trusted again. There are two possible reasons:
+    ///
+    /// - The master got its marker together with the other masters.
+    /// - `max_ttl` has passed, so every lock that the master may have forgotten has expired.
     pub(in crate::node) fn trusts(&self, name: &NodeName) {
         self.seen().bare.remove(name);
     }
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn missed_ignores_markers_of_a_minority_that_do_not_admit_the_client() {
+    fn markers_that_refuse_the_client_are_ignored_if_a_minority_of_masters_shows_markers() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&a, marker(2), false);
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn one_marker_that_admits_the_client_makes_masters_without_a_marker_doubtful() {
+    fn masters_without_a_marker_are_doubted_if_one_marker_admits_the_client() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&b, marker(5), false);

@@ -1,5 +1,5 @@
-//! Records which server process runs at the address of each master, and decides whether its votes count and its stored
-//! values are trusted.
+//! Records which server process runs at the address of each master. Decides whether the votes of that process count,
+//! and which of its stored values are trusted.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -53,8 +53,8 @@ struct Seen {
 }
 
 impl Acquaintance {
-    /// Returns a copy for an additional connection to the same master. The copy omits the client id of the last
-    /// connection, so that opening the additional connection does not close the last one.
+    /// Returns a copy for an additional connection to the same master. A new connection closes the previous connection
+    /// by its client id. The copy omits this id, so the additional connection closes no other connection.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn replace_returns_no_client_id_from_before_a_server_restart() {
+    fn replaced_client_id_is_returned_only_if_the_server_has_not_restarted() {
         let seen = Acquaintance::default();
         assert_eq!(seen.replace("run 1", 5), None);
         assert_eq!(seen.replace("run 1", 9), Some(5));

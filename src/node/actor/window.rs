@@ -14,7 +14,7 @@ const NARROW: usize = 512;
 
 /// Computes how many requests may be outstanding on a connection: as many as the master answers within a fraction of
 /// the node timeout. Further requests wait in the mailbox, so that they do not time out at the master
-/// (`excess_requests_to_a_slow_master_wait_without_timeouts`).
+/// (`client_queues_excess_requests_to_a_slow_master_so_that_none_times_out`).
 pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,

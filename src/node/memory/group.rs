@@ -21,8 +21,10 @@ const LOOKED_AT: usize = 256;
 /// The largest number of holds that one reply about the state of a lock lists.
 const SHOWN: usize = 100;
 
-/// The lock or the waiter that prevents a grant. `left` is the time until it expires if it is not renewed; `None` if it
-/// does not expire. `holder` is the value of the lock key; `None` if the key does not exist.
+/// The lock or the waiter that prevents a grant.
+///
+/// - `left` is the time until this lock or waiter expires without a renewal; `None` if there is no expiry.
+/// - `holder` is the value of the lock key; `None` if the key does not exist.
 struct Obstacle {
     left: Option<Duration>,
     holder: Option<Vec<u8>>,
@@ -149,8 +151,8 @@ impl Master {
         }
     }
 
-    /// Adds the waiter to the queue of one key if the claim has a ticket. Returns the waiter ahead that the claim must
-    /// wait for, as an obstacle; `None` if there is none. `seen` gets the state of the queue.
+    /// Adds the waiter to the queue of one key if the claim has a ticket. Writes the state of the queue to `seen`.
+    /// Returns the queued waiter for which the claim must wait; `None` if there is none.
     fn join_queue(
         &mut self,
         now: u64,
@@ -176,7 +178,7 @@ impl Master {
         let other = match part.class() {
             // Readers do not wait for readers, only for a writer that is ahead of them.
             Some(Class::Shared) => before.iter().find(|other| !is_reader(other)),
-            // An owner that holds the lock already overtakes all waiters.
+            // If the owner already holds the lock, its next hold overtakes all waiters.
             Some(Class::Owner(_)) if joins(part, held) => None,
             Some(Class::Owner(_)) | None => before.first(),
         };
@@ -213,8 +215,8 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // The lock that this claim replaces does not hold the key now. If that lock was force-released, refuse the
-            // claim: another writer may have held the key after the force-release.
+            // `instead` is the replaced lock's token if that token is not the key's current value. If that lock was
+            // force-released, refuse the claim: another writer may have held the lock after the force-release.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -341,8 +343,10 @@ impl Master {
         Ok(Answer::Released(ours > 0))
     }
 
-    /// Removes one hold of the readers or the owner that share a key. Returns two flags: whether the hold existed, and
-    /// whether the key is free after the removal.
+    /// Removes one hold of the readers or the owner that share a key. Returns two flags:
+    ///
+    /// - whether the hold existed;
+    /// - whether the key is free after the removal.
     fn leave_class(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
         let members = self.holds.get_mut(key);
         let mine = members.is_some_and(|members| {
@@ -463,8 +467,8 @@ impl Master {
         shown.collect()
     }
 
-    /// The remaining time of the hold `value`, and the key of its note. `held` is the value of the lock key `key`.
-    /// `None` if the lock is not shared, or if the hold does not exist or has expired.
+    /// The remaining time of the hold `value`, and the key of the hold's note. Returns `None` if the lock is not
+    /// shared, or if the hold does not exist or has expired. `held` is the value of the lock key `key`.
     pub(super) fn hold_left(
         &self,
         now: u64,

@@ -104,7 +104,7 @@ pub(super) struct Waiting {
     pub(super) queue_expires: u64,
 }
 
-/// The state of a lock on a [`Master`], read without changing it.
+/// The state of a lock on a [`Master`]. Reading this state does not change the master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peek<'a> {
     /// The value of the lock key; `None` if the lock is free, or if the key holds a value of another type than string.
@@ -235,7 +235,7 @@ impl Master {
     }
 
     /// Simulates a restart of the server: sets the id of its current run to `run`. Answers then mark stored values from
-    /// earlier runs as untrusted ([`StoredValue::vouched`](crate::node::StoredValue::vouched)).
+    /// earlier runs as untrusted (the field `vouched` of [`StoredValue`](crate::node::StoredValue)).
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
     }
@@ -406,13 +406,14 @@ impl Master {
         }
     }
 
-    /// Removes and returns the wake-ups that were published since the last call, as pairs of process and lock key.
+    /// Removes and returns the wake-ups that the master published since the last call. Each pair is the id of the
+    /// process to wake, and the lock key.
     pub fn take_published(&mut self) -> Vec<(Arc<str>, Vec<u8>)> {
         std::mem::take(&mut self.published)
     }
 
-    /// Removes and returns the announcements of new leaders since the last call. Each announcement is the lock key of
-    /// the election.
+    /// Removes and returns the announcements that the master published since the last call. Each announcement is the
+    /// lock key of an election that has a new leader.
     pub fn take_announced(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.announced)
     }
@@ -589,8 +590,8 @@ impl Master {
         counter: u64,
     ) -> u64 {
         let number = raised(self.date(now), proposal, counter);
-        // Keep the expiry if the counter already has a number of the same period. If numbers and expiries follow
-        // different clocks, always set a new expiry.
+        // Keep the expiry if the counter's old number is in the same period (`COUNTER_PERIOD_US`) as the new number. If
+        // numbers and expiries follow different clocks, always set a new expiry.
         let keeps =
             matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
         let fence = Family::Fence.of(key);
@@ -733,8 +734,8 @@ impl Waiting {
         was
     }
 
-    /// Resets the expiry of the keys `{queue}` and `{alive}` if no waiter is left, because a server then has no such
-    /// keys.
+    /// Sets the expiry of the keys `{queue}` and `{alive}` to 0 if no waiter is left. On a server, an empty queue does
+    /// not have these keys.
     fn forget_empty_queue(&mut self) {
         if self.queue.is_empty() {
             self.queue_expires = 0;
@@ -760,8 +761,8 @@ pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(VALUE_SHOWN)].to_vec()
 }
 
-/// The number to which the counter is raised when a lock is taken. It is `proposal`, but at least one second before
-/// `now` and at most one second after it. If this is not larger than `counter`, it is `counter + 1`.
+/// The number to which the counter is raised when a lock is taken: `proposal`, limited to the range from one second
+/// before `now` to one second after `now`. The result is at least `counter + 1`.
 pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
     proposal

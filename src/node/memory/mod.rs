@@ -87,7 +87,7 @@ impl MemoryNode {
     }
 
     /// Restarts the master without loss of keys. Answers then mark values that were stored before the restart as
-    /// untrusted ([`StoredValue::vouched`](super::StoredValue::vouched)).
+    /// untrusted (the field `vouched` of [`StoredValue`](super::StoredValue)).
     pub fn restart(&self) {
         let mut state = self.state();
         state.restarts += 1;
@@ -95,8 +95,8 @@ impl MemoryNode {
         state.master.set_run(run);
     }
 
-    /// Calls `read` with the keys of the master and the master's time in microseconds since 1970. `read` may change the
-    /// keys. Returns the result of `read`.
+    /// Calls `read` with two arguments: the [`Master`] with its keys, and the master's time in microseconds since 1970.
+    /// `read` can change the keys. Returns the result of `read`.
     pub fn with_master<T>(&self, read: impl FnOnce(&mut Master, u64) -> T) -> T {
         read(&mut self.state().master, paced::wall_micros())
     }

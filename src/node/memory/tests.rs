@@ -86,7 +86,7 @@ fn release_wakes_the_first_waiter_with_an_unexpired_heartbeat() {
 }
 
 #[test]
-fn queue_is_counted_as_one_key_until_its_last_heartbeat_time_has_passed() {
+fn key_count_of_a_master_includes_a_queue_until_the_last_waiter_expires() {
     let mut master = Master::default();
     assert!(master.is_empty(NOW));
     acquire(&mut master, NOW, &claim(1, None), 600);
@@ -102,7 +102,7 @@ fn queue_is_counted_as_one_key_until_its_last_heartbeat_time_has_passed() {
 }
 
 #[test]
-fn extension_that_includes_a_group_ignores_the_missing_note_of_a_plain_lock() {
+fn extension_of_plain_and_group_locks_together_ignores_a_missing_note() {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Class(Class::Shared),
@@ -136,7 +136,7 @@ fn items(master: &Master, now: u64) -> Vec<Item> {
 }
 
 #[test]
-fn stored_items_restore_the_same_master_with_the_same_expiries() {
+fn master_restored_from_stored_items_has_the_same_items_and_expiries() {
     let mut master = Master::default();
     let reader = |token| {
         let mode = Mode::Class(Class::Shared);

@@ -217,8 +217,10 @@ impl Actor {
         }
     }
 
-    /// Reads from the socket up to a limit. Returns two flags: whether the master sent anything, and whether more data
-    /// may be available, which the actor reads after other tasks have run.
+    /// Reads from the socket, at most [`READS`] times. Returns two flags:
+    ///
+    /// - whether the master sent anything;
+    /// - whether more data may be available. The actor reads this data after other tasks have run.
     fn read(&mut self, cx: &mut Context<'_>) -> (bool, bool) {
         let mut received = false;
         for _ in 0..READS {
@@ -243,8 +245,8 @@ impl Actor {
             };
             // Check the clock too, because tokio's timer does not fire while the task has no budget left.
             //
-            // Do not abandon a connection attempt by the clock: its answer may have arrived already. When the timer
-            // fires, tokio has also checked the socket for input.
+            // While the link is connecting, wait for the timer instead of the clock: the master's answer may have
+            // arrived already. When the timer fires, tokio has also checked the socket for input.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;
@@ -255,8 +257,8 @@ impl Actor {
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(tick)));
-            // Leave a timer that is set to an earlier time. When it fires, this loop sets it to the deadline. So most
-            // requests do not change the timer.
+            // If the timer is set to an earlier time, leave it unchanged: when the timer fires, this loop sets it to
+            // the deadline. So most requests do not change the timer.
             if self.armed.is_none_or(|armed| armed > at) {
                 self.armed = Some(at);
                 timer.as_mut().reset(tick);

@@ -385,7 +385,7 @@ mod tests {
 
     /// The text before the `@` may be a part of a password.
     #[test]
-    fn address_with_an_at_sign_after_its_host_is_refused_without_showing_it() {
+    fn error_about_an_at_sign_after_the_host_does_not_show_the_password() {
         for url in [
             "redis://host?password=p@s3cret",
             "redis://host/2?s3cret@t",
@@ -470,7 +470,7 @@ mod tests {
 
         #[cfg(feature = "tls-rustls")]
         #[test]
-        fn client_with_tls_is_accepted_as_an_address_only_if_host_names_are_checked() {
+        fn redis_client_that_skips_tls_host_name_checks_is_refused_as_an_address() {
             let address = over_tls(false).expect("the address must be accepted");
             assert!(address.tls && address.wants_tls());
             assert_eq!(address.name().as_str(), "example.org:6380");
@@ -484,7 +484,7 @@ mod tests {
 
         #[cfg(not(feature = "tls-rustls"))]
         #[test]
-        fn tls_address_without_the_feature_is_refused() {
+        fn tls_address_is_refused_without_the_feature_tls_rustls() {
             let bad = over_tls(false).err().expect("the address must be refused");
             assert!(
                 bad.why.contains("tls-rustls"),

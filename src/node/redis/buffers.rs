@@ -4,13 +4,13 @@ use std::io;
 
 use super::resp::{LARGEST, Malformed, Value, parse};
 
-/// The initial size of a buffer in bytes. A buffer that has grown in a burst shrinks to this size afterwards.
+/// The initial size of a buffer in bytes. When a buffer is empty and larger than four times this size, it shrinks.
 const BUFFER: usize = 16 << 10;
 
 /// The bytes to be written to the socket.
 pub(super) struct Output {
     bytes: Vec<u8>,
-    /// How many of these bytes the socket has accepted so far.
+    /// How many bytes of `bytes` the socket has accepted so far.
     written: usize,
 }
 
@@ -40,7 +40,7 @@ impl Output {
         }
     }
 
-    /// Clears the buffer for a new connection.
+    /// Clears the buffer, either for a new connection or because the socket has accepted all bytes.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.written = 0;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_longer_than_the_buffer_is_read_and_the_buffer_shrinks_again() {
+    fn input_buffer_shrinks_again_after_a_reply_longer_than_the_buffer() {
         let long = "x".repeat(10 * BUFFER);
         let mut input = Input::new();
         feed(

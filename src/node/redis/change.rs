@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest number of keys that one message to the master reads or writes.
 const TOGETHER: usize = 500;
 
-/// Counting stops when at least this number of stored values has been found.
+/// The scan that counts a master's stored values stops when it has found at least this number.
 const MOST_VALUES: usize = 1000;
 
 /// Connects to the master of `shared`, executes the operator's `order`, and then reads the master's state.
@@ -47,7 +47,8 @@ async fn carried_out(
     let database = shared.address.info.redis_settings().db();
     if database != 0 {
         let selected = talk.say(&["SELECT", &database.to_string()]).await;
-        // `missing_rights` runs SELECT again, and reports a missing right. So the order `Rights` ignores an error here.
+        // If the order is `Rights`, ignore an error of this SELECT: `missing_rights` tries SELECT again, and reports
+        // the missing right.
         if !matches!(order, ChangeOrder::Rights { .. }) {
             selected?;
         }
@@ -56,7 +57,6 @@ async fn carried_out(
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
         ChangeOrder::Look => {}
-        // Every step of a replacement checks the rights before it changes anything.
         ChangeOrder::Rights { scope, keys: None } => {
             talk.missing_rights(shared, scope, seen).await?;
         }
@@ -100,7 +100,7 @@ async fn carried_out(
         ChangeOrder::Carry(counters) => seen.owned = talk.carry(counters).await?,
     }
     let looked = talk.look(seen).await;
-    // Missing rights may have caused the error of `look`. So report the missing rights instead.
+    // If rights are missing, report them instead of the error of `look`: they may have caused this error.
     lacking(&seen.missing).map_or(looked, Err)
 }
 
@@ -179,8 +179,7 @@ impl Talk {
         Ok(said)
     }
 
-    /// Sends the commands in the output buffer, and calls `each` with the index of each command and its reply. `count`
-    /// is the number of the commands.
+    /// Sends the `count` commands in the output buffer. Calls `each` for each reply, with the index of its command.
     async fn receive(
         &mut self,
         count: usize,
@@ -236,8 +235,8 @@ impl Talk {
         Ok(())
     }
 
-    /// Checks the rights to all keys that are read or written when these values and fencing counters are copied.
-    /// `missing_rights` has checked the rights to the commands before. Changes nothing on the master.
+    /// Checks the rights to all keys that an operator reads or writes to copy `keys`, which are the keys of values and
+    /// fencing counters. Changes nothing on the master. `missing_rights` checks the rights to the commands.
     async fn missing_rights_to(
         &mut self,
         keys: &[Vec<u8>],
@@ -367,8 +366,8 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises the fencing counters to these numbers, and never lowers one. Returns the counters that were not raised
-    /// because an owner holds the lock, each with the value of the lock key.
+    /// Raises each fencing counter to its number in `counters`, and never lowers a counter. Returns the counters that
+    /// were not raised because an owner holds the lock, each with the value of the lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = self.load(&with_parts(CARRY.source)).await?;
         let mut owned = Vec::new();

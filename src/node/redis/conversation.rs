@@ -21,8 +21,8 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    /// Connects and does the whole handshake, exactly as a link does. Connecting and the handshake may each take one
-    /// connect timeout.
+    /// Connects and completes the whole handshake. The time limit is one connect timeout for connecting, and another
+    /// one for the handshake.
     pub(super) async fn begin(
         shared: &std::sync::Arc<Shared>,
     ) -> Result<(Self, Negotiated), Fault> {

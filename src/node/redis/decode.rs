@@ -28,7 +28,8 @@ impl NoAnswer {
     }
 }
 
-/// Decodes a reply into the answer to its request. `memory` decides whether a stored value is trusted.
+/// Decodes a reply into the answer to its request. `memory` decides by the server run that wrote a stored value whether
+/// the value is trusted.
 pub(super) fn decode(
     request: &Request,
     value: &Value<'_>,
@@ -250,8 +251,7 @@ fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, N
     }))
 }
 
-/// Decodes the result for one lock of an extension from its digit in the reply of the script EXTEND or KEEP. `None` for
-/// an unknown digit.
+/// Decodes one digit of the reply to the script EXTEND or KEEP: the result for one lock. `None` for an unknown digit.
 fn extended(digit: u8) -> Option<Extended> {
     Some(match digit {
         b'0' => Extended::NotOurs,

@@ -1,10 +1,10 @@
-//! Chooses how a server executes a release: it deletes the lock key if the key still has the client's value. The client
-//! calls either a script of this library, or a built-in command of the server, which takes about half the time.
+//! Chooses how a client releases a lock: with a script of this library, or with a built-in command of the server, which
+//! takes about half the time. Both delete the lock key if the key still has the client's value.
 //!
-//! The server's version shows whether it has the command. But the user may lack the right to the command, or a proxy
-//! may not pass the command on. So each connection tries the command first: directly after a release by script, the
-//! client sends the same release as a command. The script has already deleted the key, so the lock is released even if
-//! this trial fails.
+//! The server's version shows whether the server has the command. But the user may lack the right to the command, or a
+//! proxy may not forward the command. So each connection first makes a trial: directly after a release by script, the
+//! client sends the same release as a command. Even if the trial fails, the lock is released: the script has already
+//! deleted the key.
 
 use super::resp::{Command, Value};
 use super::script::Script;
@@ -41,8 +41,8 @@ impl Deletion {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// Appends the trial, unless a trial was sent before, or the command can execute none of the `written` requests.
-    /// The trial repeats the first request that the command can execute. Returns whether the trial was appended.
+    /// Appends the trial if no trial was sent before, and if the command can execute at least one of the `written`
+    /// requests. The trial repeats the first such request. Returns whether the trial was appended.
     pub(super) fn try_behind<'a>(
         &mut self,
         mut written: impl Iterator<Item = &'a Request>,
@@ -86,8 +86,11 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
 /// Whether the built-in command can execute this release, because the release only has to compare the value and delete
 /// the key.
 ///
-/// The claim must be withdrawn. Otherwise its acquire may be sent again after the release, if the master has lost its
-/// scripts. A release by script would then be sent again too, after the acquire; a release by command would not.
+/// The claim must be withdrawn, because only then the client never sends its acquire again. Suppose that the master has
+/// lost its scripts when it receives the acquire and then the release:
+///
+/// - A release by script fails like the acquire. The client sends both again, in the same order.
+/// - A release by command does not fail. The client would send only the acquire again, and the lock would stay held.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()
@@ -102,7 +105,7 @@ mod tests {
     use crate::node::{Class, Fairness, Group, Mode, Part, Ticket, Token};
 
     #[test]
-    fn delete_command_is_used_only_from_valkey_9_on() {
+    fn delifeq_command_is_used_only_from_valkey_9_on() {
         for (version, has) in [
             (Some("9.0.0"), true),
             (Some("9.1.2"), true),

@@ -23,11 +23,10 @@ const STAGGER: Duration = Duration::from_millis(100);
 /// The largest number of addresses that are tried for one host name.
 const MOST_ADDRESSES: usize = 8;
 
-/// The kernel ends a connection if the server does not acknowledge sent data for the connect timeout. This constant (1
-/// s) is the lower limit of that time.
+/// The lower limit of the TCP user timeout: 1 s. Within its limits, the TCP user timeout is the connect timeout. The
+/// kernel ends a connection if the server does not acknowledge sent data for this time.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// The kernel ends a connection if the server does not acknowledge sent data for the connect timeout. This constant (60
-/// s) is the upper limit of that time.
+/// The upper limit of the TCP user timeout: 60 s.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Connects to the master. Dropping the future cancels the attempt, except for a running name lookup. The lookup

@@ -212,8 +212,8 @@ impl Scripts {
 
     fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
         let (ticket, noted) = (claim.ticket(), claim.is_noted());
-        // The optional arguments of the script are positional: waiter id, leave, note. If the last one is needed, write
-        // the first two even without a ticket.
+        // The script has three optional positional arguments: the waiter id, whether to leave the queue, and whether a
+        // note was written. If the third is needed, write the first two even without a ticket.
         let place = (ticket.is_some() || noted).then(|| match ticket {
             Some(ticket) => (&*ticket.waiter, leave),
             None => ("", false),
@@ -238,8 +238,8 @@ impl Scripts {
         let noted = claim.is_noted();
         let place = match ticket {
             Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
-            // The optional arguments of the script are positional: waiter id, leave, note. If the last one is needed,
-            // write the first two even without a ticket.
+            // The script has three optional positional arguments: the waiter id, whether to leave the queue, and
+            // whether a note was written. If the third is needed, write the first two even without a ticket.
             Some(None) if noted => Some(("", 0)),
             _ => None,
         };

@@ -38,8 +38,8 @@ pub(super) struct Negotiated {
     /// The time at which this client found no generation marker on the master; `None` if there is a marker, or if this
     /// user has no right to read it.
     pub(super) unmarked: Option<Instant>,
-    /// How long the master's votes do not count after the handshake, because the master had lost its generation marker.
-    /// `None` if there is no such time.
+    /// How long after the handshake the master's votes do not count because the master had lost its generation marker.
+    /// `None` if the master has not lost its marker, or if this time has passed.
     pub(super) restored: Option<Duration>,
     /// The smallest number of acquires for which one combined call is faster on this server than single calls.
     pub(super) least_acquires: usize,
@@ -194,8 +194,8 @@ impl Handshake {
             (Asked::Script(script), value) => self.scripts.loaded(script, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
             (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
-                // A user without the right to subscribe can take locks nevertheless. Its waiters poll by timer instead
-                // of being woken.
+                // A user without the right to subscribe can still take locks. Waiters of this process then poll by
+                // timer.
                 Fault::Denied(why) => {
                     let node = shared.address.name();
                     warn_seldom!(
@@ -274,9 +274,11 @@ impl Handshake {
         }
     }
 
-    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client whose
-    /// masters are not open yet is not refused here, because an operator may open them during the connection. Until
-    /// then, the scripts refuse the requests of such a client.
+    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters").
+    ///
+    /// A client can be configured with new masters before an operator opens these masters. This method does not refuse
+    /// such a client, because the operator may open the masters while the client is connected. Until then, the scripts
+    /// refuse the client's requests.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
@@ -502,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_for_a_refused_hello_without_a_password_quotes_the_server() {
+    fn fault_for_a_refused_hello_without_a_password_contains_the_server_error() {
         let fault = hello_fault(b"ERR odd weather", false);
         assert_eq!(fault, Fault::Server("ERR odd weather".into()));
         let denied = hello_fault(b"NOAUTH Authentication required.", false);

@@ -73,7 +73,6 @@ async fn pace(
         let sent = Instant::now();
         let mut theirs = None;
         Command::words(connection.out(), &["TIME"]);
-        // Each measurement has the time limit of a vote.
         let limit = shared.options.node_timeout;
         within(
             limit,
@@ -91,8 +90,8 @@ async fn pace(
     Ok(())
 }
 
-/// Sends all requests of the inspection except TIME in one message. The time limit is that of a handshake, which
-/// consists of about as many requests.
+/// Sends all requests of the inspection except TIME in one message. The time limit for all replies is one connect
+/// timeout.
 async fn interview(
     shared: &Shared,
     scope: &Scope,
@@ -128,8 +127,8 @@ fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
         MissingRight::add(&mut found.missing, right, need.purposes());
     }
-    // In the table of rights, SUBSCRIBE comes before PUBLISH. So this connection receives the message itself if the
-    // user has the rights to both commands.
+    // In the table of rights, SUBSCRIBE comes before PUBLISH. So if the user has the rights to both commands, this
+    // connection is a receiver of the message. The reply to PUBLISH is the number of receivers.
     if need.is("PUBLISH {wake} x") {
         found.wake_ups = matches!(value, Value::Int(1..));
     }

@@ -33,7 +33,8 @@ use crate::repeats::warn_seldom;
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long a request may wait in this process because the master is slow, as a multiple of the node timeout. The node
-/// timeout of a request begins when the request is sent (`excess_requests_to_a_slow_master_wait_without_timeouts`).
+/// timeout of a request begins when the request is sent
+/// (`client_queues_excess_requests_to_a_slow_master_so_that_none_times_out`).
 const BURST_TIMEOUTS: u32 = 10;
 
 /// The text of the fault that requests get when the runtime of the link was shut down.
@@ -78,7 +79,8 @@ enum State {
     Over,
 }
 
-/// The next action that a link needs from its driver.
+/// The next action that a connection to a Redis master needs from its driver. The driver is the code that opens the
+/// connection and moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
 pub enum Stage {
@@ -95,7 +97,7 @@ pub enum Stage {
 impl Link {
     /// Creates a link that needs a connection. `seed` determines the jitter of its pauses.
     pub(super) fn new(shared: Arc<Shared>, seed: u64, now: Instant) -> Self {
-        // The first requests wait until the first connection is established.
+        // The first requests wait for the first connection, but not longer than the time limit of connecting.
         let until = now + shared.options.connect_timeout;
         Self {
             shared,
@@ -177,8 +179,8 @@ impl Link {
         self.tick(now);
     }
 
-    /// Returns the time limit of the next step of connecting, which begins at `now`. `before` is the time limit of the
-    /// previous step. Requests that would have waited until `before` wait until the new limit.
+    /// Begins the next step of connecting at `now`, and returns the time limit of this step. If requests wait for the
+    /// connection until the previous limit (`before`), they now wait until the new limit.
     fn extend_patience(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
         if self.patience == Some(before) {
@@ -276,8 +278,8 @@ impl Link {
     /// can be sent now.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // While the link connects, all requests wait until `patience`, also those that arrive late. If the
-            // connection attempt has timed out, `tick` refuses the requests with the fault of this timeout.
+            // While the link connects, requests wait until `patience`, and are refused after this time. If the
+            // connection attempt has timed out, `tick` refuses them with the fault of this timeout.
             if matches!(self.state, State::Dialing { until } | State::Handshaking { until, .. } if now < until)
             {
                 self.lose_patience(now);
@@ -398,14 +400,16 @@ impl Link {
             warn_seldom!((self.shared.repeats, &text, now), %node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // Requests that are refused with this fault have not been sent. The fault names the cause of the loss.
+        // The link refuses requests with `self.fault` before it sends them. So store a fault that says that a request
+        // was not sent. Its text is the reason for the loss of the connection.
         self.fault = match (lived, fault) {
             (None, fault)
             | (_, fault @ (Fault::Stalled | Fault::Down(_) | Fault::NoConnection(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // Requests wait for the next connection for one node timeout, because a restart is quick. They do not wait if
-        // the master had stopped answering, or if requests waited for a connection a short time before.
+        // After the loss of an established connection, requests wait one node timeout for the next connection, because
+        // a master often restarts quickly. Requests do not wait if the master had stopped answering, or if requests
+        // began to wait for a connection less than `STEADY` ago.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {

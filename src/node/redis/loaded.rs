@@ -1,4 +1,4 @@
-//! The scripts that one connection has loaded, and their SHA1 names, by which the connection calls them.
+//! The scripts that one connection has loaded, and the SHA1 digests by which the connection calls them (EVALSHA).
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,14 +15,15 @@ use crate::protocol::marker::Configuration;
 /// The expiry that scripts set for a fencing counter. It is the sum of:
 ///
 /// - one day, the shortest time for which a counter must last after the last grant of its lock;
-/// - 1,000 s, because grants renew the expiry at most once in this time (`scripts/fence/raise.lua`);
-/// - one second, by which a number may be ahead of the master's clock.
+/// - 1,000 s, because only the first grant in a period of this length renews the expiry (`scripts/fence/raise.lua`);
+/// - one second, by which a new counter value can be ahead of the master's clock.
 ///
-/// If the counter is further ahead, the difference is added (`scripts/fence/lives.lua`).
+/// If a counter is more than one second ahead of the master's clock, the scripts add the difference to the expiry
+/// (`scripts/fence/lives.lua`).
 pub(super) const FENCE_TTL: Duration =
     Duration::from_micros(COUNTER_TTL_US + COUNTER_PERIOD_US + PROPOSAL_SLACK_US);
 
-/// The SHA1 names by which this connection calls the scripts; empty for a script that is not loaded.
+/// The SHA1 digests by which this connection calls the scripts; empty for a script that is not loaded.
 #[derive(Clone, Default)]
 pub(super) struct Scripts {
     shas: [Vec<u8>; Script::ALL.len()],

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
 
-/// Looks up host names. Only one lookup runs at a time, because a lookup blocks a thread until the name server answers,
-/// and cannot be cancelled.
+/// Looks up host names. A lookup cannot be cancelled, and blocks a thread until the name server answers. So only one
+/// lookup runs at a time.
 #[derive(Default)]
 pub(super) struct Lookup {
     under_way: Mutex<Option<Question>>,

@@ -214,7 +214,7 @@ mod tests {
     use crate::node::{Reply, Token};
 
     #[test]
-    fn combined_release_includes_a_claim_that_receives_a_note_while_queued() {
+    fn combined_release_contains_every_lock_even_if_a_note_is_added_while_queued() {
         let claims = [1, 2].map(|n| {
             let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
             std::sync::Arc::new(claim)

@@ -1,4 +1,4 @@
-//! A Redis or Valkey master: one actor connects a link to a socket and a timer. The link takes all decisions.
+//! A Redis or Valkey master: one actor connects a link to a socket and a timer. The link makes all decisions.
 //!
 //! The library has its own Redis client. It writes requests directly into the output buffer, and parses replies in
 //! place in the input buffer. It uses the `redis` crate only to parse URLs, and only in this folder.

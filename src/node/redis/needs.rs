@@ -2,8 +2,8 @@
 //! its keys or channels.
 //!
 //! An inspection runs the commands of the lines one by one, to find the rights that the user lacks.
-//! `docs/operations.md` (Rights) prints the table, and a test compares that page with it. The tests in
-//! `tests/all/needs.rs` run as a user with exactly these rights.
+//! `docs/operations.md` (Rights) shows the same table, which a test checks. The tests in `tests/all/needs.rs` run as a
+//! user with exactly these rights.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use crate::node::right::{Purpose, Right};
 
 const DATABASE: &str = "{db}";
 
-/// The table of rights. An inspection can try every command in the table at any time, because no command changes data.
-/// The key of the command does not exist, or the command is invalid or has no effect.
+/// The table of rights. An inspection can try every command in the table at any time, because no command changes data:
+/// each command uses a key that does not exist, is invalid, or has no effect.
 const USES: &[(Purpose, &str)] = &[
     (
         Purpose::Locking,
@@ -133,9 +133,9 @@ const USES: &[(Purpose, &str)] = &[
     // refuses the command.
     (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
-    // Operators also need the rights of clients to the keys of locks, counters and values (`purposes_of_operators`).
+    // Operators also need all rights of a client with fencing tokens. `purposes_of_operators` adds these rights.
     (Purpose::Changing, "CLIENT SETNAME quorate-operator"),
-    // No connection has this id, so the list is empty and no connection is closed.
+    // No connection has this id, so CLIENT LIST returns an empty list, and CLIENT KILL closes nothing.
     (Purpose::Changing, "CLIENT LIST ID 9223372036854775807"),
     (Purpose::Changing, "CLIENT KILL ID 9223372036854775807"),
     (Purpose::Changing, "INFO server"),
@@ -170,8 +170,8 @@ pub(super) fn purposes(
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,
-            // Most locks do not need these rights. A user without them gets an error only for a claim on a group or on
-            // a slot of a semaphore.
+            // The scripts for groups and semaphores use fencing counters and queues. A user without the rights for
+            // `Groups` or `Semaphores` can still take plain locks.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,
@@ -225,9 +225,10 @@ pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     }
 }
 
-/// The right to a key of this family that belongs to `lock`. The pattern matches the keys of all locks with the
-/// configured prefix. If the name of `lock` does not begin with this prefix, the pattern uses the name up to its first
-/// colon as the prefix.
+/// The right to the key of `lock` in this family. The right covers the keys of all locks whose names begin with:
+///
+/// - the configured `prefix`, if the name of `lock` begins with it;
+/// - otherwise the name of `lock` up to its first colon, or the whole name if it has no colon.
 pub(super) fn right_to_key(family: Family, lock: &[u8], prefix: &str) -> Right {
     let (family, name) = match (family, keys::slot_of(lock)) {
         (Family::Lock, Some((_, name))) => (Family::Slot, name),
@@ -326,7 +327,7 @@ impl Need {
         })
     }
 
-    /// Whether this command is the text `line` in the table.
+    /// Whether `line` is the text of this command in the table.
     pub(super) fn is(&self, line: &str) -> bool {
         self.line == line
     }

@@ -59,8 +59,7 @@ pub(super) struct Online {
     /// Requests that are sent again as separate script calls, before all other requests. Either a combined call did not
     /// execute them, or they were sent as the built-in delete command, which the server refused.
     apart: Vec<Queued>,
-    /// Arranges the requests to be written next into runs. A run consists of requests of one kind that one call
-    /// executes.
+    /// Combines the next requests into runs. A run consists of requests of one kind, which one call executes.
     runs: Runs<Queued>,
     placed: Vec<Placed<Queued>>,
     /// The requests that the current reply answers.
@@ -306,8 +305,8 @@ impl Online {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // The reply to SCRIPT LOAD contains the SHA1 name of the script. If all names are known from an earlier
-                // load, the requests can follow immediately. Otherwise wait for the replies.
+                // The reply to SCRIPT LOAD contains the digest by which requests call the script. If an earlier load
+                // has returned all digests, send the requests immediately. Otherwise wait for the replies.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -329,8 +328,9 @@ impl Online {
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Return true even if no request was sent, so that the actor calls `take` again. Only a request that arrives in
-        // an empty mailbox wakes the actor (`every_request_is_answered_exactly_once`).
+        // Return true even if none of the taken requests is sent. The actor then calls `take` again. Otherwise requests
+        // could stay in the mailbox, because a new request wakes the actor only if the mailbox was empty
+        // (`every_request_is_answered_exactly_once`).
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
@@ -393,8 +393,8 @@ impl Online {
     }
 
     fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
-        // Record whether the built-in command was used. The claim does not show this later, because it may get a note
-        // before the answer arrives.
+        // Record now whether the built-in command was used. The claim may get a note before the answer arrives, and a
+        // claim with a note uses the script.
         queued.compared = self.deletion.write(&queued.request, out);
         if !queued.compared {
             (self.scripts).encode(&queued.request, &self.memory.run, out);

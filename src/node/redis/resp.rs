@@ -129,7 +129,7 @@ enum Stop {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The number of bytes that the remaining lines of this reply may have. All lines together may have [`LINES`].
+    /// The remaining limit on the length of this reply's lines, in bytes. The limit for all lines is [`LINES`].
     lines: usize,
 }
 

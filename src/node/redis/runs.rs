@@ -2,8 +2,9 @@
 //!
 //! - Only requests that are already queued are combined; no request waits for others.
 //! - Requests for the same lock keep their order.
-//! - Requests for different locks may overtake each other, so queued releases are sent before queued acquires.
-//! - If a new request must not overtake a collected request for the same lock, the collected requests are sent first.
+//! - Requests for different locks can change their order: queued releases are sent before queued acquires.
+//! - A run ends if otherwise a new request would be sent before, or together with, an earlier request for the same
+//!   lock.
 
 use std::time::Duration;
 

@@ -40,7 +40,7 @@ pub(super) struct Row {
 pub(super) enum Set {
     /// The scripts for locks on one key, and for reading the state of any lock.
     Plain,
-    /// The scripts for locks on several keys, readers and owners.
+    /// The scripts for locks on several keys, for readers-writer locks, and for locks that holds of one owner share.
     Groups,
     Values,
     Semaphores,
@@ -172,8 +172,8 @@ scripts! {
         args: Args { first: &["value"], each: &[], last: &["id", "leave", "note"] },
     },
 
-    /// Takes all keys of a group or none. A group is several locks, or one lock that readers or the holds of one owner
-    /// share.
+    /// Takes all keys of a group or none. A group is several locks, or one lock that can be shared, either by readers
+    /// or by holds of one owner.
     Claim: Row {
         source: include_str!("../../scripts/claim.lua"),
         set: Set::Groups,
@@ -318,8 +318,8 @@ pub(super) struct OperatorRow {
 /// Raises the generation marker.
 pub(super) static RAISE: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/raise.lua"),
-    // The tests of the rights take `KEYS[1]` for a lock key. So `Locking` must be listed, although the key is the
-    // generation marker.
+    // The tests of the rights treat every `KEYS[1]` as a lock key. So `Locking` must be listed, although this key is
+    // the generation marker.
     purposes: &[Changing, Locking],
     keys: Keys::One("the generation marker"),
     args: Args {
@@ -339,7 +339,7 @@ pub(super) static CARRY: OperatorRow = OperatorRow {
     purposes: &[Changing, Locking, Fencing],
     keys: Keys::Many("counters"),
     args: Args {
-        first: &["the shortest expiry of a counter in ms"],
+        first: &["the minimum expiry of a counter in ms"],
         each: &["the number for each counter"],
         last: &[],
     },

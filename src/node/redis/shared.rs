@@ -27,8 +27,7 @@ pub(crate) struct NodeOptions {
     pub(crate) configuration: Configuration,
     /// The generation markers that this client last saw on the masters.
     pub(crate) markers: Markers,
-    /// Records to which server the address of each master leads, so that a second address of the same server is
-    /// refused.
+    /// Records the server at the address of each master. A second address of the same server is then refused.
     pub(crate) roster: Arc<Roster>,
     /// Opens simulated streams; `None` to use TCP connections.
     #[cfg(any(test, feature = "testing"))]
@@ -77,8 +76,8 @@ impl Shared {
         }
     }
 
-    /// Returns `max_ttl`, the longest time for which the votes do not count, if the master has lost its generation
-    /// marker. `None` if its votes count.
+    /// The longest time for which the master's votes do not count because the master has lost its generation marker:
+    /// `max_ttl`. `None` if the marker is not lost, or if the restart guard is off.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;

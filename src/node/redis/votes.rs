@@ -26,13 +26,16 @@ pub(super) struct Votes {
     quarantined_until: Instant,
     /// Why this master gives this client no votes on this connection; `None` if it gives votes.
     refused: Option<Fault>,
-    /// The time at which this client found no generation marker on the master. `None` if the key has a value, if the
-    /// user may not read it, or once this client knows which marker was lost.
+    /// The time at which this client found no generation marker on the master. `None` in each of these cases:
+    ///
+    /// - The key of the marker has a value.
+    /// - The user has no right to read the key.
+    /// - This client has learned later which marker was lost.
     unmarked: Option<Instant>,
     /// Whether the loss of the master's generation marker was already detected on this connection.
     missed: bool,
-    /// The time until which the master's votes do not count because of a lost generation marker; `None` if there is no
-    /// such time.
+    /// The time until which the master's votes do not count because the master has lost its generation marker; `None`
+    /// if no loss is known, or if the votes count again.
     doubted_until: Option<Instant>,
 }
 
@@ -58,14 +61,16 @@ impl Votes {
         }
     }
 
-    /// Handles a master without a generation marker if another master has one. The master has forgotten its data, or is
-    /// another server than before.
+    /// Handles a master that has no generation marker although another master has one. The master has lost its data, or
+    /// a different server now has its address.
     ///
-    /// - The votes of the master do not count for a while, as after a restart.
-    /// - The marker is restored, so that the master does not admit clients that the lost marker shut out.
-    /// - The restored marker has an expiry. While it has one, clients that connect later do not count the votes either.
+    /// - With the restart guard, the votes of the master do not count for `max_ttl`.
+    /// - The client restores the marker when it knows the marker. The master then refuses again the clients that the
+    ///   lost marker did not admit.
+    /// - Until `max_ttl` has passed, the client restores the marker with an expiry. While the marker has an expiry,
+    ///   clients that connect later do not count the votes either.
     ///
-    /// `sent` gets the commands that are written to `out`.
+    /// Writes the commands to `out`, and appends them to `sent`.
     pub(super) fn handle_missing_marker(
         &mut self,
         shared: &Shared,
@@ -79,7 +84,7 @@ impl Votes {
         };
         let marker = match options.markers.missed() {
             Missed::Nothing => return,
-            // The lost marker is unknown until a majority of the masters has shown markers. It is restored then.
+            // The lost marker is unknown until a majority of the masters has shown markers. A later call restores it.
             Missed::Unknown => None,
             Missed::Known(marker) => Some(marker),
         };
@@ -98,8 +103,8 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // Until `max_ttl` has passed since the loss was detected, other clients must not count the master's votes.
-            // The expiry of the restored marker shows them this.
+            // Restore the marker with an expiry until `max_ttl` has passed since the loss was detected. The expiry
+            // shows other clients that they must not count the master's votes yet.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);

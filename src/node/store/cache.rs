@@ -19,9 +19,11 @@ const MOST: usize = 16_384;
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
-    /// Records with a change that the store has not answered, each with the batch in which the change was sent. The
-    /// change may still take effect. So the next request for the record writes the record in any case: this gives it a
-    /// new version, and the old change then fails.
+    /// Records with an unanswered change: this session has sent the change, but knows no result. Each record has the
+    /// batch in which its change was sent.
+    ///
+    /// An unanswered change may still take effect. So the next request for the record always writes the record. This
+    /// write gives the record a new version. If the store executes the unanswered change later, the change then fails.
     dirty: HashMap<Name, u64>,
     /// The number of the current batch of requests. Records that were read or written in this batch are fresh.
     round: u64,
@@ -38,11 +40,11 @@ struct CachedRecord {
 }
 
 impl CachedRecord {
-    /// Whether the next change of the record would remove all its items. This is so if all items have expired at `now`,
-    /// and if no fencing counter is needed at `date`.
+    /// Whether the record contains no item that must be kept: all items have expired at `now`, and no fencing counter
+    /// must be kept at `date`.
     ///
-    /// `date` is the earlier of the wall clocks of the store and of this process, in microseconds since 1970. If it is
-    /// `None`, the store gives no date, and an expired fencing counter is not needed.
+    /// `date` is the earlier of the wall clocks of the store and of this process, in microseconds since 1970. `None`
+    /// means that the store gives no date. Expired fencing counters are not kept then.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -83,7 +85,7 @@ impl RecordCache {
     /// At most `most` obsolete records, with their versions. A record is obsolete if all of these conditions are met:
     ///
     /// - All its items have expired at `now`.
-    /// - No fencing counter in it is needed at `date` (`None` for a store that gives no date).
+    /// - No item is a fencing counter that must be kept at `date` (`None` for a store that gives no date).
     /// - No request has used the record since the batch `since`.
     /// - The cached content is certain: the record is neither doubtful nor dirty.
     pub(super) fn obsolete(
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn record_cache_over_its_limit_forgets_the_oldest_dirty_marks() {
+    fn record_cache_over_its_limit_forgets_that_old_records_are_dirty() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
         cache.start_batch();
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn obsolete_returns_only_expired_records_without_a_recent_request() {
+    fn record_is_obsolete_only_if_it_expired_and_was_not_requested_recently() {
         let mut cache = RecordCache::default();
         let all: Vec<Name> = (0..6).map(name).collect();
         let [over, lives, dirty, doubtful, missing, asked] = &all[..] else {
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn read_unrequested_does_not_count_as_use_of_the_record() {
+    fn record_read_without_a_request_does_not_count_as_used() {
         let mut cache = RecordCache::default();
         let (known, unknown) = (name(1), name(2));
         let state = StoredItem::write(&lease(1_000));

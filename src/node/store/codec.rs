@@ -3,10 +3,13 @@
 //! - In a store with its own clock, each item has an expiry time on that clock.
 //! - In a store without a clock, each item has a duration, and a stamp that is different at each write.
 //!
-//! Without a clock in the store, a client that reads an item (an observer) measures the duration on its own clock, from
-//! its first read of the stamp. It considers the item expired after the duration plus a margin. The holder measures the
-//! duration from a time before its request, and so before any observer can read the item. So the holder's lease ends
-//! before any observer considers it expired.
+//! Without a clock in the store, the clients measure the duration on their own clocks:
+//!
+//! - The holder begins before it sends its request, and so before any other client can read the item.
+//! - An observer (a client that reads the item) begins at its first read of the stamp. It considers the item expired
+//!   after the duration plus a margin.
+//!
+//! So the holder's lease ends before any observer considers the item expired.
 
 use std::time::Duration;
 
@@ -25,12 +28,13 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// Whether no observer can consider the item expired earlier than this client does. False if this client has read
-    /// the item's stamp from the store, because another observer may have read it earlier.
+    /// Whether this client can rely on the item's expiry time. False if another client could consider the item expired
+    /// earlier. This is possible if this client has read the stamp from the store: another client may have read the
+    /// same stamp earlier.
     sure: bool,
 }
 
-/// A lease that the answer to a request promises. It lasts at least until `until`.
+/// A lease that a request's answer promises to the caller. The lease must not end before `until`.
 pub(super) struct Promised {
     pub(super) key: Name,
     pub(super) value: [u8; 32],
@@ -43,16 +47,18 @@ pub(super) struct Promised {
 pub(super) enum Since {
     /// The lease counts from the first grant of the lock. A repeated grant does not make it longer.
     Before,
-    /// A new hold joins a lock key that other holds share: its lease counts from now, because it depends on the shared
-    /// key. If the hold existed before, the lease counts from its first grant.
+    /// The lease of a hold on a lock key that other holds share:
+    ///
+    /// - The lease of a new hold counts from now, because the lease depends on the shared key.
+    /// - The lease of a hold that existed before counts from the first grant of the hold.
     Joined,
     /// The lease counts from now, because it is extended.
     Extended,
 }
 
 impl Promised {
-    /// Whether the lease depends on `item`, which is so for the content of the lock key and for the entry of the
-    /// lease's own hold.
+    /// Whether the lease depends on `item`. A lease depends on the content of its lock key, and on the entry of its own
+    /// hold.
     fn rests_on(&self, item: &Item) -> bool {
         let Id { kind, key, member } = &item.id;
         let here = **key == *self.key;
@@ -155,11 +161,14 @@ impl StoredItem {
         Some(Self { item, when, sure })
     }
 
-    /// Returns the new content of a record that contained `before`: the items `items`, each with the expiry that is
-    /// stored in the record. `now` is the time of the write.
+    /// Returns the new content of a record that contained `before`. The record will contain `items`, and `now` is the
+    /// time of the write.
     ///
-    /// An unchanged item keeps its stored expiry, with one exception. If a lease in `promised` depends on the item, and
-    /// another client could consider the item expired before the promised time, the item gets a later expiry.
+    /// An unchanged item keeps its stored expiry, unless all of these conditions are met:
+    ///
+    /// - A lease in `promised` depends on the item.
+    /// - This lease counts from now ([`Since`]).
+    /// - Another client could consider the item expired before the lease ends.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -187,7 +196,7 @@ impl StoredItem {
         all
     }
 
-    /// Whether this item is the entry of the hold to which the lease `promised` belongs, and has not expired at `now`.
+    /// Whether this item is the entry of the hold with the lease `promised`. False if the item has expired at `now`.
     fn is_hold_of(&self, promised: &Promised, now: u64) -> bool {
         self.item.id.kind == Kind::Hold && promised.rests_on(&self.item) && self.item.lives(now)
     }
@@ -200,8 +209,8 @@ impl StoredItem {
             // The server's clock may be ahead of `now` by up to `slack`, so the stored expiry may be too early for the
             // lease.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
-            // Another client may have read this stamp before this client did. That client would then consider the item
-            // expired too early.
+            // Another client may have read the stored stamp earlier than this client. For the other client, the item
+            // would expire too early.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -328,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_end_of_a_lease_is_extended_if_it_may_precede_the_promised_end() {
+    fn stored_expiry_is_raised_if_it_is_less_than_promised_end_plus_slack() {
         let slack = 300_000;
         let stored = StoredItem::new(held(4_000_000), 0, Clock::Server { slack: 0 });
         let after = |until: u64, slack: u64| {
@@ -369,10 +378,10 @@ mod tests {
         );
     }
 
-    /// Another client may have read the old stamp before this client did. That client would consider the extended lease
-    /// expired too early.
+    /// Another client may have read the old stamp earlier than this client. For the other client, the extended lease
+    /// would expire too early.
     #[test]
-    fn extension_replaces_a_lease_stamp_that_this_client_did_not_write() {
+    fn extension_writes_a_new_stamp_if_another_client_wrote_the_stored_stamp() {
         let (stamp, life) = (7, 500_000);
         let written = StoredItem::new(held(life), 0, Clock::Own { stamp });
         let state = StoredItem::write(&[written]);

@@ -9,7 +9,7 @@ use crate::node::inspection::Inspection;
 use crate::node::{Fault, NodeName, ServerRun};
 
 /// A server that keeps records by name and changes them by compare-and-set, for example a database or a coordination
-/// service. A [`StoreNode`](super::StoreNode) makes a master of it.
+/// service. A [`StoreNode`](super::StoreNode) makes the server usable as a master.
 ///
 /// The client makes all decisions about a lock, based on the record of the locked resource. The store only has to
 /// guarantee the following:
@@ -19,7 +19,7 @@ use crate::node::{Fault, NodeName, ServerRun};
 /// - **Versions are never reused.** Each change gives a record a version that the record never had before, even if the
 ///   record was removed in between.
 /// - **A session reads its own writes.** A read never returns older content than the same session has read or written.
-///   It may return older content than other sessions have read, for example from a follower that lags behind.
+///   A read can return older content than other sessions have read, for example from a follower that lags behind.
 /// - **A running server forgets no acknowledged change.** A server that may forget such changes in a restart must
 ///   report its uptime ([`Greeting::uptime`]).
 ///
@@ -63,9 +63,10 @@ pub struct Traits {
     pub batch: usize,
     /// Whether the store wakes waiters; by default `true`. If not, waiters poll.
     pub wakes: bool,
-    /// Whether the store's listener polls instead of being notified; by default `false`. If `true`, commits contain
-    /// [wait locks](WaitLock), on which the listener can block. The pacer that the listener gets from
-    /// [`Listener::follow`] names the wait lock to block on.
+    /// Whether the listener must poll because the store cannot notify it; by default `false`.
+    ///
+    /// If `true`, commits contain [wait locks](WaitLock). Instead of polling, the listener can block on a wait lock.
+    /// The pacer that the listener gets from [`Listener::follow`] names this wait lock.
     pub looks: bool,
 }
 
@@ -93,8 +94,8 @@ impl Traits {
         Self { batch, ..self }
     }
 
-    /// Declares that the store's listener polls instead of being notified. Commits then contain [wait locks](WaitLock),
-    /// on which the listener can block.
+    /// Declares that the listener must poll because the store cannot notify it. Commits then contain
+    /// [wait locks](WaitLock). Instead of polling, the listener can block on a wait lock.
     #[must_use]
     pub fn looks(self) -> Self {
         Self {
@@ -138,14 +139,15 @@ impl Greeting {
         }
     }
 
-    /// Sets the name that identifies the server through all its addresses.
+    /// Sets the server's name, which must be the same at every address of the server.
     #[must_use]
     pub fn server(self, server: impl Into<String>) -> Self {
         let server = Some(server.into());
         Self { server, ..self }
     }
 
-    /// Sets the time since the server's start, and declares that the server may have forgotten all earlier changes.
+    /// Sets the time since the server's start, and declares that the server may have forgotten changes from before the
+    /// start.
     #[must_use]
     pub fn uptime(self, uptime: Duration) -> Self {
         let uptime = Some(uptime);
@@ -162,8 +164,8 @@ pub trait Session: Send + 'static {
         names: &[Arc<[u8]>],
     ) -> impl Future<Output = Result<Clocked<Vec<Record>>, Fault>> + Send;
 
-    /// Tries each commit in the given order. A commit has no effect if one of its records has another version than the
-    /// commit names. The commits after it are tried nevertheless.
+    /// Tries each commit in the given order. A commit has no effect if the version of one of its records differs from
+    /// the version in the commit. The remaining commits are tried nevertheless.
     ///
     /// There are at most [`Traits::batch`] commits. No two of them change the same record.
     fn commit(
@@ -180,20 +182,21 @@ pub trait Session: Send + 'static {
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The date of this session's last change that the server has answered, in microseconds since 1970; `None` by
+    /// The date that the server gave to this session's last answered change, in microseconds since 1970; `None` by
     /// default. Clients derive fencing numbers from this date.
     ///
-    /// A store needs to return dates only if it can date changes, but has no clock that can measure leases:
+    /// Only a store that dates changes, but has no clock that can measure leases, needs to return dates:
     ///
-    /// - A session that returns dates returns one from its beginning.
+    /// - A session that returns dates must return one even before its first change.
     /// - If such a store returns no dates, clients keep the fencing counter of each lock forever.
-    /// - If the store returns a time in [`Clocked::clock`], clients ignore the date.
+    ///
+    /// If the store returns a time in [`Clocked::clock`], clients ignore the date.
     fn date(&self) -> Option<u64> {
         None
     }
 
     /// Removes each of these records that still has the given version. No client needs the content of these records any
-    /// more. If the session is lost before its answer, a removal may take effect later, or never.
+    /// more. If the session is lost before the server has answered, a removal may take effect later, or never.
     fn remove(
         &mut self,
         records: &[(Arc<[u8]>, u64)],
@@ -291,7 +294,7 @@ pub struct Change {
 pub enum Committed {
     /// The commit took effect. The numbers are the new versions of the records, in the order of the changes.
     Done(Vec<u64>),
-    /// The commit had no effect, because one of the records has another version.
+    /// The commit had no effect, because the version of one of the records differs from the version in the commit.
     Stale,
 }
 

@@ -146,8 +146,8 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // The fencing counter has expired too early: the store's date was ahead when the number was drawn, and
-                // has been corrected since. Keep the counter for another day.
+                // The fencing counter has expired too early: the store's clock was ahead when the counter got its
+                // number, and has been corrected since. Keep the counter for another day.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
@@ -237,9 +237,11 @@ impl Job {
             .collect()
     }
 
-    /// Whether at least one request of the job is refused. Most waiters request a lock because they were woken, so a
-    /// refusal suggests that the cached record is outdated. A commit that is based on an outdated record fails, and
-    /// costs the store as much as a successful commit.
+    /// Whether at least one request of the job is refused.
+    ///
+    /// Most waiters request a lock because they were woken, so a refusal suggests that the cached record is outdated.
+    /// The task then reads the record again before it commits, because a commit that is based on an outdated record
+    /// fails.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_returns_one_lease_for_each_extended_key() {
+    fn answered_extension_promises_one_lease_for_each_extended_key() {
         use Extended::{Kept, NotOurs, Restored, Unnoted, Withdrawn};
         let unknown = || Extended::Unknown(Fault::OutOfMemory);
         let items = vec![

@@ -65,7 +65,8 @@ impl State {
                 Pace::Observing
             };
         };
-        // A waiter for several locks has an equal entry in each of its records.
+        // A waiter for several locks has one entry per record. All these entries are equal, so they count as one
+        // waiter.
         let alone = self.watched.is_empty() && waiters.all(|other| other == first);
         match first.behind.clone().filter(|_| alone) {
             Some(wait_lock) => Pace::Behind {
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listener_uses_a_wait_lock_only_if_one_waiter_waits_behind_one_client() {
+    fn listener_uses_a_wait_lock_only_for_a_single_waiter_directly_behind_a_client() {
         let listening = Listening::default();
         let pace = || listening.pacer.pace();
         let [a, b]: [Name; 2] = [b"a"[..].into(), b"b"[..].into()];
@@ -150,7 +151,7 @@ mod tests {
         let first = waiter("1", Some("9"));
         listening.note_waiter(std::slice::from_ref(&a), Some(&first));
         assert_eq!(pace(), behind("1", "9"));
-        // A waiter that repeats its request keeps its place in the queue.
+        // The waiter requests the lock again. It keeps its place in the queue, so the pace must not change.
         listening.state().want(vec![a.clone()], until);
         listening.repace();
         assert_eq!(pace(), behind("1", "9"));

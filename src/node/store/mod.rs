@@ -1,8 +1,10 @@
 //! A master made of a store, which keeps records and changes them by compare-and-set.
 //!
 //! The client executes each request with the state machine of the [master in memory](super::memory), based on the
-//! record of the resource. So all stores use the same rules, and a store locks no record while a client decides. If a
-//! session was lost, its late change finds another version of the record, and has no effect.
+//! record of the resource. So all stores use the same rules, and a store locks no record while a client decides.
+//!
+//! A change of a lost session can arrive at the store late. The next session writes the record again before it uses the
+//! record. So the late change names an old version, and has no effect.
 
 mod cache;
 mod codec;

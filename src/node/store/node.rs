@@ -15,7 +15,7 @@ use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
 use crate::runtime::{self, BoxFuture};
 
-/// A master that is made of a [`Store`]. It supports the same kinds of locks as a Redis master.
+/// A master that keeps its locks in a [`Store`]. It supports the same kinds of locks as a Redis master.
 ///
 /// The store has one record for each resource. The client reads the record, decides based on its content, and changes
 /// it by compare-and-set.
@@ -47,8 +47,8 @@ impl<S: Store> StoreNode<S> {
         }
     }
 
-    /// The index of the session that serves requests for these records. It depends only on the first record; 0 without
-    /// records.
+    /// The index of the session that serves requests for these records. The index depends only on the first record. It
+    /// is 0 if there are no records.
     fn session_of(&self, names: &[names::Name]) -> usize {
         let sessions = self.shared.mailboxes.len();
         let first = names.first().filter(|_| sessions > 1);

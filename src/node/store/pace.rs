@@ -5,15 +5,15 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The kind of wake-ups that a process currently needs from one store. A [`Listener`](super::Listener) that polls
-/// decides by this value how to wait.
+/// uses this value to decide how to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// No waiter of this process is queued, and the process observes no election.
     Idle,
     /// The process only observes elections. The announcement of a new leader is not urgent.
     Observing,
-    /// At least one waiter of this process is queued, and [`Behind`](Self::Behind) does not apply. The process needs
-    /// wake-ups that no single wait lock can replace.
+    /// At least one waiter of this process is queued, but the conditions of [`Behind`](Self::Behind) are not met. The
+    /// listener must wait for wake-up messages, because blocking on one wait lock is not enough.
     Waiting,
     /// One waiter of this process is queued, directly behind another client.
     Behind {

@@ -55,9 +55,9 @@ const IDLE: Duration = Duration::from_secs(2);
 /// Runs the task for the session with the index `number`. `pending` are the releases that an earlier task could not
 /// deliver.
 ///
-/// The task ends after the store's handle was dropped, once no request is left. Before it ends, it tries to deliver
-/// pending releases for at most [`LINGER`]. If the tokio runtime is shut down earlier, another task continues in the
-/// background runtime.
+/// The task ends when the store's handle has been dropped and no request is left. Before the task ends, it tries to
+/// deliver pending releases for at most [`LINGER`]. If the tokio runtime is shut down earlier, another task continues
+/// in the background runtime.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
@@ -83,8 +83,8 @@ struct SessionTask<S: Store> {
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
-    /// The stamp of the last decided job. Stamps begin at a random number, so that a record that was removed and
-    /// created again gets other stamps than before.
+    /// The stamp of the last decided job. Stamps begin at a random number. So if a record is removed and created again,
+    /// its new stamps differ from its old stamps.
     stamp: u64,
     back_off: BackOff,
     /// The time until which requests wait for a session. If `None`, the task refuses requests while there is no
@@ -523,9 +523,11 @@ impl<S: Store> SessionTask<S> {
         self.list(online).await
     }
 
-    /// Answers the remaining jobs with `Overloaded`. They failed in every try, because other sessions changed their
-    /// records first. These jobs have changed nothing, and the store works. They get their answer before the timeout,
-    /// because a timeout would also end the session.
+    /// Answers the remaining jobs with `Overloaded`. They have changed nothing, because other sessions kept changing
+    /// their records first.
+    ///
+    /// The task answers these jobs before the store's timeout, because a timeout would end the session although the
+    /// store works.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -623,8 +625,8 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // Keep the records of earlier chunks in `risky`, because the callers get their answers only after the last
-            // chunk.
+            // Keep the records of earlier chunks of commits in `risky`, because the callers get their answers only
+            // after the last chunk.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
@@ -658,8 +660,8 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Removes the wake-ups for this process itself from the commit, and returns their messages. The task delivers
-    /// these directly, without the store.
+    /// Removes the wake-ups that are addressed to this process from the commit, and returns their messages. The task
+    /// delivers these messages directly, without the store.
     fn own(&self, commit: &mut Commit) -> Vec<Vec<u8>> {
         let Some(subscriber) = self.shared.subscriber.get() else {
             return Vec::new();
@@ -704,7 +706,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Stores, for a listener that polls, which client is directly ahead of this request's waiter.
+    /// Stores which client is directly ahead of this request's waiter. A listener that polls uses this information.
     fn note_waiter(&self, request: &Request, answer: &Result<Answer, Fault>) {
         let (claim, waits) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
@@ -729,7 +731,7 @@ impl<S: Store> SessionTask<S> {
         wait_lock::ahead_of(claim, &items)
     }
 
-    /// Remembers the wait locks that the job releases, although it changes no record. The task releases them with the
+    /// Remembers the wait locks that must be released for a job that changes no record. The task releases them with the
     /// next commit.
     fn keep_wait_locks(&mut self, job: &Job) {
         let known = self.cache.all(&job.names).unwrap_or_default();
@@ -767,8 +769,8 @@ impl<S: Store> SessionTask<S> {
         let mut master = Master::default();
         for (name, record) in &what {
             if record.fault.is_some() {
-                // This record is unreadable, but may contain a held lock. List its name, so that a look at the lock
-                // reports the fault.
+                // This record is unreadable, but may contain a held lock. List its name: a request for the status of
+                // the lock then reports the fault.
                 master.put_text(now, name, b"", None);
                 continue;
             }

@@ -11,7 +11,7 @@ use crate::node::{Context, Subscriber};
 use crate::repeats::Repeats;
 use crate::runtime::Tokio;
 
-/// The longest TTL of a node that belongs to no `Redlock`, as in tests with a single node.
+/// The `max_ttl` of a node that belongs to no `Redlock`, for example in tests with a single node.
 const MAX_TTL: Duration = Duration::from_secs(30);
 
 pub(super) struct Shared<S> {

@@ -1,8 +1,10 @@
 //! Removes obsolete records from a store, a few at a time. A record is obsolete if all its items have expired, and no
 //! later change needs them.
 //!
-//! - Every 30 s, a session removes the obsolete records in its cache that no request has used since its last removal.
-//! - One session per process also reads a page of records every 30 s, to find obsolete records of other clients.
+//! - Every 30 s, a session searches its cache for obsolete records. It removes those that no request has used since the
+//!   previous search.
+//! - One session per process also reads a page of the store's records every 30 s, to find obsolete records of other
+//!   clients.
 //!
 //! A removal names the record's version, so it never removes a record that has changed since. Any client may remove an
 //! obsolete record at any time, and may repeat the removal.
@@ -25,8 +27,8 @@ pub(super) const PAGE: u32 = 64;
 /// When a session next removes obsolete records, and the position of its search for further obsolete records.
 pub(super) struct Sweep {
     at: Instant,
-    /// The number of the batch of requests in which records were last removed. The next removal keeps all records that
-    /// were used in this batch or later.
+    /// The sequence number of the batch of requests in which records were last removed. The next removal keeps all
+    /// records that were used in this batch or later.
     since: u64,
     /// The position at which the next page of records begins.
     page: u64,

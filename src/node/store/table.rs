@@ -29,14 +29,14 @@ pub struct Table {
 #[derive(Debug, Default)]
 struct State {
     records: BTreeMap<Vec<u8>, Record>,
-    /// The version that the last changed record got. Each change gets the next number, so no version is used twice.
+    /// The largest version of a record so far. Each change gets the next number, so no version is used twice.
     last: u64,
     words: BTreeMap<Arc<str>, VecDeque<Vec<u8>>>,
 }
 
 impl Table {
     /// Creates an empty store. If `clocked` is true, the answers contain the time of the store's clock
-    /// ([`Clocked::clock`]). Otherwise, the store only reports the dates of changes ([`Session::date`]).
+    /// ([`Clocked::clock`]). Otherwise, a session only reports when its last change was made ([`Session::date`]).
     pub fn new(name: &str, clocked: bool) -> Self {
         Self {
             name: NodeName::new(name),
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// Declares that the store reports no dates of changes ([`Session::date`]).
+    /// Declares that a session does not report when its last change was made ([`Session::date`]).
     #[must_use]
     pub fn undated(self) -> Self {
         Self {

@@ -12,8 +12,9 @@ const RATE: u64 = 10;
 /// How long this client uses a date that the store gave to a change: 12 hours, in microseconds. This is half of the
 /// lifetime of a fencing counter.
 ///
-/// If the store's clock is corrected, a client may still use a date from before the correction. Because of this limit,
-/// the client still finds every counter that was written after the correction, and its next number is larger.
+/// If the store's clock is corrected, a client may still use an earlier date until this limit. All counters that were
+/// written after the correction still exist then. So the client finds the counter of its lock, and draws a larger
+/// number.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
@@ -81,8 +82,9 @@ impl StoreTime {
         self.dated = None;
     }
 
-    /// The date from which fencing numbers are derived. If the store has no clock, this date is never the clock of this
-    /// process: the next client's clock may be behind, and its fencing number would then be smaller.
+    /// The date from which this client derives fencing numbers. If the store has no clock, the date comes from the
+    /// store's changes and never from this process's clock. Otherwise, a client with a slower clock could draw a
+    /// smaller fencing number later.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn fencing_numbers_use_the_store_date_only_if_the_store_has_no_clock() {
+    fn fencing_numbers_use_the_stored_date_only_if_the_store_has_no_clock() {
         let shown = |time: &StoreTime, now: u64| match time.dates(at(now)) {
             Dates::Own => None,
             Dates::Unknown => Some(0),
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn own_clock_starts_at_the_wall_clock_and_never_jumps() {
+    fn time_for_a_store_without_a_clock_is_the_start_time_plus_elapsed_time() {
         let mut time = StoreTime::new(5_000_000, at(100));
         time.learn(None, at(100), at(400));
         assert_eq!(time.now(at(700)), Some((5_000_600, 0)));

@@ -87,8 +87,8 @@ impl<S: Store> Drop for Listens<S> {
 }
 
 fn listening_task<S: Store>(shared: Arc<Shared<S>>) -> impl Future<Output = ()> + Send + 'static {
-    // Create the owner here and not at the first poll, because a runtime that is shutting down drops the task without
-    // polling it.
+    // Create `Listens` here and not at the first poll: its `drop` must run even if a runtime that is shutting down
+    // drops the task without polling it.
     let mut listens = Listens {
         shared,
         done: false,
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn process_listens_only_with_a_subscriber_at_a_store_with_wake_ups() {
+    async fn process_listens_only_if_it_has_a_subscriber_and_the_store_supports_wake_ups() {
         let key: Arc<[u8]> = b"boss"[..].into();
         let request = Request::Watch { key, on: true };
         let subscriber = || Subscriber {

@@ -1,8 +1,8 @@
 -- Adds the waiter `id` with the ticket `number` to the queue `queue`, or renews its place. The place expires `beat` ms
 -- after the last heartbeat. `ms` is this master's time.
--- The key {lines} exists while any queue on this master has waiters. It is written first, so that a user without the
--- right to write it cannot join: batched acquires would overtake the waiter. To save writes, its expiry is twice
--- `beat`.
+-- The key {lines} exists while any queue on this master has waiters. Without this key, batched acquires assume that all
+-- queues are empty, and overtake the waiters. So {lines} is written first: a user without the right to write it cannot
+-- join a queue. To save writes, its expiry is twice `beat`.
 if call('PTTL', '{lines}') < beat then
   call('SET', '{lines}', '1', 'PX', 2 * beat)
 end
@@ -17,8 +17,9 @@ for _, name in ipairs({queue, alive}) do
 end
 local left = call('PTTL', ticket)
 if left == -2 then
-  -- This waiter is the first, or the ticket key was deleted or evicted. Write the largest ticket of the queue: without
-  -- the key, the next waiter could draw a smaller ticket, and batched requests would take the queue for empty.
+  -- This waiter is the first, or the ticket key was deleted or evicted. Set the ticket key to the largest ticket of the
+  -- queue. Without this key, the next waiter could draw a smaller ticket, and batched requests would assume that the
+  -- queue is empty.
   local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   call('SET', ticket, string.format('%.0f', last[2]), 'PX', ends)
 else

@@ -1,5 +1,5 @@
 -- Like redis.call, but an error ends only the handling of one lock, and not the script. The error names the line of the
--- call, in the format of a server whose script fails.
+-- call, in the format in which Redis reports a failed script.
 local function call(...)
   local said = redis.pcall(...)
   local why = type(said) == 'table' and said.err

@@ -1,5 +1,6 @@
--- Calls `of(..)` for one lock and returns its result. If the call fails, the error is the result for this lock, and
--- sets `odd`. The result is 5 if a key that belongs to this lock holds data that quorate did not write.
+-- Calls `of(..)` for one lock and returns its result.
+-- If a key that belongs to this lock holds data that quorate did not write, returns 5. If the call fails for any other
+-- reason, returns the error and sets `odd` to true.
 local odd = false
 local function each(of, ...)
   local _, one = pcall(of, ...)

@@ -1,8 +1,10 @@
--- Whether a force-release ended a hold of readers or of an owner. `mark` is the text of the break record, `mode` the
--- marker of the readers or the owner. `value` and `number` are the value and the fencing number of the hold.
--- The hold was ended if the text names its value, or if `number` is not above the counter at the last force-release of
--- `mode`. Later holds have larger numbers. Only a hold that this master did not grant may have a smaller number, and is
--- then not restored here.
+-- Whether a force-release ended a hold of readers or of an owner.
+-- - `mark`: the text of the break record
+-- - `mode`: the marker of the readers or the owner
+-- - `value` and `number`: the value and the fencing number of the hold
+-- The hold was ended if the text names its value. It also counts as ended if `number` is not above the counter at the
+-- last force-release of `mode`, because all holds that this master granted later have larger numbers. A later hold that
+-- only other masters granted can have a smaller number: it counts as ended here, and is not restored on this master.
 local function has_hold(mark, mode, value, number)
   if not mark or has(mark, value) then
     return mark

@@ -1,6 +1,6 @@
 -- Raises fencing counters to those of the old masters (docs/protocol.md, "Replacing masters"). Never lowers a counter.
 -- Does not raise the counter of a lock that an owner holds, because all holds of an owner share one number.
--- KEYS: counters. ARGV: the shortest expiry of a counter in ms, and the number for each counter.
+-- KEYS: counters. ARGV: the minimum expiry of a counter in ms, and the number for each counter.
 -- Reply, for each counter: 1 (raised), 0 (already high enough), or the marker of the owner that holds the lock.
 local call, said, FENCE_TTL = redis.call, {}, ARGV[1]
 local time = call('TIME')

@@ -37,7 +37,7 @@ impl Runtime for Ahead {
 }
 
 #[tokio::test]
-async fn once_job_of_a_client_with_a_clock_far_ahead_is_refused() {
+async fn call_of_at_most_once_is_refused_if_the_client_clock_is_far_ahead() {
     let day = 24 * 3600;
     for (ahead, runs) in [(20, true), (day, false)] {
         let redlock = ahead_by(&Arc::new(AtomicU64::new(ahead)));
@@ -64,7 +64,7 @@ async fn once_job_of_a_client_with_a_clock_far_ahead_is_refused() {
 }
 
 #[tokio::test]
-async fn waiting_once_call_runs_only_for_the_period_in_which_it_started() {
+async fn delayed_call_of_at_most_once_applies_to_the_period_of_its_start() {
     let seconds = Arc::new(AtomicU64::new(0));
     let redlock = ahead_by(&seconds);
     let once = redlock.once("often", Duration::from_secs(20));
@@ -90,7 +90,7 @@ async fn waiting_once_call_runs_only_for_the_period_in_which_it_started() {
 }
 
 #[tokio::test]
-async fn once_record_stores_the_latest_note_with_the_period() {
+async fn record_of_a_once_job_contains_the_latest_note_and_completed_period() {
     let redlock = Redlock::in_memory(3);
     let day = SystemTime::UNIX_EPOCH..SystemTime::UNIX_EPOCH + Duration::from_secs(24 * 3600);
     let once = redlock.once_in("nightly", day.clone());
@@ -132,7 +132,7 @@ async fn once_record_stores_the_latest_note_with_the_period() {
 }
 
 #[test]
-fn only_text_in_the_format_of_a_once_record_is_read_as_one() {
+fn only_text_in_the_format_of_a_once_job_record_is_accepted() {
     let once = Redlock::in_memory(1).once("nightly", Duration::from_secs(60));
     let read = |text: &[u8]| {
         once.stored(text)

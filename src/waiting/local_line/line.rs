@@ -6,8 +6,7 @@ use std::sync::{Arc, PoisonError};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 use crate::waiting::last_finding::LastFinding;
 
-/// The local queue of one resource. Each held lock has one, and most have no waiter behind the first. To save memory,
-/// only the waiters behind the first are stored in a box.
+/// The local queue of one resource.
 pub(super) struct LocalLine {
     /// The first waiter of the queue, which may ask the masters. `None` while a task of this process holds the lock.
     pub(super) front: Option<Arc<Turn>>,
@@ -47,8 +46,10 @@ impl LocalLine {
     }
 
     /// Why the lock is not available: [`LastFinding::HERE`] while a task of this process holds the lock, otherwise the
-    /// finding of the first waiter. `None` if the first waiter has no finding yet. If it waits for several resources,
-    /// the finding names no holder, because the holder may hold another resource.
+    /// finding of the first waiter. `None` if the first waiter has no finding yet.
+    ///
+    /// If the first waiter waits for several resources, the finding names no holder: the holder may hold a different
+    /// one of these resources.
     pub(super) fn shared_finding(&self) -> Option<LastFinding> {
         let Some(front) = &self.front else {
             return Some(LastFinding::HERE);

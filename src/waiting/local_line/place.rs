@@ -20,8 +20,8 @@ use crate::waiting::own::Asked;
 /// masters within about one round trip.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// A waiter's place in the local queues of all keys of a lock. Dropping it notifies the next waiter in each queue,
-/// unless the waiter has become the holder.
+/// A waiter's place in the local queues of all keys of a lock. Dropping the place notifies the next waiter in each
+/// queue, unless the waiter at this place has become the holder.
 pub(crate) struct Place {
     lines: Arc<LocalLines>,
     keys: Keys,
@@ -33,8 +33,8 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stands {
     InLine,
-    /// The waiter is not in the queues, but asks the masters. It is a reader that asks together with other readers, or
-    /// an owner, which need not queue.
+    /// The waiter asks the masters without a place in the queues. It is an owner, or a reader that asks at the same
+    /// time as other readers.
     Beside,
     /// The waiter has left the queue while it asks for a slot of a semaphore.
     Aside,
@@ -117,9 +117,10 @@ impl LocalLines {
     /// Enters the local queues for a `try_acquire`, which does not wait.
     ///
     /// - If the queues are empty, returns a place.
-    /// - If another waiter already queues behind the first waiter or the holder, returns the shared finding of the
-    ///   queue as the error.
-    /// - Otherwise, and if there is no finding yet, returns `None`: the caller must ask the masters itself.
+    /// - If a queue has a waiter behind its first waiter or its holder, returns the shared finding of this queue as the
+    ///   error.
+    /// - If this queue has no finding yet, or has only a first waiter or a holder, returns `None`: the caller must ask
+    ///   the masters itself.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -293,8 +294,8 @@ impl Place {
         *self.turn.last_finding() = last_finding;
     }
 
-    /// Why the lock is not available; `None` if unknown. In the queues behind another waiter, returns the finding of
-    /// the first waiter, otherwise this waiter's own last finding.
+    /// Why the lock is not available; `None` if unknown. If this waiter is queued behind another waiter or a holder,
+    /// returns the shared finding of that queue. Otherwise returns this waiter's own last finding.
     pub(crate) fn shared_finding(&self) -> Option<LastFinding> {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));

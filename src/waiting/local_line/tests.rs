@@ -129,7 +129,7 @@ fn waiter_reports_how_many_waiters_of_the_local_queue_are_ahead() {
 }
 
 #[test]
-fn lock_is_reported_as_held_here_until_its_holder_leaves_the_local_queue() {
+fn lock_counts_as_held_in_this_process_until_its_holder_leaves_the_local_queue() {
     let lines = LocalLines::new();
     let first = lines.enter(&job());
     assert!(
@@ -149,7 +149,7 @@ fn lock_is_reported_as_held_here_until_its_holder_leaves_the_local_queue() {
         assert!(!lines.is_held(b"job"));
         assert_eq!(poll(front.as_mut()), Some(()));
     }
-    // The finding is kept from the last holder, which was in this process.
+    // The waiter keeps the finding that it had while a task of this process held the lock.
     assert_eq!(knows(&next), Some(Finding::Held));
     let holder = next.hold();
     holder.pass_on(b"job");
@@ -157,7 +157,7 @@ fn lock_is_reported_as_held_here_until_its_holder_leaves_the_local_queue() {
 }
 
 #[test]
-fn locks_held_without_a_place_in_the_local_queue_are_counted() {
+fn resource_is_held_until_every_lock_without_a_local_queue_entry_is_released() {
     let lines = LocalLines::new();
     let keys = [key("job"), key("other")];
     lines.hold(keys.iter());
@@ -294,7 +294,7 @@ fn api() -> (Wanted, Permit) {
 }
 
 #[test]
-fn waiter_without_a_slot_returns_to_its_old_place_in_the_local_queue() {
+fn waiter_that_got_no_slot_returns_to_its_old_place_in_the_local_queue() {
     let lines = LocalLines::new();
     let (api, _) = api();
     let [mut first, mut second, mut third, fourth] = [(); 4].map(|()| lines.enter(&api));
@@ -358,7 +358,7 @@ fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
 }
 
 #[test]
-fn semaphore_waiter_is_woken_when_first_or_when_a_slot_is_released_locally() {
+fn semaphore_waiter_wakes_when_it_becomes_first_or_a_local_task_releases_a_slot() {
     let lines = LocalLines::new();
     let (api, permit) = api();
     let [mut first, mut second, third] = [(); 3].map(|()| lines.enter(&api));

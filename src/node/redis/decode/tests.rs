@@ -146,7 +146,7 @@ fn reply_about_more_or_fewer_keys_than_the_request_has_is_rejected() {
 }
 
 #[test]
-fn refused_permit_reply_needs_exactly_one_digit_per_slot() {
+fn reply_that_refuses_a_permit_must_have_exactly_one_digit_per_slot() {
     let permit = Permit::new(b"pool"[..].into(), 0, 3);
     let refused = |free: &'static [u8]| {
         let said = Value::Array(vec![
@@ -177,7 +177,7 @@ fn refused_permit_reply_needs_exactly_one_digit_per_slot() {
 }
 
 #[test]
-fn look_reply_with_extra_elements_is_rejected() {
+fn reply_with_extra_elements_to_a_look_request_is_rejected() {
     let key: Arc<[u8]> = b"job".as_slice().into();
     let look = |said: &[Value<'static>]| {
         let none = || Value::Array(Vec::new());

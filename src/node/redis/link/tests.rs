@@ -315,10 +315,10 @@ fn handshake_that_the_master_does_not_complete_times_out() {
     assert_eq!(bench.link.stage(), Stage::Rest);
 }
 
-/// Regression test: opening the connection and the whole handshake shared one connect timeout. So clients on a busy
-/// machine reported masters as down that were up.
+/// Regression test: opening the connection and the whole handshake shared one connect timeout. So on a busy machine,
+/// clients reported that masters were down although the masters were up.
 #[test]
-fn slow_handshake_that_makes_progress_is_not_given_up() {
+fn slow_handshake_that_makes_progress_does_not_time_out() {
     let mut bench = Bench::new();
     bench.ask(1, acquire(1));
     // The task of the link first runs long after the link was created.
@@ -348,7 +348,7 @@ fn slow_handshake_that_makes_progress_is_not_given_up() {
 }
 
 #[test]
-fn requests_to_a_master_that_disconnects_after_each_handshake_meet_the_node_timeout() {
+fn requests_end_within_the_node_timeout_if_the_master_disconnects_after_each_handshake() {
     let mut bench = Bench::new();
     let mut connections = 0;
     let mut worst = 0;
@@ -542,8 +542,8 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
             gone_by = Some(now);
         }
     }
-    // `gone_by` is `None` if the link gives up the stalled connection first: then no request is left to refuse as
-    // overloaded.
+    // `gone_by` is the time of the first refusal as overloaded. It is `None` if the link first refuses all requests for
+    // another reason: the connection has stalled.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
         gone_by.is_none_or(|by| by <= limit),
@@ -749,7 +749,8 @@ fn second_address_of_the_same_server_is_refused() {
         same.to_string().contains("127.0.0.1:6379"),
         "the fault must name the first address: {same}"
     );
-    // The second address is refused even now, because votes of the first address may have been counted.
+    // The link refuses the second address even after the connection to the first address was lost, because votes of the
+    // first address may have been counted.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -809,7 +810,7 @@ fn drop_of_a_link_answers_outstanding_and_queued_requests_with_a_fault() {
 }
 
 #[test]
-fn handshake_tolerates_only_permission_errors_of_the_subscription() {
+fn subscription_error_ends_the_handshake_unless_it_is_a_permission_error() {
     for (refusal, goes_on) in [
         ("-NOPERM No permissions to access a channel\r\n", true),
         ("-ERR something else\r\n", false),
@@ -866,7 +867,7 @@ fn wake_at_returns_the_time_of_the_next_deadline_of_the_link() {
         .wake_at()
         .expect("the link must wake up after a pause");
     assert!(pause > at(570) && pause <= at(570 + 150));
-    // A release that the master refused temporarily is sent again before the next PING.
+    // If the master refuses a release with BUSY, the link wakes up to send the release again before the next PING.
     let mut busy = Bench::new();
     busy.greet(0);
     busy.ask(1, release(1));
@@ -909,7 +910,8 @@ fn requests_wait_for_a_new_connection_at_most_once_per_second() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
-    // The connection had been stable, so the link wants to connect again immediately. That attempt fails.
+    // The lost connection had been stable, so the link wants to connect again immediately. The new connection is never
+    // established.
     assert_eq!(bench.link.stage(), Stage::Dial);
     bench.ask(2, acquire(2));
     bench.pass(1_000, 1_000 + NODE_TIMEOUT - 1);
@@ -1447,7 +1449,7 @@ fn releases_use_the_script_if_the_server_denies_or_lacks_the_delete_command() {
         assert_eq!(releases(&bench.written()), (2, 0));
         bench.say(refusal.repeat(2).as_bytes(), 2);
         assert_eq!(bench.told.all(), [], "{refusal}");
-        // Each of the two releases is sent again as a separate script call, before all later requests.
+        // The link sends both refused releases again, each as a separate script call, before all later requests.
         bench.ask(3, acquire(1));
         bench.link.take(at(3));
         let written = bench.written();
@@ -1561,7 +1563,7 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
 }
 
 #[test]
-fn release_refused_by_the_delete_command_is_sent_again_despite_a_new_note() {
+fn release_refused_by_the_delete_command_is_sent_again_if_a_note_was_added() {
     let mut bench = with_deletion();
     let request = withdrawn(1);
     let Request::Release { claim, .. } = &request else {
@@ -1599,7 +1601,7 @@ fn release_refused_by_the_delete_command_is_sent_again_on_the_next_connection() 
 }
 
 #[test]
-fn release_uses_the_script_until_its_claim_is_withdrawn() {
+fn release_of_a_claim_that_is_not_withdrawn_uses_the_script() {
     let mut bench = with_deletion();
     let claim = claim(1);
     let (ttl, proposal) = (Duration::from_secs(10), 1);

@@ -182,7 +182,7 @@ fn every_redis_call_of_a_script_is_in_the_table_of_rights() {
 }
 
 #[test]
-fn every_call_of_an_operators_script_is_in_the_table_of_rights_of_operators() {
+fn every_call_of_a_script_for_operators_is_in_the_table_of_operator_rights() {
     for row in [&RAISE, &CARRY] {
         calls_are_listed(&with_parts(row.source), row.purposes);
         let rights = of_operators();

@@ -32,7 +32,7 @@ fn header_of_every_script_names_its_keys_and_arguments_in_order() {
 }
 
 #[test]
-fn script_uses_as_many_arguments_as_the_table_of_scripts_lists() {
+fn highest_argument_index_in_a_script_equals_the_listed_number_of_arguments() {
     let rows = Script::ALL.map(|script| (script.source(), &script.row().args));
     let raise = with_parts(RAISE.source);
     for (source, args) in rows.into_iter().chain([(&*raise, &RAISE.args)]) {
