@@ -151,12 +151,13 @@ async fn acquire_leaves_no_key_if_the_masters_refuse_every_token_as_too_small() 
         leaves_nothing(&redlock, &nodes).await;
     }
     let confirmed = above.load(Ordering::Relaxed);
-    // There is one attempt per order setting. Each attempt has three rounds of confirmations to three masters: 2 * 3 *
-    // 3 = 18.
+    // There are two attempts: one with ordered waiters and one without. In each attempt, three rounds of confirmations
+    // go to three masters: 2 * 3 * 3 = 18.
     assert_eq!(confirmed, 18);
 }
 
-/// Otherwise several waiters, each with the grants of a minority, could block each other forever.
+/// A waiter must release its grants before its next attempt. Otherwise several waiters, each with the grants of a
+/// minority, could block each other forever.
 #[tokio::test]
 async fn waiter_starts_its_next_attempt_only_after_its_previous_attempt_is_undone() {
     let undone_after = ms(400);
@@ -205,7 +206,7 @@ async fn waiter_starts_its_next_attempt_only_after_its_previous_attempt_is_undon
 }
 
 #[tokio::test]
-async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_a_majority() {
+async fn waiter_leaves_the_queue_while_only_a_minority_of_masters_is_reachable() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let redlock = settings(&nodes).retry(Retry::new(ms(300), ms(300)));
     let redlock = redlock.build().expect("good settings");
@@ -240,7 +241,7 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_a
 /// Every poll, retry and heartbeat of these waiters is due in ten minutes. The wait of 300 ms must nevertheless end on
 /// time.
 #[tokio::test]
-async fn unsuccessful_wait_ends_at_its_time_limit_without_any_earlier_timer() {
+async fn unsuccessful_wait_ends_on_time_even_if_the_next_poll_is_due_later() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
     let held = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let off = ["a", "b", "c"].map(|name| Stubborn::new(name, down));
@@ -277,11 +278,11 @@ async fn unsuccessful_wait_ends_at_its_time_limit_without_any_earlier_timer() {
 /// a request could arrive after all holds have ended, and would then raise the fencing counter for a lock that the
 /// owner no longer holds.
 #[tokio::test]
-async fn second_acquire_of_an_owner_gets_the_first_token_without_a_confirmation() {
+async fn second_hold_of_an_owner_reuses_the_first_fencing_token_without_a_confirm_request() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // The first master is down while the first hold is acquired. So it grants the second hold another fencing number
-    // than the other masters do.
+    // The first master is down while the first hold is acquired. So its fencing number for the second hold differs from
+    // the numbers of the other masters.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");

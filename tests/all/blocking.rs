@@ -189,7 +189,7 @@ async fn blocking_calls_except_drop_are_refused_with_advice_inside_an_async_runt
 }
 
 #[tokio::test]
-async fn blocking_call_in_spawn_blocking_needs_a_handle_from_in_spawn_blocking() {
+async fn blocking_call_in_spawn_blocking_fails_without_a_handle_made_for_spawn_blocking() {
     let redlock = Redlock::in_memory(3);
     let plain = redlock.clone();
     let refused = tokio::task::spawn_blocking(move || plain.acquire("r").map(drop));
@@ -205,7 +205,7 @@ async fn blocking_call_in_spawn_blocking_needs_a_handle_from_in_spawn_blocking()
 }
 
 #[test]
-fn blocking_scope_can_be_nested_and_reports_the_loss_of_its_lock() {
+fn blocking_scopes_can_be_nested_and_report_lost_locks() {
     let redlock = Redlock::in_memory(3);
     let inner = redlock.scope("outer", |_| {
         redlock.scope("inner", |guard| guard.is_valid())
@@ -271,7 +271,7 @@ fn panic_of_a_progress_callback_reaches_the_thread_that_waits_for_the_lock() {
 }
 
 #[test]
-fn blocking_quotas_once_jobs_owners_and_permits_work_like_their_async_forms() {
+fn blocking_quotas_owners_permits_and_once_jobs_work_like_async_ones() {
     let redlock = Redlock::in_memory(3);
     let quota = redlock.quota("prizes");
     quota.create(2).expect("new");

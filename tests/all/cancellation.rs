@@ -1,6 +1,6 @@
 //! Tests that any future of the library can be dropped at any await point. Background releases then delete every key
-//! that the dropped future has left. If a master does not answer, the client deletes the keys there when the master
-//! answers again.
+//! that the dropped future has left. If a master does not answer, the client deletes the keys on that master as soon as
+//! it answers again.
 //!
 //! Each test polls its future k times and then drops it, for k = 1, 2, .. until the future completes.
 
@@ -165,7 +165,7 @@ async fn extension_dropped_at_any_await_point_leaves_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_future_dropped_at_any_await_point_leaves_no_key() {
+async fn future_of_guard_lost_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
         let lost = guard.lost();
@@ -429,7 +429,7 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
 }
 
 #[tokio::test]
-async fn release_deletes_the_lock_key_on_a_stopped_master_after_it_resumes() {
+async fn release_deletes_the_lock_key_after_a_stopped_master_resumes() {
     let masters = masters(3);
     let redlock = brief(&masters);
     let guard = take(&redlock, "job").await;

@@ -1,4 +1,4 @@
-//! Tests that a program that uses quorate only with Redis does not compile the crates for MySQL, MariaDB or ZooKeeper.
+//! If a program uses quorate only with Redis, Cargo must not compile the crates for MySQL, MariaDB or ZooKeeper.
 
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -35,7 +35,7 @@ fn both_orders(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
     .map(|settings| settings.build().expect("good"))
 }
 
-/// Acquires a lock, and checks that the acquire fails when its wait ends, at most [`LATE`] late. Returns the error.
+/// Calls `acquire`, and checks that it fails when [`WAIT`] ends, or at most [`LATE`] afterwards. Returns the error.
 async fn fails_in_time(redlock: &Redlock) -> AcquireError {
     let began = Instant::now();
     let outcome = tokio::time::timeout(WAIT + LATE, redlock.acquire("x")).await;
@@ -71,7 +71,7 @@ fn down() -> Fault {
 }
 
 #[tokio::test]
-async fn acquire_fails_when_its_wait_ends_if_a_master_never_answers_a_release() {
+async fn acquire_fails_at_its_wait_limit_if_a_master_never_answers_its_release() {
     let nodes = [
         Stubborn::new("a", unanswered(is_release)),
         Stubborn::honest("b").holding("x"),
@@ -84,7 +84,7 @@ async fn acquire_fails_when_its_wait_ends_if_a_master_never_answers_a_release() 
 }
 
 #[tokio::test]
-async fn acquire_fails_when_its_wait_ends_if_the_deciding_vote_never_arrives() {
+async fn acquire_fails_at_its_wait_limit_if_the_deciding_vote_never_arrives() {
     let nodes = [
         Stubborn::honest("a"),
         Stubborn::honest("b").holding("x"),
@@ -112,7 +112,7 @@ async fn master_that_never_answers_is_reported_as_timed_out() {
 }
 
 #[tokio::test]
-async fn acquire_fails_when_its_wait_ends_if_no_master_confirms_the_fencing_token() {
+async fn acquire_fails_at_its_wait_limit_if_no_master_confirms_the_fencing_token() {
     let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
@@ -132,7 +132,7 @@ async fn acquire_fails_when_its_wait_ends_if_no_master_confirms_the_fencing_toke
 }
 
 #[tokio::test]
-async fn acquire_fails_when_its_wait_ends_if_leaving_the_queue_gets_no_answer() {
+async fn acquire_fails_at_its_wait_limit_if_its_removal_from_the_queue_is_unanswered() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
@@ -191,7 +191,8 @@ async fn waiter_without_a_time_limit_gets_the_lock_although_one_master_never_ans
 }
 
 /// No majority can be reached during the whole wait. So the error must report an outage, even if the time limit
-/// interrupts the last attempt. The second acquire of each pair is queued behind the first one in the same process.
+/// interrupts the last attempt. Each round makes two acquires of one lock. The second acquire is queued behind the
+/// first one in this process.
 #[tokio::test]
 async fn acquire_without_a_reachable_majority_does_not_report_the_lock_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
@@ -222,7 +223,7 @@ async fn acquire_without_a_reachable_majority_does_not_report_the_lock_as_held()
 /// Two callers start at the same time, each with a wait of 1 ms. The first caller's attempt fails only after 40 ms,
 /// because every master needs that long to answer.
 #[tokio::test]
-async fn acquire_reports_an_outage_even_if_its_wait_ends_before_the_first_answers() {
+async fn acquire_reports_an_outage_even_if_its_wait_ends_before_any_master_answers() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, slow));
     let redlock = settings(&nodes).build().expect("good settings");

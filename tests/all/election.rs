@@ -73,7 +73,7 @@ async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn observer_reports_the_note_and_the_larger_term_of_each_new_leader() {
+async fn observer_reports_the_note_and_the_term_of_each_new_leader() {
     let masters = masters(3);
     let (first, second) = (redlock(&masters), redlock(&masters));
     let mut observer = observe(&redlock(&masters));
@@ -184,7 +184,7 @@ async fn observer_that_receives_no_wake_ups_finds_the_leader_by_polling() {
 }
 
 #[tokio::test]
-async fn killed_leader_is_replaced_with_a_larger_term() {
+async fn successor_of_a_killed_leader_has_a_larger_term() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).node_timeout(ms(400)).ttl(secs(2));
     let redlock = redlock.build().expect("good settings");
@@ -253,7 +253,7 @@ async fn observer_reports_the_leader_until_a_majority_of_masters_is_down() {
 }
 
 #[tokio::test]
-async fn campaign_fails_if_it_must_not_wait_for_the_leader_or_has_no_fencing() {
+async fn campaign_with_wait_none_or_fencing_off_fails_while_the_lock_is_held() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;
@@ -280,7 +280,7 @@ async fn campaign_fails_if_it_must_not_wait_for_the_leader_or_has_no_fencing() {
 }
 
 #[tokio::test]
-async fn election_works_on_masters_in_memory() {
+async fn election_works_on_memory_masters() {
     let redlock = Redlock::in_memory(3);
     let mut observer = observe(&redlock);
     assert_eq!(change(&mut observer).await, None);
@@ -375,7 +375,7 @@ async fn foreign_value_in_the_lock_key_is_not_reported_as_a_leader() {
 }
 
 #[test]
-fn polling_an_observer_with_a_ttl_of_zero_does_not_block_the_thread() {
+fn observer_with_zero_ttl_does_not_block_the_polling_thread() {
     let (done, told) = std::sync::mpsc::channel();
     // Poll the observer on a separate thread. If the poll blocks this thread forever, the test can still fail after its
     // time limit.
@@ -409,7 +409,7 @@ fn polling_an_observer_with_a_ttl_of_zero_does_not_block_the_thread() {
 ///
 /// The term of the second leader must be larger than the term of the first leader.
 #[tokio::test]
-async fn leader_term_rises_even_if_a_master_clock_that_was_ahead_is_corrected() {
+async fn leader_term_rises_after_the_clock_of_a_master_is_set_back() {
     let shim = match ClockShim::build() {
         Ok(shim) => shim,
         Err(error) => {

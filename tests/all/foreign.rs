@@ -52,7 +52,7 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
 /// The release by a foreign client wakes no waiter. With only its fallback timer, the waiter would notice the release
 /// 0.83 s late on average. With retries, it notices the release at most 250 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_that_gets_no_wake_up_notices_a_foreign_release_within_450_ms() {
+async fn waiter_notices_the_release_by_a_foreign_client_within_450_ms() {
     let masters = masters(3);
     let mut took = Vec::new();
     // Each foreign client holds its lock for a different time. So the releases do not all fall on the time of a retry.
@@ -79,7 +79,7 @@ fn scripts(masters: &Masters) -> u64 {
 /// Retries cost messages. So a waiter must retry only if the holder may be a foreign client, which wakes no waiter. Any
 /// other holder wakes the waiter at its release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_retries_only_while_the_holder_may_be_a_foreign_client() {
+async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     let masters = masters(3);
     let (first, holder, waiter) = (fair(&masters), fair(&masters), fair(&masters));
     let guard = first.acquire("x").await.expect("free");

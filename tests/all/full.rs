@@ -51,26 +51,26 @@ fn faults(guard: &LockGuard) -> Vec<Fault> {
 }
 
 #[tokio::test]
-async fn renewals_continue_if_masters_without_memory_refuse_to_restore_another_lock() {
+async fn renewals_continue_if_masters_without_free_memory_cannot_restore_another_lock() {
     for reads in [false, true] {
         let masters = masters(3);
         let redlock = locker(&masters).build().expect("good settings");
         let guards = ten(&redlock, reads).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
-            // Delete the fencing counter. The script that renews a reader must then write the counter first, and a full
-            // master refuses this write.
+            // Delete the fencing counter. The script that renews a reader's lock must then write the counter first, and
+            // a full master refuses this write.
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // The first lock is not checked, because a later renewal may restore it. Redis checks the memory limit only
-        // until the first write of a script.
+        // The check skips the first lock, because a later renewal can restore it: after the first write of a script,
+        // Redis does not check the memory limit for this script any more.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }
 
 #[tokio::test]
-async fn masters_without_free_memory_renew_the_reader_with_the_shorter_lease() {
+async fn masters_without_free_memory_renew_a_reader_while_another_has_a_longer_lease() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let brief = redlock.lock("doc").shared().acquire().await.expect("free");
@@ -126,7 +126,7 @@ async fn renewals_continue_if_the_acl_denies_access_to_the_key_of_another_lock()
 }
 
 #[tokio::test]
-async fn renewals_continue_if_the_acl_denies_the_force_release_record_of_another_lock() {
+async fn renewals_continue_if_the_acl_denies_the_force_release_record_key_of_one_lock() {
     const PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",

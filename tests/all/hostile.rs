@@ -25,9 +25,9 @@ const NODE_TIMEOUT: Duration = ms(200);
 /// The longest wait of each acquire for its lock.
 const WAIT: Duration = secs(1);
 
-/// The time by which a call may exceed its time limit, in addition to twice the delay of the scene without a fault. The
-/// goal is 100 ms; the remainder allows for a busy machine. The bugs that these tests look for delay calls by at least
-/// 4 s.
+/// The time by which a call may exceed its time limit. The tests add twice the longest excess in the scene without a
+/// fault. The goal is 100 ms, but the machine may be busy. The bugs that these tests look for delay calls by at least 4
+/// s.
 const MARGIN: Duration = secs(1);
 
 /// The number of tasks that acquire locks while the fault is active.
@@ -75,7 +75,7 @@ fn flood(first: &str, rest: &str) -> Script {
     })
 }
 
-/// The other masters of a test scene, in addition to the hostile master.
+/// The masters of a test scene apart from the hostile master.
 #[derive(Clone, Copy, Debug)]
 enum Company {
     Nobody,
@@ -357,11 +357,11 @@ fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'sta
     outcome.expect("the test must end within a minute, without a panic")
 }
 
-/// At most two of these tests run at once, because each of them makes hundreds of calls with short time limits.
-/// .config/nextest.toml has the same limit for test processes.
+/// At most two of these tests run at the same time, because each of them makes hundreds of calls with short time
+/// limits. .config/nextest.toml has the same limit for test processes.
 static TURNS: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
 
-/// Waits for one of the two turns, alternately for the first and the second.
+/// Waits for one of the two mutexes in `TURNS` and locks it. Calls alternate between the two mutexes.
 fn turn() -> MutexGuard<'static, ()> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed) % TURNS.len();
@@ -531,7 +531,7 @@ async fn counter_outside_the_valid_range_is_not_used_as_a_fencing_token() {
 }
 
 #[tokio::test]
-async fn password_that_a_server_quotes_in_an_error_is_not_shown() {
+async fn password_quoted_in_a_server_reply_appears_in_no_output() {
     const SECRET: &str = "s3cret";
     let heard = Listener::default();
     let _listening = heard.listen();
@@ -561,7 +561,7 @@ async fn password_that_a_server_quotes_in_an_error_is_not_shown() {
 }
 
 #[tokio::test]
-async fn idle_connection_that_became_silent_is_replaced_without_waiting_for_a_call() {
+async fn idle_connection_that_stops_responding_is_replaced_before_the_next_call() {
     let masters = masters(3);
     let proxies: Vec<_> = masters
         .iter()
@@ -581,7 +581,7 @@ async fn idle_connection_that_became_silent_is_replaced_without_waiting_for_a_ca
     })
     .await;
     println!("noticed after {:.1?}", started.elapsed());
-    // The client should notice the silence in less than 5 s. The rest is for a busy machine.
+    // The client should notice the silence in less than 5 s. The limit of 7 s allows for a busy machine.
     assert!(started.elapsed() < secs(7), "{:?}", started.elapsed());
     assert_eq!(
         proxies[0].counters().accepted,

@@ -1,4 +1,4 @@
-//! Tests of inspecting the masters themselves, over the same kind of connections as those of locks.
+//! Tests of `inspect`, which reports the settings and the state of each master.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ async fn inspection_does_not_close_the_connections_that_locks_use() {
             .map(str::to_owned)
     };
     // Use `status` to connect to all masters, because an acquire may need only a majority. Then wait until each master
-    // has only this client's connection, because the start of the servers opened others.
+    // has only this client's connection. The testbed opened other connections when it started the masters.
     redlock.status("job").await.expect("the name must be valid");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;

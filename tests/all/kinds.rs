@@ -86,7 +86,7 @@ async fn every_kind_of_lock_supports_listing_extension_and_force_release() {
 }
 
 #[tokio::test]
-async fn locks_of_every_kind_leave_no_key_after_max_hold_or_a_drop() {
+async fn locks_of_every_kind_leave_no_key_after_max_hold_or_a_dropped_acquire() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {
@@ -136,7 +136,8 @@ async fn client_without_fencing_refuses_every_kind_of_lock_that_needs_fencing() 
         "semaphores",
     ];
     assert_eq!(said, words.map(line));
-    // A quota or a once-per-period job must be refused before it asks for its lock, which is held here.
+    // The locks of the quota and the once-per-period job are held. But `create` must fail before it asks for the lock,
+    // because these values need fencing.
     let held = ["prizes", "nightly"].map(|name| redlock.acquire(name));
     let held = futures::future::join_all(held).await;
     let quota = redlock.quota("prizes").create(1).await;

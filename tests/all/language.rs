@@ -39,8 +39,8 @@ const REPLACED: [(&str, &str); 29] = [
     ("so long", "name the time"),
 ];
 
-/// Words with which a sentence must not begin, because they begin a clause as its subject. A question may begin with
-/// them.
+/// Words with which a sentence must not begin. They would make a clause the subject of the sentence. Questions are
+/// allowed to begin with these words.
 const CLAUSES: [&str; 4] = ["Who", "Whoever", "What", "Whatever"];
 
 /// One text in a file: the line where it begins, and its words.
@@ -160,7 +160,7 @@ fn without_braces(text: &str) -> String {
 
 /// The faults of a text: replaced words, and sentences with a clause as their subject.
 fn faults(text: &str) -> Vec<String> {
-    // Every second part between backticks is code.
+    // Skip the text in backticks, because it is code.
     let prose: String = text.split('`').step_by(2).collect::<Vec<_>>().join("`");
     // A value in braces is code as well. The phrase "told apart" is allowed.
     let prose = without_braces(&prose).replace("told apart", "distinguished");
@@ -191,7 +191,7 @@ fn faults(text: &str) -> Vec<String> {
 fn texts_of_the_project_contain_no_banned_words_or_sentence_openings() {
     let (mut read, mut found) = (0, Vec::new());
     for file in files() {
-        // Leave out the list of the words itself.
+        // Skip this file, because it contains the list of banned words.
         if file.path.ends_with("language.rs") {
             continue;
         }

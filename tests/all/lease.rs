@@ -122,7 +122,7 @@ async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
 }
 
 #[tokio::test]
-async fn max_hold_ends_a_renewed_lock() {
+async fn lock_is_renewed_only_until_its_max_hold_ends() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let began = Instant::now();
@@ -177,7 +177,7 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
 }
 
 #[tokio::test]
-async fn lock_is_kept_in_an_outage_that_is_shorter_than_its_ttl() {
+async fn lock_survives_an_outage_shorter_than_the_lock_ttl() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(6)).await;
@@ -353,7 +353,7 @@ async fn extension_of_a_lock_overwritten_by_another_client_reports_a_loss() {
 }
 
 #[tokio::test]
-async fn extension_without_a_majority_does_not_change_the_validity() {
+async fn extension_without_a_majority_does_not_change_the_validity_of_the_lock() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let lease = redlock.lock("job").ttl(secs(10)).renewal(false);
@@ -405,7 +405,7 @@ async fn release_of_an_expired_lock_reports_the_expiry_but_is_not_an_error() {
 }
 
 #[tokio::test]
-async fn lost_future_of_a_guard_completes_when_the_lock_is_released() {
+async fn future_returned_by_guard_lost_completes_when_the_lock_is_released() {
     let redlock = Redlock::in_memory(3);
     let guard = take(&redlock, "job").await;
     let lost = guard.lost();

@@ -26,7 +26,7 @@ fn over(nodes: &[Arc<Stubborn>]) -> Redlock {
 }
 
 #[tokio::test]
-async fn attempt_on_existing_connections_does_not_wait_for_the_connect_timeout() {
+async fn acquire_on_existing_connections_does_not_wait_for_the_connect_timeout() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = over(&nodes);
     take(&redlock, "job").await.release().await;
@@ -72,7 +72,7 @@ async fn status_waits_for_a_slow_majority() {
 }
 
 #[tokio::test]
-async fn first_attempt_is_completed_even_if_the_wait_is_very_short() {
+async fn acquire_completes_its_first_attempt_even_with_a_very_short_wait_limit() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, |_| Late(ms(300))));
     let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     let redlock = Redlock::builder().nodes(as_nodes.collect());

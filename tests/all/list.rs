@@ -101,7 +101,7 @@ async fn list_that_is_cut_at_1000_locks_is_marked_as_incomplete() {
 }
 
 #[tokio::test]
-async fn list_of_locks_without_answers_of_a_majority_is_marked_as_incomplete() {
+async fn list_is_marked_as_incomplete_if_no_majority_of_masters_answers() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for down in 0..3 {
@@ -115,7 +115,7 @@ async fn list_of_locks_without_answers_of_a_majority_is_marked_as_incomplete() {
 }
 
 #[tokio::test]
-async fn locks_in_memory_are_listed() {
+async fn list_shows_locks_on_memory_masters() {
     let redlock = Redlock::in_memory(3);
     let _guard = take(&redlock, "job").await;
     assert_eq!(names(&redlock.list("j").await), ["job"]);
@@ -123,7 +123,7 @@ async fn locks_in_memory_are_listed() {
 }
 
 #[tokio::test]
-async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
+async fn list_shows_each_permit_with_its_slot_and_holder_and_waiters() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let permit = |note| redlock.semaphore("deploy:api", 2).note(note).acquire();
@@ -223,7 +223,7 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
 }
 
 #[tokio::test]
-async fn permits_in_memory_can_be_listed_and_force_released() {
+async fn permits_on_memory_masters_can_be_listed_and_force_released() {
     let redlock = Redlock::in_memory(3);
     let permit = redlock.semaphore("api", 3).acquire().await.expect("free");
     let listing = redlock.list("a").await;

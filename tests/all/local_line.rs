@@ -178,7 +178,7 @@ async fn callers_send_no_request_while_a_task_of_their_process_holds_the_lock() 
 }
 
 #[tokio::test]
-async fn callers_send_no_request_while_another_task_of_their_process_waits_at_the_masters() {
+async fn local_waiters_send_no_request_while_their_process_is_queued_on_the_masters() {
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
@@ -261,10 +261,10 @@ async fn try_acquire_sends_no_request_while_other_tasks_of_its_process_wait() {
     }
 }
 
-/// Tests a wake-up that arrives after the first waiter has left the queue. It must wake the waiter that is first after
-/// that.
+/// Tests a wake-up that arrives after the first waiter has left the queue. The wake-up must wake the next waiter, which
+/// is then the first in the queue.
 #[tokio::test]
-async fn wake_up_of_a_waiter_that_left_goes_to_the_next_waiter() {
+async fn wake_up_addressed_to_a_departed_waiter_wakes_the_next_waiter() {
     let world = World::new();
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;

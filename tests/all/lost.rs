@@ -43,7 +43,7 @@ async fn leased(redlock: &Redlock) -> LockGuard {
 /// Tests that the client releases a lost lock on all masters. Otherwise the remaining keys would block every client
 /// until their TTL ends, and this test does not wait that long.
 #[tokio::test]
-async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
+async fn extension_of_a_lost_lock_deletes_its_remaining_lock_keys() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let guard = leased(&redlock).await;
@@ -76,7 +76,7 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
 }
 
 #[tokio::test]
-async fn guard_reports_a_loss_that_a_dropped_extension_finds() {
+async fn guard_reports_a_loss_detected_by_a_dropped_extension() {
     let (nodes, redlock) = three(secs(30));
     let guard = leased(&redlock).await;
     let thief = |node: &Arc<Stubborn>| {

@@ -126,7 +126,7 @@ async fn mark_masters_restores_a_lost_marker_while_another_master_is_down() {
 /// `mark_masters` must write no marker while a client with only two of the three masters or with another generation is
 /// connected. Otherwise the masters would refuse this client.
 #[tokio::test]
-async fn mark_masters_fails_while_a_client_has_different_masters_or_another_generation() {
+async fn mark_masters_fails_while_a_client_with_different_masters_or_generation_is_connected() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     let fewer = client(&servers, &[0, 1]);
@@ -152,7 +152,7 @@ async fn mark_masters_fails_while_a_client_has_different_masters_or_another_gene
 }
 
 #[tokio::test]
-async fn mark_masters_fails_if_a_master_has_another_generation_marker() {
+async fn mark_masters_fails_if_a_master_has_a_different_generation_marker() {
     let servers = masters(4);
     let all = client(&servers, &[0, 1, 2]);
     for other in [
@@ -241,7 +241,7 @@ async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker
     );
 }
 
-/// Tests two changes in a row: the masters are replaced by others, and then the old masters replace these again.
+/// Tests two changes in a row. The second change reverses the first change.
 #[tokio::test]
 async fn old_masters_can_be_reinstated_by_a_second_change_of_masters() {
     let servers = masters(5);

@@ -133,7 +133,7 @@ async fn vote_of_a_replacement_server_is_ignored_if_masters_have_generation_mark
 /// The second client reaches only the new server and one master with a marker. This one marker must be enough to ignore
 /// the vote of the new server.
 #[tokio::test]
-async fn vote_of_a_replacement_server_is_ignored_while_another_marked_master_is_down() {
+async fn replacement_server_has_no_vote_if_only_one_reachable_master_has_a_marker() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;

@@ -143,7 +143,7 @@ async fn is_held(redlock: &Redlock) -> bool {
 }
 
 #[tokio::test]
-async fn clients_of_the_old_and_next_masters_exclude_each_other_during_a_change() {
+async fn clients_of_old_and_next_masters_exclude_each_other_during_the_change_of_masters() {
     let scene = Scene::start();
     let (old, both, next) = (scene.old(), scene.both(), scene.next());
     let mut last = number(&old).await;
@@ -270,7 +270,7 @@ async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
 }
 
 #[tokio::test]
-async fn closed_check_fails_while_a_client_without_marker_checks_is_connected() {
+async fn masters_are_not_confirmed_as_closed_while_a_client_without_marker_checks_is_connected() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -408,7 +408,7 @@ async fn client_configured_with_wrong_masters_is_refused_after_a_change() {
 /// Tests clients of two users. The user `unread` may not read the generation marker. The user `unnamed` may not name
 /// its connections.
 #[tokio::test]
-async fn step_close_fails_while_a_connected_client_may_not_read_the_generation_marker() {
+async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_marker() {
     let scene = Scene::start();
     let both = scene.both();
     let user = |name: &str, rights: &[&str]| {
@@ -500,8 +500,8 @@ struct Book {
 }
 
 impl Book {
-    /// Acquires the lock once with this client, checks that no other client holds it, and releases it. Only waits a
-    /// moment if the lock cannot be acquired.
+    /// Acquires the lock once with this client, checks that no other client holds it, and releases it. If the acquire
+    /// fails, waits 20 ms and returns.
     async fn hold(&self, client: usize, redlock: &Redlock) {
         let lock = redlock.lock("job").renewal(false).wait(Wait::For(ms(300)));
         let Ok(guard) = lock.acquire().await else {
@@ -541,7 +541,7 @@ impl Book {
 /// others. Clients with each of the five configurations of these changes run all the time, and one old master is
 /// killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_all_configurations_exclude_each_other_during_two_changes_of_masters() {
+async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
     let servers = masters(7);
     let urls = |which: std::ops::Range<usize>| servers.urls()[which].to_vec();
     let sets = [urls(0..3), urls(0..5), urls(4..7)];
@@ -645,7 +645,7 @@ async fn client_with_a_mistyped_next_master_writes_no_marker_to_that_server() {
 /// Clients that use another database of the same servers have not read the marker, so the change would not stop them.
 /// Therefore `begin` must fail while such a client is connected.
 #[tokio::test]
-async fn step_begin_fails_while_a_client_uses_another_database_of_the_masters() {
+async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_servers() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -682,7 +682,7 @@ async fn step_begin_fails_while_a_client_uses_another_database_of_the_masters() 
 }
 
 #[tokio::test]
-async fn step_close_fails_while_a_client_does_not_check_the_marker() {
+async fn step_close_fails_while_a_client_without_generation_marker_checks_is_connected() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -699,7 +699,7 @@ async fn step_close_fails_while_a_client_does_not_check_the_marker() {
 /// Tests a foreign client that uses the classic Redlock algorithm. It acquires a lock with `SET`, and not with a
 /// script.
 #[tokio::test]
-async fn closed_check_fails_while_a_foreign_client_locks_with_set_nx() {
+async fn masters_are_not_confirmed_as_closed_while_a_foreign_client_locks_with_set_nx() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -718,7 +718,7 @@ async fn closed_check_fails_while_a_foreign_client_locks_with_set_nx() {
 }
 
 #[tokio::test]
-async fn step_open_needs_a_closed_check_followed_by_the_waiting_time() {
+async fn step_open_fails_until_masters_have_been_confirmed_as_closed_for_the_required_time() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
@@ -737,7 +737,7 @@ async fn step_open_needs_a_closed_check_followed_by_the_waiting_time() {
 /// Two operators replace the same masters by different next masters. When the second operator has written its markers,
 /// the change of the first operator must be reported as not begun.
 #[tokio::test]
-async fn masters_closed_for_another_change_are_not_reported_as_closed() {
+async fn change_is_reported_as_not_begun_if_a_different_change_has_closed_the_masters() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -752,15 +752,15 @@ async fn masters_closed_for_another_change_are_not_reported_as_closed() {
 }
 
 #[tokio::test]
-async fn step_begin_fails_if_its_old_masters_are_not_the_masters_in_use() {
+async fn step_begin_fails_if_the_configured_old_masters_differ_from_the_masters_in_use() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
     begin(&change).await;
     closed_and_waited(&change).await;
     drop(both);
-    // The list of old masters contains a mistyped address. So it differs from the masters that the earlier change
-    // opened.
+    // The first change opened the servers with the indexes 2 to 4. This configuration has a mistake: its old masters
+    // are the servers with the indexes 1 to 3.
     let wrong = scene.settings(1..4).masters_generation(1);
     let wrong = wrong
         .next_masters(scene.urls(0..3))

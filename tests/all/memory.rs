@@ -38,7 +38,7 @@ fn requests_to_a_stopped_master_do_not_increase_memory_use() {
 /// This environment variable is set only in the child process, which runs the same test program.
 const CHILD: &str = "QUORATE_TEST_MEMORY";
 
-/// Not a test by itself: the test above runs it in a child process, so that it does not measure the memory of other
+/// Not a test by itself. Another test runs it in a child process, so that it does not measure the memory of other
 /// tests.
 #[tokio::test]
 async fn child_process_measures_its_memory_while_a_master_is_stopped() {

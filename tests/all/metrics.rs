@@ -170,7 +170,7 @@ fn metrics_count_unsuccessful_waits_by_reason() {
 }
 
 #[test]
-fn metrics_record_renewal_margins_and_causes_of_lost_locks() {
+fn metrics_record_the_margin_of_each_renewal_and_the_cause_of_each_loss() {
     let seen = recorded(async || {
         let nodes = masters();
         let redlock = redlock(&nodes);
@@ -210,8 +210,8 @@ fn lost_lock_counter_exists_with_value_zero_before_the_first_loss() {
     assert_eq!(counter(&after, LOST), 1);
 }
 
-/// Tests that no event of a lock, such as a loss, creates a new time series. It only changes series that exist from the
-/// start.
+/// Tests that no event of a lock, such as a loss, creates a new time series. Events only change series that exist from
+/// the start.
 #[test]
 fn every_metric_series_exists_before_its_first_event() {
     let mut before = Seen::new();
@@ -247,7 +247,7 @@ fn every_metric_series_exists_before_its_first_event() {
 }
 
 #[test]
-fn describing_the_metrics_creates_all_series_without_a_node_label() {
+fn describing_the_metrics_creates_every_series_except_those_with_a_node_label() {
     let seen = recorded(async || {});
     let lost = "quorate_locks_lost_total{cause=expired}";
     assert_eq!(seen.get(lost), Some(&DebugValue::Counter(0)));

@@ -170,8 +170,8 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // The attempt of a queued waiter may get the deleted key before the extension arrives. So extend again until
-        // the waiter has undone its attempt.
+        // A queued waiter can create the key as its own lock key before the extension arrives. So extend again until
+        // the waiter has deleted its key.
         assert!(
             began.elapsed() < PATIENCE,
             "the test could not restore the lock key in time"
@@ -214,7 +214,8 @@ async fn values(redlock: &Redlock) {
         .expect("drop_quota must succeed, because all masters can be reached");
 }
 
-/// Uses readers and permits with their notes, and reads the status of both.
+/// Acquires a reader's lock and a permit, each with a note. Waits until the status shows both notes, and then breaks
+/// the permit.
 async fn kinds(redlock: &Redlock) {
     let reader = redlock.lock("doc").shared().note("reads").acquire().await;
     let permit = redlock.semaphore("api", 2).note("calls").acquire().await;
@@ -380,7 +381,8 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
 /// The longest lease of the clients in the tests that replace masters.
 const MAX_TTL: Duration = secs(1);
 
-/// A `Redlock` of this user that replaces the first two of three masters by the last two.
+/// A `Redlock` of this user for a change of masters. The first two of the three servers are the old masters, and the
+/// last two are the next masters.
 fn replacing(user: &str, masters: &Masters) -> Redlock {
     settings_of(urls(user, masters.iter().take(2), ""))
         .next_masters(urls(user, masters.iter().skip(1), ""))
@@ -454,7 +456,7 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
 /// A second key prefix. The locks of some tests use it in addition to [`PREFIX`].
 const SECOND_PREFIX: &str = "b:";
 
-/// The words of the documented command for operators, with each key pattern for both prefixes.
+/// The rights that the documentation lists for operators, with each key pattern repeated for [`SECOND_PREFIX`].
 fn words_of_operators() -> Vec<String> {
     let mut words = documented_for(OPERATOR);
     let keys = words.iter().filter(|word| word.starts_with('~'));
@@ -481,7 +483,7 @@ async fn store_values(masters: &Masters) {
     }
 }
 
-/// Takes all steps of a change of masters, in order. Returns the error of the first step that fails.
+/// Replaces the set of masters: performs all steps in order. Returns the error of the first step that fails.
 async fn replace(redlock: &Redlock) -> Result<(), ChangeError> {
     let change = redlock.change().expect("next masters are set");
     let began = Instant::now();
@@ -568,7 +570,7 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
     assert!(said.to_string().contains("+del"), "{said}");
     assert_eq!(markers(masters), [None, None, None]);
 
-    // The user that is documented for clients lacks a right of operators. The error must name this right.
+    // Test a user that has only the rights documented for clients. The error must name the missing right.
     grant(masters, None);
     let client = replacing(CLIENT, masters);
     let said = replace(&client).await.expect_err("rights are missing");
@@ -587,7 +589,7 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
 /// The settings of this operator name no key prefix. The operator's user has rights only to keys with the prefixes in
 /// use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operator_without_a_key_prefix_needs_rights_only_to_existing_keys() {
+async fn operator_with_an_empty_key_prefix_needs_rights_only_to_existing_keys() {
     let masters = three(None);
     store_values(&masters).await;
     let all = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
@@ -910,8 +912,8 @@ async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
         .fencing(fencing)
         .order(Order::Unordered);
     let unordered = unordered.build().expect("good settings");
-    // Repeat the cycle. A lock that is held for 100 ms gets a note, and only the release script deletes notes. On a
-    // slow machine, this may happen to some of the locks.
+    // Repeat the cycle, because a slow machine may hold some of the locks for 100 ms. Such a lock gets a note, and only
+    // the release script deletes notes.
     for _ in 0..5 {
         let guard = unordered.acquire("job").await.expect("free");
         let released = guard.release().await;

@@ -481,7 +481,7 @@ async fn each_reader_and_each_hold_of_an_owner_has_its_own_note() {
 }
 
 #[tokio::test]
-async fn note_of_a_crashed_reader_expires_without_affecting_other_readers_notes() {
+async fn note_of_a_crashed_reader_expires_without_affecting_the_notes_of_other_readers() {
     let masters = masters(3);
     let short = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
     let (dies, lives) = (

@@ -71,8 +71,8 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // The first job recorded the start of its ten-year period, which is before the current hour. So a job of the same
-    // name with a period of one hour is due.
+    // The recorded period of ten years began before the current hour. So a job of the same name with a period of one
+    // hour is due.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -129,7 +129,7 @@ async fn at_least_once_job_runs_again_if_its_success_was_not_recorded() {
 }
 
 #[tokio::test]
-async fn once_job_that_lost_its_lock_reports_if_its_period_was_recorded() {
+async fn once_job_that_lost_its_lock_reports_whether_its_period_was_recorded() {
     let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     for recorded in [false, true] {
@@ -254,8 +254,8 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
         "the second check whether the job is due must succeed, because all masters can be reached",
     );
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
-    // Each fencing token allows only one write of the record. After a second write, a delayed copy of the first write
-    // could overwrite it.
+    // Each fencing token allows only one write of the record. Otherwise a delayed copy of the first write could
+    // overwrite the second write.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
         panic!("the job must be due, because the period of one hour is over");
@@ -268,7 +268,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
 }
 
 #[tokio::test]
-async fn refill_and_record_restore_the_once_record_on_a_master_that_lost_it() {
+async fn methods_refill_and_record_restore_a_once_record_that_one_master_lost() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long = nightly(&redlock).await;
@@ -280,8 +280,8 @@ async fn refill_and_record_restore_the_once_record_on_a_master_that_lost_it() {
     })
     .await;
     assert_eq!(last("DEL"), Some(1));
-    // The job recorded the start of its ten-year period, which is before the current hour. So a job of the same name
-    // with a period of one hour is due.
+    // The recorded period of ten years began before the current hour. So a job of the same name with a period of one
+    // hour is due.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");

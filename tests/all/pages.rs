@@ -141,7 +141,7 @@ mod benchmarks {
     }
 
     #[test]
-    fn benchmark_page_counts_met_and_missed_goals_as_the_measurements_do() {
+    fn benchmark_page_states_the_measured_number_of_met_and_missed_goals() {
         let measurements = page("docs/benchmarks/measurements.md");
         let kinds = measurements.split("\nCost of each kind of lock\n").nth(1);
         let kinds = kinds.expect("a table").split("```").next();
@@ -243,7 +243,7 @@ mod testing {
     }
 
     #[tokio::test]
-    async fn next_machine_gets_a_larger_fencing_token() -> Result<(), Box<dyn Error>> {
+    async fn each_new_holder_gets_a_larger_fencing_token() -> Result<(), Box<dyn Error>> {
         let masters = Masters::new(3);
         let here = Redlock::builder().in_memory_on(&masters).build()?;
         let there = Redlock::builder().in_memory_on(&masters).build()?;
@@ -331,7 +331,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn paths_and_tests_that_pages_for_contributors_name_exist() {
+fn contributor_pages_name_only_existing_paths_and_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tests = std::fs::read_dir(root.join("tests/all")).expect("a folder");
     let tests = tests.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
@@ -445,7 +445,7 @@ mod readme {
         // out more units than that, despite wrong clocks, crashes and late messages.
         if let Take::Taken { left } = redlock.quota("prizes").take(1).await? { /* one unit is yours */ }
 
-        // A job that starts at most once per day. Before its first use, create it once with `Once::create`.
+        // A job that starts at most once per day. An operator must first create the job's record with `Once::create`.
         redlock.once("nightly", DAY).at_most_once(async |_| report().await).await?;
         Ok(())
     }

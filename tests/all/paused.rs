@@ -17,7 +17,7 @@ fn over(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_ends_on_time_by_the_paused_clock() {
+async fn lease_ends_when_the_paused_clock_reaches_its_deadline() {
     let (really, began) = (Instant::now(), tokio::time::Instant::now());
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
@@ -69,7 +69,7 @@ async fn stand_still() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scope_error_for_a_lost_lock_contains_the_value_of_its_body() {
+async fn scope_error_for_a_lost_lock_contains_the_return_value_of_the_body() {
     let masters = Masters::new(3);
     let here = over(&masters);
     let owner = here.owner("order-1").expect("the id must be valid");

@@ -1,5 +1,5 @@
 //! Tests of tasks of one process that want permits of the same semaphore. The tasks request different slots at the same
-//! time, and get permits in the order of their arrival. A cancelled request leaves no slot marked as requested.
+//! time, and get permits in the order of their arrival. After a request is cancelled, other tasks can request its slot.
 
 use std::future::Future;
 use std::pin::pin;
@@ -240,7 +240,7 @@ async fn permits_released_by_another_process_go_to_waiting_tasks_in_order() {
 /// Tests six tasks of one process that send their requests at the same time. All of them are refused, because no permit
 /// is free.
 #[tokio::test]
-async fn tasks_refused_at_the_same_time_are_served_in_order() {
+async fn tasks_refused_a_permit_at_the_same_time_are_served_in_order() {
     let world = World::far(WAY);
     let redlock = world.process();
     let mut held = all_permits(&world.other(), 3).await;
@@ -254,7 +254,7 @@ async fn tasks_refused_at_the_same_time_are_served_in_order() {
             permit.release().await;
         }));
     }
-    // Wait for four attempts. The number of further attempts does not matter, because no permit is free.
+    // Wait for the first four attempts. All of them are refused, because no permit is free.
     eventually("the tasks must have sent requests", || {
         world.attempts() >= 4
     })

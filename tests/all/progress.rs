@@ -133,7 +133,7 @@ async fn permanent_refusal_by_a_minority_does_not_end_a_wait() {
 }
 
 #[tokio::test]
-async fn user_refused_by_real_masters_ends_an_unlimited_wait() {
+async fn wrong_password_on_real_masters_ends_an_unlimited_wait() {
     let masters = quorate_testbed::Masters::start_with(3, |_| {
         ServerOptions::new().acl("lock on >right ~* &* +@all")
     })
@@ -305,7 +305,7 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
 }
 
 #[tokio::test]
-async fn progress_during_a_change_of_masters_requires_a_majority_of_each_set() {
+async fn progress_during_a_change_of_masters_requires_majorities_of_old_and_next_masters() {
     let servers = masters(6);
     let (old, next) = (&servers.urls()[..3], &servers.urls()[3..]);
     let waiter = support::settings(old).next_masters(next.to_vec());

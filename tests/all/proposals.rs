@@ -49,8 +49,8 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // The counters stay fixed while the clock advances. So a proposal may be ahead of the clock by less than
-        // `AHEAD`.
+        // The clock advances during the test, but the counters do not. So a proposal may be less than `AHEAD` ahead of
+        // the clock.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
@@ -58,7 +58,7 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
 /// Another client gets a larger fencing token while the first client confirms its own token. The first client must then
 /// use a token that is larger still.
 #[tokio::test]
-async fn token_is_raised_again_if_another_client_got_a_larger_token_meanwhile() {
+async fn fencing_token_is_raised_again_if_another_client_gets_a_larger_token_during_confirmation() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let passed = wall_micros() + 700_000;
     for (number, node) in nodes.iter().enumerate() {
@@ -88,10 +88,10 @@ async fn token_is_raised_again_if_another_client_got_a_larger_token_meanwhile() 
     guard.release().await;
 }
 
-/// Tests a reader that joins another reader, and so gets a fencing token that was granted earlier. The process must not
-/// conclude from this token that the masters' clocks are behind.
+/// Tests a reader that joins a lock of another reader, and gets the fencing token that the other reader already has.
+/// The process must not conclude from this earlier token that the masters' clocks are behind.
 #[tokio::test]
-async fn joining_reader_does_not_lower_later_token_proposals_of_its_process() {
+async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let behind = behind.clone();
@@ -123,7 +123,7 @@ async fn joining_reader_does_not_lower_later_token_proposals_of_its_process() {
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // A process that learned from the earlier token would propose tokens a second behind the clock. Delays of requests
-    // are shorter than this limit.
+    // A process that adapted its proposals to the earlier token would propose tokens a second behind the clock. Delays
+    // of requests stay below 900 ms.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

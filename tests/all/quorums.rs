@@ -98,8 +98,8 @@ impl Node for Skewed {
     }
 }
 
-/// Four quorums. The clocks of the masters of the last quorum are ahead by `ahead_us` microseconds, or behind if it is
-/// negative.
+/// Four sets of masters. The clocks of the masters in the last set are ahead by `ahead_us` microseconds. If `ahead_us`
+/// is negative, these clocks are behind.
 fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
     let node = |n| -> Arc<dyn Node> {
         Arc::new(Skewed {
@@ -119,8 +119,8 @@ fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
 /// A clock difference in microseconds. It is larger than the limit by which a token may differ from a master's clock.
 const APART_US: i64 = 1_100_000;
 
-/// The names of four locks. When the last of the four quorums is added or removed, three of these locks move to another
-/// quorum, and one does not.
+/// The names of four locks. If the last of the four sets of masters is added or removed, three of these locks move to
+/// another set, and one does not.
 fn locks(four: &[Quorum]) -> Vec<String> {
     let moves = |name: &String| chosen(&four[..3], name).name != chosen(four, name).name;
     let (moved, same): (Vec<String>, Vec<String>) = names().into_iter().partition(moves);
@@ -170,8 +170,12 @@ async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     all
 }
 
-/// Four clients, one for each stage of a change from the list `old` to the list `new`, in this order: a client with
-/// only the old list, a client of the first step, a client of the second step, a client with only the new list.
+/// Four clients, one for each stage of a change from the sets of masters `old` to the sets `new`:
+///
+/// 1. a client that knows only `old`;
+/// 2. a client in the first step of the change;
+/// 3. a client in the second step of the change;
+/// 4. a client that knows only `new`.
 fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     let (old, new) = (old.to_vec(), new.to_vec());
     [
@@ -188,8 +192,8 @@ fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
     ]
 }
 
-/// Regression test: a change of the list once had only two steps. A client with both lists then used the token of the
-/// old set of masters. This token could be smaller than an earlier holder's token, which came from the new set.
+/// Regression test: during a change, clients once used the token of a lock's old set of masters. This token could be
+/// smaller than an earlier holder's token from the new set.
 #[tokio::test]
 async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
     let changes = [0, APART_US, -APART_US].map(async |ahead| {
@@ -210,15 +214,15 @@ async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
 }
 
 #[tokio::test]
-async fn adding_a_set_of_masters_without_every_step_breaks_exclusion_or_token_order() {
+async fn adding_masters_breaks_exclusion_or_token_order_if_a_step_is_skipped() {
     let four = quorums_with_clock(APART_US);
     let (names, steps) = (locks(&four), steps(&four[..3], &four));
-    // Skip the first step. A client with only the old list may then hold the lock after a client of the second step,
-    // but with a smaller token.
+    // Skip the first step of the change. Then a client that knows only the old list may hold the lock after a client in
+    // the second step, but with a smaller token.
     let without_first = play(&names, &steps[0], &steps[2]).await;
     assert!(without_first.refusals > 0, "{without_first:?}");
-    // Skip the second step. A client of the first step then locks only the old set of masters, and a client with the
-    // new list locks only the new set. So both hold the lock.
+    // Skip the second step of the change. A client in the first step locks only the old set of masters, and a client
+    // that knows only the new list locks only the new set. So both hold the lock.
     let four = quorums_with_clock(0);
     let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
     let first = steps[1].acquire(&names[0]).await.expect("free");

@@ -60,7 +60,7 @@ async fn quota_that_was_never_created_hands_out_no_units() {
 }
 
 #[tokio::test]
-async fn quota_cannot_be_created_while_a_master_is_down_or_already_stores_it() {
+async fn quota_creation_fails_if_any_master_is_down_or_already_stores_the_quota() {
     let (nodes, redlock) = memory(3);
     let quota = redlock.quota("prizes");
     nodes[1].set_condition(Condition::Down);
@@ -207,7 +207,7 @@ fn lost_on_the_way() -> Fault {
 }
 
 #[tokio::test]
-async fn take_has_an_unknown_result_if_too_few_masters_confirm_its_write() {
+async fn quota_take_reports_an_unknown_result_if_too_few_masters_confirm_its_write() {
     let cut = || Treatment::Fails(lost_on_the_way(), ms(0));
     for (treatment, then_left) in [(Treatment::Unanswered, 8), (cut(), 9)] {
         let (nodes, redlock) = stubborn::three();
@@ -310,7 +310,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn take_that_is_dropped_wastes_at_most_one_unit_of_the_quota() {
+async fn dropped_take_future_wastes_at_most_one_unit_of_the_quota() {
     const PIECES: u64 = 4;
     let mut wasted = 0;
     for distances in [[0, 0, 0], [1, 2, 4], [9, 1, 3]] {
@@ -355,8 +355,8 @@ async fn take_that_is_dropped_wastes_at_most_one_unit_of_the_quota() {
     );
 }
 
-/// Tests masters that are restarted without data, one after the other. A write gives a restarted master the value back,
-/// even while its votes do not count.
+/// Tests masters that are restarted without data, one after the other. A write stores the value on a restarted master
+/// again, even while the restart guard ignores the votes of this master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another() {
     const PIECES: u64 = 500;
@@ -448,7 +448,7 @@ async fn sixty_four_takers_together_get_exactly_the_units_of_a_quota() {
 }
 
 #[tokio::test]
-async fn quota_is_reported_as_lost_if_a_majority_stored_it_before_a_restart() {
+async fn quota_is_reported_as_lost_if_a_majority_of_masters_restarted_after_storing_it() {
     let masters = masters(3);
     let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
     let redlock = guarded.build().expect("good settings");
@@ -480,14 +480,14 @@ async fn quota_is_reported_as_lost_if_a_majority_stored_it_before_a_restart() {
 }
 
 #[tokio::test]
-async fn second_take_succeeds_if_the_stored_quota_has_a_token_from_the_future() {
+async fn quota_can_be_taken_again_after_a_client_with_a_fast_clock_wrote_it() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let quota = quota(&redlock, 10).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
-    // Make the value look as if a client with a clock that was a day ahead had written it a day ago. The fencing
-    // counter of its lock has expired since.
+    // Give the value a fencing number from a clock that is a day ahead. Delete the fencing counter, as if it had
+    // expired.
     for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -683,8 +683,8 @@ async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
 async fn quota_lock_is_held_until_the_write_is_answered_if_one_read_failed() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // One read failed, so the client waits for the answers to its write before it sends the release. But the masters
-    // answer the write only after the release. So the take fails.
+    // After a failed read, the client sends the release only when its write is answered. These masters answer a write
+    // only after a release, so the take fails.
     let error = quota
         .take(1)
         .await

@@ -95,7 +95,7 @@ impl Runtime for World {
 struct Server {
     master: Master,
     run: u64,
-    /// The data on the disk. A restart of the server may read it.
+    /// The data on the disk, which the server may load when it restarts.
     disk: Master,
     silent_until: Duration,
 }
@@ -159,7 +159,7 @@ impl Node for Line {
 }
 
 /// Delivers one request to the server, with random faults. The server may execute the request never, once or twice, and
-/// the client may get no answer. Each kind of fault affects one of `rough` requests, on average.
+/// the client may get no answer. On average, each kind of fault affects one request out of every `rough` requests.
 async fn deliver(
     server: &Arc<Mutex<Server>>,
     world: &World,
@@ -169,8 +169,8 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // Make the check that a real driver makes just before it sends a request: do not send a request that is withdrawn,
-    // too late, or meant for an earlier run of the server (before its restart).
+    // Like a real driver, do not send a request that is withdrawn or too late, or that names an earlier run of the
+    // server.
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();
@@ -221,7 +221,7 @@ async fn deliver(
     reply.answer(said.unwrap_or_else(cut));
 }
 
-/// The numbers of events in one test run. The test checks that the run contained enough of each.
+/// The numbers of events in one test run.
 #[derive(Debug, Default)]
 struct Seen {
     /// For each unit that was taken, the number of units that were left after it. Each number may occur only once,
@@ -312,8 +312,7 @@ async fn one_run(seed: u64) -> Seen {
             ))
         })
         .collect();
-    // The longest pause between two injected faults. If the pause is short, a fault may occur before a write has
-    // completed.
+    // The longest pause between two injected faults. With short pauses, a fault can interrupt a write.
     let pace = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {

@@ -395,8 +395,8 @@ async fn renewal_restores_a_missing_fencing_counter_on_the_existing_connections(
     assert!(reading.is_valid() && plain.is_valid());
 }
 
-/// Tests a downgrade after a forced release. The downgrade must fail, because another client may have held the lock and
-/// written since.
+/// Tests a downgrade after a forced release. The downgrade must fail, because another writer may have held the lock
+/// after the forced release.
 #[tokio::test]
 async fn force_released_writer_cannot_be_downgraded() {
     let masters = masters(3);

@@ -203,7 +203,7 @@ fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinH
         .connect(secs(60))
         .expect("the server must accept the connection");
     thread::spawn(move || {
-        // The command may be answered with an error, because the test kills it.
+        // Ignore the reply. A script that the test stops with `SCRIPT KILL` is answered with an error.
         let _ = control.command(command);
     })
 }
@@ -331,7 +331,7 @@ async fn says_busy(server: &Server) {
 }
 
 #[tokio::test]
-async fn lock_key_of_another_data_type_is_never_deleted() {
+async fn lock_key_that_does_not_hold_a_string_is_never_deleted() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     ask_server(&masters[0], &["RPUSH", "job", "somebody's"]);
@@ -491,7 +491,7 @@ fn slow_master() -> node::Dial {
 }
 
 #[tokio::test]
-async fn excess_requests_to_a_slow_master_wait_without_timeouts() {
+async fn client_queues_excess_requests_to_a_slow_master_so_that_none_times_out() {
     // The master needs at least six seconds for 12,000 requests, which is twice the timeout. If the client sent all
     // requests immediately, half of them would time out.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
@@ -549,7 +549,7 @@ async fn half_open_connection_is_replaced() {
 }
 
 #[tokio::test]
-async fn connection_reset_within_a_reply_leaves_no_key() {
+async fn connection_reset_in_the_middle_of_a_reply_leaves_no_lock_key() {
     let masters = masters(3);
     let (proxy, urls) = behind_a_proxy(&masters);
     let redlock = settings(urls).node_timeout(secs(1)).build().expect("good");
@@ -663,7 +663,7 @@ async fn password_never_appears_in_any_output() {
     show(format!("{released:?} {:?}", released.reports()));
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     show(format!("{error} {error:?}"));
-    // A message must not contain a wrong password either.
+    // Test a wrong password: no message may contain it.
     let wrong = masters[2].url().replace(SECRET, "s3cret-wrong");
     let wrong = settings([wrong.clone()]).connect_timeout(PATIENCE);
     let wrong = wrong.build().expect("good settings");
@@ -789,9 +789,8 @@ async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     }
 }
 
-/// Tests acquires that are still in transit on an abandoned connection when the client's releases are answered on the
-/// next connection. The server must never execute these acquires. To ensure this, the client closes the abandoned
-/// connection at the server.
+/// Tests acquires that are delayed on an old connection, while the client reconnects and sends the releases. The server
+/// must never execute these acquires. For this reason, the client makes the server close the old connection.
 #[tokio::test]
 async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
     let masters = masters(1);

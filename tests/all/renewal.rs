@@ -108,7 +108,7 @@ fn valid_from(asked: Instant, ttl: Duration) -> Instant {
 }
 
 #[tokio::test]
-async fn lock_is_renewed_if_it_is_acquired_after_the_release_of_all_others() {
+async fn lock_acquired_after_all_earlier_locks_were_released_is_renewed() {
     let world = World::new();
     for _ in 0..2 {
         world.take("first", ms(900)).await.release().await;

@@ -1,5 +1,5 @@
-//! Tests of one `Redlock` that several tokio runtimes use, some of which are shut down while it is used. Other tests
-//! use a `Redlock` from threads without tokio.
+//! Tests of one `Redlock` that several tokio runtimes use. Some of these runtimes are shut down while the others still
+//! use the `Redlock`. Other tests use a `Redlock` from threads without tokio.
 
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};

@@ -55,7 +55,7 @@ async fn semaphore_grants_exactly_its_number_of_permits_in_separate_slots() {
 }
 
 #[tokio::test]
-async fn tokens_rise_separately_in_each_slot_of_a_semaphore() {
+async fn fencing_tokens_rise_within_each_slot_of_a_semaphore() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let mut last = [0; 2];
@@ -68,7 +68,7 @@ async fn tokens_rise_separately_in_each_slot_of_a_semaphore() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tasks_share_the_permits_and_all_are_served() {
+async fn concurrent_tasks_never_exceed_the_permits_and_every_task_is_served() {
     let masters = masters(3);
     let handles = [waits(&masters), waits(&masters), waits(&masters)];
     let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

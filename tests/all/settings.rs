@@ -79,7 +79,7 @@ fn error_names_an_invalid_address_without_its_password() {
 
 #[cfg(not(feature = "tls-rustls"))]
 #[test]
-fn tls_url_without_the_tls_feature_is_refused_with_the_name_of_the_feature() {
+fn error_for_a_tls_url_without_the_tls_feature_names_the_feature() {
     let error = refused(Redlock::builder().master("rediss://user:s3cret@host"));
     assert_says(&error, &["rediss://host", "tls-rustls"]);
 }
@@ -147,12 +147,12 @@ fn max_ttl_longer_than_the_life_of_a_fencing_counter_is_refused() {
 }
 
 #[test]
-fn timeouts_that_leave_no_validity_are_refused() {
+fn too_short_or_too_long_node_and_connect_timeouts_are_refused() {
     let none = Duration::ZERO;
     assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
     assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
-    // The builder must refuse a connect timeout above one hour, because the first request to a master waits for its
-    // connection.
+    // The builder must refuse a connect timeout above one hour. Reason: the first request to a master waits for up to
+    // this timeout.
     for longer in [secs(3601), Duration::MAX] {
         assert_duration(good().connect_timeout(longer), "connect_timeout", &["1h"]);
     }
@@ -308,7 +308,7 @@ async fn retry_pauses_of_any_length_are_accepted() {
 /// Tests values that are not text, for example a duration that is a number without a unit.
 #[cfg(feature = "serde")]
 #[test]
-fn settings_value_of_the_wrong_type_is_refused_with_the_expected_format() {
+fn error_for_a_settings_value_of_the_wrong_type_states_the_expected_format() {
     for (file, format) in [
         ("ttl = 10", "such as \"250ms\" or \"10s\""),
         ("wait = true", "\"forever\""),
@@ -322,7 +322,7 @@ fn settings_value_of_the_wrong_type_is_refused_with_the_expected_format() {
 /// Tests a setting whose value is null. TOML cannot express null, but other formats can.
 #[cfg(feature = "serde")]
 #[test]
-fn null_settings_value_is_refused_with_the_expected_format() {
+fn error_for_a_null_settings_value_states_the_expected_format() {
     use serde::Deserialize;
     use serde::de::value::{Error, MapDeserializer};
 

@@ -18,7 +18,7 @@ fn waits(masters: &quorate_testbed::Masters, most: Duration) -> Redlock {
 }
 
 #[tokio::test]
-async fn lock_on_several_resources_holds_and_releases_all() {
+async fn lock_on_several_resources_holds_and_releases_each_resource() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a", "b", "c"]).acquire().await;
@@ -56,7 +56,7 @@ async fn lock_on_several_resources_takes_none_of_them_if_one_is_held() {
 }
 
 #[tokio::test]
-async fn token_of_a_lock_on_several_resources_lies_between_those_of_earlier_and_later_holders() {
+async fn consecutive_locks_that_share_a_resource_have_rising_fencing_tokens() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let mut last = 0;

@@ -130,7 +130,7 @@ impl Node for LeavesLate {
 /// The refusal of one of two masters decides the attempt before the other master answers. The waiter must not count the
 /// missing answer as a failure. Otherwise it would leave the queue, and a later waiter would get the lock first.
 #[tokio::test]
-async fn waiter_stays_queued_if_an_early_refusal_decides_the_attempt() {
+async fn waiter_stays_queued_if_a_refusal_decides_before_the_other_master_answers() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
     let client = |second: Arc<dyn Node>| {
         let nodes: Vec<Arc<dyn Node>> = vec![Arc::new(masters[0].clone()), second];
@@ -178,8 +178,8 @@ async fn client_releases_a_lock_that_a_master_grants_after_the_release() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        // Delay the acquire until after its release. The same happens if a real master has lost its scripts: the client
-        // sends the acquire again, after later requests.
+        // Delay the acquire until the second master has received the release. The same happens if a real master has
+        // lost its scripts: the client sends the acquire again, after later requests.
         let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
         let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);

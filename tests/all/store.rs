@@ -52,7 +52,7 @@ async fn lock_at_stores_is_exclusive_until_its_release() {
 /// A joining reader extends the expiry of the lock's record. A writer that has read the record before must not use the
 /// old expiry.
 #[tokio::test]
-async fn writer_does_not_take_a_record_that_a_joining_reader_has_extended() {
+async fn writer_does_not_acquire_a_lock_that_a_second_reader_has_extended() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
@@ -228,7 +228,7 @@ fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
 }
 
 #[tokio::test]
-async fn waiter_at_a_store_keeps_its_wait_lock_until_the_release() {
+async fn waiter_at_a_store_holds_its_own_wait_lock_until_the_holder_releases() {
     let (redlock, counted) = counting(true);
     let guard = redlock().acquire("nightly").await.expect("free");
     let mut waits = Vec::new();
@@ -416,7 +416,7 @@ impl Runtime for Ahead {
 }
 
 #[tokio::test]
-async fn store_that_reports_dates_issues_tokens_independent_of_the_clients_clock() {
+async fn tokens_of_a_store_that_reports_dates_do_not_depend_on_client_clocks() {
     let counted = Arc::new(Counted::default());
     let store = Counting {
         // All locks of the client share one session with this store.

@@ -69,8 +69,8 @@ impl Books {
         *self.state() = State { run, ..disk };
     }
 
-    /// The uptime that the server reports: one second if it is young, and otherwise an hour. In an hour, all leases
-    /// from before the start have expired.
+    /// The uptime that the server reports: one second if `young` is true, and otherwise an hour. An hour after a
+    /// restart, all earlier leases have expired.
     fn uptime(&self) -> Duration {
         secs(if self.state().young { 1 } else { 3600 })
     }
@@ -218,7 +218,7 @@ async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
 }
 
 #[tokio::test]
-async fn extension_of_a_lock_at_a_slow_store_lasts_as_long_as_reported() {
+async fn extended_lock_at_a_slow_store_is_invalid_once_the_next_client_acquires_it() {
     let slow = Books::new(true);
     let quick = Books {
         late: Arc::default(),
@@ -353,7 +353,7 @@ async fn lock_is_released_if_the_session_closes_before_the_grant_is_answered() {
 }
 
 #[tokio::test]
-async fn restart_guard_after_first_contact_accepts_votes_until_the_store_restarts() {
+async fn store_votes_until_it_restarts_if_restart_guard_is_after_first_contact() {
     let books = Books::new(true);
     books.state().young = true;
     let guard = RestartGuard::AfterFirstContact;

@@ -360,8 +360,8 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// The last change of the session `idle` is more than a day old, and the store dated this change 30 hours too early.
-/// The store's dates have been correct since.
+/// Tests the session `idle`, whose last change is more than a day old. The store dated this change 30 hours too early.
+/// Now the store's dates are correct.
 #[tokio::test(start_paused = true)]
 async fn idle_session_uses_the_current_date_of_the_store_for_its_next_token() {
     let world = Arc::new(World::new());

@@ -42,8 +42,7 @@ const CIRCLES: [(&str, usize); 10] = [
     ("nodes/mysql/src", 0),
 ];
 
-/// The packages in which a folder's own file (`mod.rs`, `lib.rs`) counts like any other file, so that imports between
-/// it and its child modules count as well.
+/// The packages in which imports between a folder's own file (`mod.rs`, `lib.rs`) and its child modules count as well.
 const FOLDERS_READ: [&str; 5] = [
     "testbed/src",
     "cli/src",
@@ -521,7 +520,7 @@ fn architecture_page_lists_the_layers_in_their_order() {
     }
 }
 
-/// The largest number of words that the glossary in ARCHITECTURE.md ("Our own words") may have.
+/// The largest number of terms that the glossary in ARCHITECTURE.md ("Our own words") may define.
 const OWN_WORDS: usize = 15;
 
 #[test]
@@ -540,7 +539,7 @@ fn glossary_has_at_most_fifteen_words() {
                 .map(|(word, _)| word)
         })
         .collect();
-    // An entry may define a second word in italics. This word counts as well.
+    // An entry may define a second term in italics. This term counts as well.
     let inside = glossary.replace("**", "").matches('*').count() / 2;
     let count = words.len() + inside;
     assert!((6..=OWN_WORDS).contains(&count), "{words:?} and {inside}");

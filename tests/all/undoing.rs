@@ -13,7 +13,7 @@ use quorate::{Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 /// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
-/// The delay with which the slowest master answers the requests for which a caller must wait.
+/// The delay with which the slowest master answers releases. A waiter's next attempt must wait for these answers.
 const SLOW: Duration = ms(400);
 
 fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -44,7 +44,7 @@ impl Times {
 /// Tests that an attempt is marked as withdrawn before its releases are sent. An acquire of this attempt that is still
 /// in a master's mailbox is then never sent.
 #[tokio::test]
-async fn client_withdraws_the_claim_of_a_failed_attempt_before_sending_releases() {
+async fn client_marks_a_failed_attempt_as_withdrawn_before_sending_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let seen = released.clone();
     let grants = Stubborn::new("a", move |request| {
@@ -70,7 +70,7 @@ async fn client_withdraws_the_claim_of_a_failed_attempt_before_sending_releases(
 /// Tests that a released lock is marked as withdrawn before its releases are sent. An extension of this lock that is
 /// still in a master's mailbox is then never sent. Otherwise it would restore the key after the release.
 #[tokio::test]
-async fn client_withdraws_the_claim_of_a_released_lock_before_sending_releases() {
+async fn client_marks_a_released_lock_as_withdrawn_before_sending_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let seen = released.clone();
@@ -135,7 +135,7 @@ async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_atte
 /// Tests a waiter that leaves the queue temporarily. It must not ask for the lock again before every master has removed
 /// it from the queue.
 #[tokio::test]
-async fn waiter_asks_again_only_after_all_masters_removed_it_from_the_queue() {
+async fn waiter_retries_only_after_all_masters_removed_it_from_the_queue() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let (asked, left) = (Times::default(), Times::default());
     let redlock = eager(&nodes).build().expect("good settings");

@@ -11,8 +11,8 @@ use quorate::node::Node;
 use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait, Waiter};
 use quorate_testbed::Masters;
 
-/// A waiter that sends no heartbeat for this time loses its place in the queue. A live waiter deletes its keys itself,
-/// so tests allow only half of this time for it.
+/// A waiter that sends no heartbeat for this time loses its place in the queue. To check that a waiter leaves the queue
+/// by itself, tests wait only half of this time.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
 /// The time limit for each event that a test waits for. It is generous, because the machine may be busy with other
@@ -252,8 +252,8 @@ async fn status_shows_which_process_waits_and_since_when() {
     let who = (&unknown.host, unknown.pid, unknown.since);
     assert_eq!(who, (&None, None, None));
 
-    // The first task gets the lock and releases it. The process without notes gets the lock next. Then the queue on the
-    // masters has two entries: this holder and the second task.
+    // The task `first` gets the lock and releases it. The task `hidden` gets the lock next. Then the queue on the
+    // masters has two entries: the holder `hidden` and the task `second`.
     guard.release().await;
     let guard = first.await.expect("no panic").expect("released");
     guard.release().await;
@@ -323,10 +323,10 @@ async fn timed_out_acquire_distinguishes_an_outage_from_a_held_lock() {
     drop(guard);
 }
 
-/// Tests a task that is queued behind the first attempt of its process when its wait limit ends. The task must return
-/// soon after this attempt ends.
+/// Tests a task that waits behind another task of its process. The waiting task reaches its wait limit during an
+/// attempt of the other task. The waiting task must return soon after this attempt ends.
 #[tokio::test(start_paused = true)]
-async fn expired_waiter_returns_soon_after_the_attempt_ahead_of_it_ends() {
+async fn local_waiter_past_its_wait_limit_returns_soon_after_the_first_attempt_ends() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     for node in &nodes {
         node.change(|_| Treatment::Late(ms(200)));

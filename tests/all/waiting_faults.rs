@@ -136,7 +136,7 @@ async fn held(redlock: &Redlock, resource: &str) -> LockGuard {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_first_waiter_delays_the_next_waiters_only_by_its_heartbeat_time() {
+async fn killed_first_waiter_delays_later_waiters_by_at_most_one_heartbeat_time() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
@@ -184,7 +184,7 @@ async fn killed_holder_delays_twenty_waiters_by_its_ttl_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn master_restarted_empty_during_waiting_blocks_no_waiter() {
+async fn master_that_restarts_empty_while_waiters_are_queued_blocks_no_waiter() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
@@ -217,7 +217,7 @@ async fn connections_cut_while_waiting_block_no_waiter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_that_receive_no_wake_ups_are_served_by_their_timers() {
+async fn waiters_that_receive_no_wake_ups_retry_by_timer_and_get_the_lock() {
     // This user may neither publish nor subscribe. So no waiter receives a wake-up.
     let deaf = |_| {
         ServerOptions::new()
@@ -266,7 +266,7 @@ async fn masters_with_clocks_seconds_apart_serve_all_waiters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_that_reach_only_one_master_do_not_starve_a_connected_waiter() {
+async fn waiters_that_reach_only_one_master_do_not_starve_a_waiter_that_reaches_all() {
     let masters = Masters::start(3).expect("three masters");
     let mut proxies = Vec::new();
     let mut cut_off = Vec::new();

@@ -21,7 +21,7 @@ fn memory_master_and_real_master_give_the_same_replies_while_locks_expire_and_wa
 }
 
 #[test]
-fn memory_master_matches_a_real_master_for_multi_resource_reader_and_owner_locks() {
+fn memory_master_replies_like_a_real_master_for_reader_owner_and_multi_resource_locks() {
     compare(&LASTING, 150, group_deed());
 }
 

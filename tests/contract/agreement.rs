@@ -43,8 +43,8 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// The two masters may end the same duration at times that differ by up to this much. Reason: each master counts whole
-/// milliseconds, and these do not begin at the same moment.
+/// If a key gets the same TTL on both masters, the two keys may expire this much apart. Reason: each master counts
+/// whole milliseconds, and these do not begin at the same moment.
 const GRAIN: Duration = ms(2);
 
 /// The largest allowed difference between remaining times reported by the two masters, which are asked one after the
@@ -126,8 +126,8 @@ pub(crate) enum Stand {
     /// Locks the keys of the entry with this index in [`SHAPES`]. The second field is the index of the waiter whose
     /// ticket the claim has (`None`: no ticket).
     Group(usize, Option<usize>),
-    /// Requests the slot with this number, of three. The second field is the index of the waiter whose ticket the claim
-    /// has (`None`: no ticket).
+    /// Requests the slot with this number. The second field is the index of the waiter whose ticket the claim has
+    /// (`None`: no ticket).
     Permit(u8, Option<usize>),
 }
 
@@ -303,7 +303,8 @@ pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// A random operation on a lock on several resources, a lock of readers or an owner, or a plain lock.
+/// A random operation on a lock on several resources, on a lock that readers or holds of one owner share, on a permit,
+/// or on a plain lock.
 pub(crate) fn group_deed() -> impl Strategy<Value = Deed> {
     let waiter = || prop::option::weighted(0.6, 0..TICKETS.len());
     let stand = prop_oneof![
@@ -490,8 +491,8 @@ fn counter(model: &Arm, key: &[u8]) -> u64 {
 
 fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        // A store (a database or ZooKeeper as a master) may have no clock. Then a client sees a lease and its note end
-        // later, by up to 1/32 of the remaining time.
+        // A store (a database or ZooKeeper as a master) may have no clock. Then the remaining time that a client
+        // reports may be too long by up to 1/32.
         (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
         (a, b) => a.is_none() && b.is_none(),
     }
@@ -588,7 +589,7 @@ struct Dusk {
 }
 
 impl Dusk {
-    /// If the operation `act` is a wait, waits for that time. Then waits until nothing is about to expire.
+    /// If `act` is a pause, waits for its duration. Then waits until nothing is about to expire.
     async fn before(&mut self, act: &Act) {
         match act {
             Act::Pass(Some(nap)) => tokio::time::sleep(*nap).await,

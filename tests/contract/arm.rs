@@ -13,7 +13,7 @@ use quorate_testbed::{Reply, Server, ServerOptions};
 use crate::support::asking::{self, Said};
 use crate::support::{secs, settings};
 
-/// A TTL of ten minutes, which no test outlives.
+/// A TTL of ten minutes, which is longer than any test runs.
 pub(crate) const LONG: Duration = secs(600);
 
 /// A master under test, and the node that sends requests to it.

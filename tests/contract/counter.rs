@@ -54,8 +54,8 @@ fn assert_kept(arm: &Arm, key: &[u8], way: &str) {
     assert_about(arm.ttl(&fence(key)), DAY + ahead);
 }
 
-/// Tests a fencing counter that was set by a clock a month ahead. A day later, the counter must still be above the
-/// masters' clocks.
+/// Tests a fencing counter that is a month ahead of the clock. If it expired before the masters' clocks reach its
+/// number, the next fencing number could be smaller.
 pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number(
     arm: &Arm,
 ) {
@@ -95,8 +95,8 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
     }
 }
 
-/// Tests counters whose number is in the current period, or in an earlier period. Only the first grant in a period must
-/// renew the expiry of the counter (`src/scripts/fence/raise.lua`).
+/// Tests counters whose number is in the current period of 1,000 s, or in an earlier period. The first grant in a
+/// period must renew the expiry of the counter (`src/scripts/fence/raise.lua`).
 ///
 /// Three locks are acquired concurrently, which is one command on Redis.
 pub(crate) async fn counter_expires_at_least_a_day_after_each_grant(arm: &Arm) {

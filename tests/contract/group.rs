@@ -150,7 +150,8 @@ pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_i
         arm.ask(smash(KEY))
             .await
             .expect("the force-release must succeed");
-        // The second hold has agreed on a larger fencing number, which this master has not received.
+        // No hold that was force-released can be renewed, even with a larger fencing number (`number + 7`) that this
+        // master has not received.
         for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
             assert_eq!(kept, Ok(each(&[Extended::NotOurs])));

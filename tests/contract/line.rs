@@ -204,7 +204,7 @@ pub(crate) async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_tick
         woken.contains(lock)
     })
     .await;
-    // A claim without a ticket whose acquire is sent in one batch with others must not overtake the queued waiter.
+    // Even in a batch with other acquires, a claim without a ticket must not overtake the queued waiter.
     let tries: Vec<_> = (0..12)
         .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), 20 + n))
         .collect();

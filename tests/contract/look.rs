@@ -236,8 +236,7 @@ pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_record(arm:
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
 }
 
-/// Tests a lock whose key has no expiry. Its holder renews it like any other lock, and would restore it after a forced
-/// release.
+/// Tests a lock whose key has no expiry. A renewal restores a missing key of a lock, but not after a forced release.
 pub(crate) async fn renewal_does_not_restore_a_force_released_lock_key_that_had_no_expiry(
     arm: &Arm,
 ) {

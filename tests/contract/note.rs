@@ -346,7 +346,7 @@ pub(crate) async fn new_leader_is_announced_to_its_observers(arm: &Arm) {
         key: KEY.into(),
         on,
     };
-    // The requests to watch are sent among other requests, whose answers must stay in order.
+    // Mix watch requests with other requests. The answers must stay in order.
     assert_eq!(state(arm).await, KeyState::default());
     assert_eq!(arm.ask(watch(true)).await, Ok(Answer::Watching));
     assert_eq!(arm.ask(watch(true)).await, Ok(Answer::Watching));

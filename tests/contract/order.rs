@@ -39,7 +39,8 @@ pub(crate) async fn requests_take_effect_in_the_order_in_which_they_are_sent(arm
 
 pub(crate) async fn every_request_is_answered_exactly_once(arm: &Arm) {
     let mut ears = Ears::new();
-    // Wait until the node is connected, because requests that are queued before that take another code path.
+    // Wait until the node is connected. Requests that are queued before the node is connected take a different code
+    // path.
     arm.ask(look(KEY)).await.expect("the master must answer");
     let mut wanted = Vec::new();
     for n in 0..MANY {

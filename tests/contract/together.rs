@@ -1,5 +1,5 @@
-//! Requests that are sent to a master as one call must be answered, and must change its state, as if each request was
-//! sent alone. Random bursts of requests are sent to two real servers, and compared reply by reply.
+//! Tests that requests sent to a master as one call have the same replies and effects as requests sent one by one.
+//! Random bursts of requests are sent to two real servers, in one call and one by one. The replies are compared.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ const PROCESS: &str = "0000000000000007";
 enum Step {
     /// A burst that is sent one request after the other to one master, and all at once to the other.
     Burst(Vec<Ask>),
-    /// Adds waiters to a lock's queue, one per entry. A waiter whose entry is `false` dies at once and stays in the
+    /// Adds waiters to a lock's queue, one per entry. A waiter whose entry is `false` dies immediately and stays in the
     /// queue.
     Line(usize, Vec<bool>),
     /// Puts a key of another data type: the prefix of the key's name, and the index of the lock.
@@ -403,8 +403,8 @@ impl Pair {
                     for arm in [&self.apart, &self.together] {
                         arm.put_foreign(&key);
                     }
-                    // A master reads a key of another data type as a queue only if the lock has a ticket key and the
-                    // queue marker exists.
+                    // Create the lock's ticket key and the queue marker as well. Otherwise no master would read the
+                    // foreign key as a queue.
                     for key in [beside("quorate:ticket:", *lock), b"quorate:lines".to_vec()] {
                         self.both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
                     }
@@ -421,8 +421,8 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // If a script has removed a dead waiter, a full server also executes the later writes of this
-                    // script. Delete all queues, so that no script removes a waiter while the servers are full.
+                    // Delete all queues, so no script can remove a dead waiter. After such a removal, even a full
+                    // server executes the later writes of the same script.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;
@@ -557,7 +557,7 @@ fn comparison_of_combined_and_single_requests_notices_seeded_bugs() {
 }
 
 #[tokio::test]
-async fn release_in_a_combined_command_reports_a_queue_key_of_the_wrong_type() {
+async fn combined_release_reports_the_lock_whose_queue_key_has_the_wrong_type() {
     let pair = Pair::new(Wrong::Nothing, false).await;
     let ask = |verb| {
         let ask = move |lock| Ask {

@@ -304,8 +304,8 @@ pub(crate) async fn write_whose_deadline_has_passed_is_not_sent(arm: &Arm) {
 pub(crate) async fn write_applies_only_to_the_server_run_that_was_read(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let (here, _) = found(arm, &claim, number).await;
-    // The claim is withdrawn when its lock is released. The master must still accept a late write of this claim if the
-    // write names the server run of the read.
+    // A released lock has a withdrawn claim. The master must still accept a late write of this claim if the write
+    // contains the id of the current server run.
     claim.withdraw();
     let to = |run: ServerRun| Request::Write {
         claim: claim.clone(),

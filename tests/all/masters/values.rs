@@ -62,7 +62,7 @@ impl Scene {
     }
 }
 
-/// Takes the steps `close`, `closed` and `open` of a change, with the waiting time before `open`. Returns the result of
+/// Runs the steps `close` and `closed` of a change, waits for the required time, and runs `open`. Returns the result of
 /// `open`.
 async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     let change = both.change().expect("a change");
@@ -224,8 +224,8 @@ async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool)
     let change = both.change().expect("a change").strangers_pass(true);
     let once = old.once("job", PERIOD);
     once.create().await.expect("created");
-    // Write generation markers. Without them, a client would trust the servers only by their uptime, after the longest
-    // TTL.
+    // Write generation markers. Without them, a client would ignore the votes of a server until its uptime exceeds the
+    // longest TTL.
     let told = scene.settings(0..3).next_masters(scene.urls(2..5));
     let mark = quorate::testing::mark(&told, 0).expect("a mark");
     for server in &scene.servers {
@@ -258,7 +258,7 @@ async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool)
 }
 
 #[tokio::test]
-async fn closed_masters_refuse_writes_on_a_connection_from_before_step_close() {
+async fn closed_masters_refuse_writes_on_a_connection_opened_before_step_close() {
     let scene = Scene::start();
     for server in &scene.servers {
         let user = [
@@ -283,7 +283,7 @@ async fn closed_masters_refuse_writes_on_a_connection_from_before_step_close() {
 }
 
 #[tokio::test]
-async fn closed_masters_refuse_writes_of_an_old_client_that_reconnected() {
+async fn closed_masters_refuse_writes_of_a_client_that_reconnected_after_step_close() {
     let scene = Scene::start();
     let old = settings(scene.urls(0..3)).max_ttl(secs(20)).ttl(secs(20));
     let old = old.build().expect("old");
@@ -331,7 +331,7 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
 /// Tests stored values that an earlier use has left on the next masters. `open` removes them, because no old master has
 /// values with these names.
 #[tokio::test]
-async fn outdated_stored_values_on_a_next_master_are_reported_and_removed() {
+async fn outdated_stored_values_on_next_masters_are_reported_and_removed() {
     let scene = Scene::start();
     let both = scene.both();
     let beans = ["SET", "quorate:value:beans", "1 run quota 9"];
@@ -438,8 +438,8 @@ async fn change_of_masters_copies_the_stored_values_of_every_key_prefix() {
     }
 }
 
-/// Tests values that clients of the old masters have created, so that two of the three next masters have never received
-/// them. Clients of both sets of masters must find these values nevertheless.
+/// Tests values that clients of the old masters have created. Two of the three next masters have never received these
+/// values. Clients of both sets of masters must find them nevertheless.
 #[tokio::test]
 async fn client_with_next_masters_reads_values_created_only_on_the_old_masters() {
     let scene = Scene::start();
@@ -456,8 +456,8 @@ async fn client_with_next_masters_reads_values_created_only_on_the_old_masters()
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
 
-/// The operator may not read the lock key, so the lock may be held by an owner. Raising the fencing counter could give
-/// the owner's next hold a larger token, but all holds of an owner share one token.
+/// The operator lacks the right to read the lock key, so `close` cannot know whether an owner holds the lock. All holds
+/// of an owner must share one fencing token. A raised fencing counter could give the owner's next hold a larger token.
 #[tokio::test]
 async fn step_close_fails_if_the_operator_lacks_rights_to_a_lock_key() {
     let scene = Scene::start();
