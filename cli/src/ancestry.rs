@@ -18,7 +18,7 @@ struct Process {
 /// This process and its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ancestry {
-    /// Inode of the pid namespace of this process. Its pids cannot be compared with the pids of another namespace.
+    /// Inode of the pid namespace of this process. Pids of different namespaces cannot be compared.
     namespace: u64,
     /// This process first, then its ancestors, up to the first process without a parent.
     line: Vec<Process>,
@@ -51,9 +51,8 @@ impl Ancestry {
         Some(format!("{pid}.{began}.{}", self.namespace))
     }
 
-    /// Returns true if the process called `name` certainly has ended, or certainly is not an ancestor of this process.
-    /// Returns false if it is an ancestor, or if this is unknown. `name` has the form that [`name`](Self::name)
-    /// returns.
+    /// Returns true if it is certain that the process `name` is not a living ancestor of this process. Returns false if
+    /// `name` is an ancestor, or if this is unknown. `name` has the form that [`name`](Self::name) returns.
     pub(crate) fn is_without(&self, name: &str) -> bool {
         let mut parts = name.split('.');
         let mut part = || parts.next()?.parse::<u64>().ok();
@@ -61,8 +60,7 @@ impl Ancestry {
             return false;
         };
         let is = |process: &Process| u64::from(process.pid) == pid && process.began == began;
-        // In another pid namespace, an ancestor has a different pid, so it cannot be recognised. Only a name from this
-        // namespace can be ruled out.
+        // If `name` is from another pid namespace, its pid cannot be compared, and the process may be an ancestor.
         namespace == self.namespace && !self.line.iter().any(is)
     }
 }
@@ -102,7 +100,8 @@ mod tests {
             ("1.0.3", false),
             ("7.98.3", true),
             ("8.99.3", true),
-            // Malformed names and names from another pid namespace. `false` means that the process may be an ancestor.
+            // For a malformed name, or a name from another pid namespace, the result is false: the process may be an
+            // ancestor.
             ("8.99.4", false),
             ("8.99", false),
             ("", false),

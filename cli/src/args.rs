@@ -243,8 +243,8 @@ fn check_separator(
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// Returns true if only the second of the two options `two` was typed on the command line. The second option then
-/// overrides the environment variable of the first one.
+/// Returns true if, of the two options `two`, only the second was typed on the command line. In this case the caller
+/// must ignore the environment variable of the first option.
 ///
 /// # Errors
 ///

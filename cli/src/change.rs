@@ -183,7 +183,8 @@ async fn status(redlock: &Redlock, json: bool) -> Outcome {
         ))?;
     }
     let mut masters = survey.masters.iter();
-    // If the configured user lacks rights on a master, report only the missing rights (below), and no error reply.
+    // If the configured user lacks rights on a master, do not fail with the error reply of that master: the error about
+    // the missing rights, at the end of this function, is more precise.
     let lacks_rights = masters.any(MasterSeen::lacks_rights);
     if let Some(refusal) = refusal(&survey).filter(|_| !lacks_rights) {
         return Err(Failure::new(

@@ -37,8 +37,8 @@ macro_rules! fill {
 }
 pub(crate) use fill;
 
-/// A part of the time that a command waits, before its exit, for the answers to its releases. It waits for at most the
-/// node timeout plus `PARTING`. If a master takes longer to answer, its lock key may remain until the ttl expires.
+/// Before its exit, a command waits for the answers to its releases: for at most the node timeout plus `PARTING`. If a
+/// master takes longer to answer, its lock key may remain until the ttl expires.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// The options about masters. All commands that connect to masters have them.
@@ -94,8 +94,8 @@ impl MasterOptions {
         Ok((self, file))
     }
 
-    /// The origin of each setting that a flag, a variable or the file sets. Flags are considered only for settings of
-    /// the masters: `doctor`, which calls this function, takes no lock and has no flags for other settings.
+    /// The origin of each setting that a flag, a variable or the file sets. The caller is `doctor`, which takes no
+    /// lock. So only settings of the masters can come from a flag.
     pub(crate) fn origins(&self, file: &FileOptions) -> Vec<Origin> {
         let path = self.config.as_deref().unwrap_or(DEFAULT_FILE.as_ref());
         let is_typed = |word: OsString| word.to_string_lossy().starts_with("--config");

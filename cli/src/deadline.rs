@@ -31,9 +31,9 @@ impl Deadline {
     /// Computes when the command gets its signals. `ttl` is the ttl of the lock, or its `max_hold` if that is shorter.
     /// `grace` is the time between `SIGTERM` and `SIGKILL`.
     ///
-    /// A grace period is shortened so that it and the safety margin take at most half of the ttl. A lock is renewed
-    /// when about two thirds of its ttl are left. So a failed renewal can be retried for about a sixth of the ttl
-    /// before the command gets `SIGTERM`.
+    /// A grace period is shortened if the sum of grace period and safety margin exceeds half of the ttl. A lock is
+    /// renewed when about two thirds of its ttl are left. So a failed renewal can be retried for at least about a sixth
+    /// of the ttl before the command gets `SIGTERM`.
     pub(crate) fn new(ttl: Duration, grace: Duration) -> Self {
         let margin = (ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let fits = (ttl / 2).saturating_sub(margin);

@@ -62,7 +62,8 @@ pub(crate) fn table() -> String {
     table_of(&TABLE)
 }
 
-/// Formats the table of the exit codes of one command. A code without a text of its own gets its general meaning.
+/// Formats the table of the exit codes of one command. If the text of a code in `codes` is empty, the table shows the
+/// text for this code in [`TABLE`].
 pub(crate) fn table_of(codes: &[Meaning]) -> String {
     let mut text = "Exit codes:".to_owned();
     for (code, own) in codes {

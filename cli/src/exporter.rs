@@ -14,8 +14,8 @@ use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
 use crate::output;
 
-/// How long the exporter waits at most for the host name of the statsd server to be resolved. Before its exit, `quorate
-/// run` waits at most twice this time for the exporter to write and send all metrics.
+/// The longest time that the exporter waits until the host name of the statsd server is resolved. Before its exit,
+/// `quorate run` waits at most 2 * `PATIENCE` until all metrics are written and sent.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options for the metrics of a `quorate run`.
@@ -56,7 +56,7 @@ pub(crate) struct Exporter {
 /// The two channels between the exporter and the thread that writes the metrics.
 struct Handed {
     metrics: Sender<RunMetrics>,
-    /// This channel is closed when all metrics have been written.
+    /// The thread closes this channel when it has written all metrics.
     done: Receiver<()>,
 }
 
@@ -203,7 +203,7 @@ fn check_kind(path: &Path) -> io::Result<()> {
 
 /// Replaces the metrics file atomically: writes a temporary file, whose name the collector ignores, and renames it.
 ///
-/// Another `quorate run` may have written a later time of the last success to the old file. The new file keeps that
+/// If the old file has a later time of the last success, written by another `quorate run`, the new file keeps that
 /// time.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;

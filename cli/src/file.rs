@@ -69,8 +69,8 @@ impl FileOptions {
         Self::parse(&text).map_err(|what| format!("configuration file {shown}: {what}"))
     }
 
-    /// Parses the TOML file. The error is one line with the line number and the key. It does not quote the values of
-    /// other keys, because they may contain passwords.
+    /// Parses the TOML file. The error is one line with the line number and the key. The error quotes no line of the
+    /// file, because a line may contain passwords.
     fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
             let what = error.message().replace('\n', " ");

@@ -37,8 +37,8 @@ pub(crate) struct Finding {
 pub(crate) struct Rules {
     /// The setting `max_ttl`: the longest ttl that any client uses.
     pub(crate) max_ttl: Duration,
-    /// Whether the clients use the restart guard: they then ignore the votes of a master for `max_ttl` after its
-    /// restart.
+    /// Whether the clients use the restart guard. With the restart guard, clients ignore the votes of a master for
+    /// `max_ttl` after its restart.
     pub(crate) restart_guard: bool,
     /// Whether the setting `prefix` is set: the text with which the keys of all locks begin.
     pub(crate) prefix: bool,

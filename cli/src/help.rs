@@ -1,5 +1,8 @@
-//! Help texts on the screen: `-h` shows the usual options of a command, `--help` shows all of its options, and
-//! `quorate help` also has pages on topics that concern several commands.
+//! Help texts on the screen:
+//!
+//! - `-h` shows the usual options of a command.
+//! - `--help` shows all options of a command.
+//! - `quorate help` also has pages on topics that concern several commands.
 
 use std::ffi::OsString;
 

@@ -93,11 +93,12 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 }
 
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
-    // Open the process of `--terminate` before the wait for the lock. During the wait that process may end, and another
-    // process may get its pid.
+    // Open a pidfd of the process that `--terminate` names before waiting for the lock. If that process ends during the
+    // wait, another process may get its pid.
     let relies = args.terminate.map(Relying::find).transpose()?;
     let (lock, _) = args.lock.complete(args.kind, args.masters)?;
-    // The process of `--terminate` gets `SIGTERM` this long before the lock expires, so that it has time to end.
+    // The process that `--terminate` names gets `SIGTERM` this long before the lock expires, so that the process has
+    // time to end.
     let grace = relies.as_ref().map_or(Duration::ZERO, |_| DEFAULT_GRACE);
     let work = async {
         let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
@@ -123,7 +124,7 @@ async fn hold(
     let began = Instant::now();
     let number = guard.fencing_token();
     let number = number.map_or_else(|| "-".to_owned(), |token| token.to_string());
-    // Print on a separate thread, because a write to a full pipe blocks. The lock must be renewed in the meantime.
+    // Print on a separate thread, because a write to a full pipe blocks, and the lock must be renewed during the write.
     let mut told = tokio::task::spawn_blocking(move || output::print_line(&number));
     let mut input = std::pin::pin!(input::ended());
     let mut is_told = false;
@@ -167,7 +168,8 @@ fn still_held(
 }
 
 /// The longest time until the lock must be checked again; `None` if `hold` must report the lock as lost immediately.
-/// `grace` is the time that the process of `--terminate` gets before the validity ends.
+/// `grace` is the time between SIGTERM for the process that `--terminate` names and the end of the lock's validity;
+/// zero without `--terminate`.
 fn nap(guard: &LockGuard, lock: &Lock, grace: Duration) -> Option<Duration> {
     match Deadline::new(lock.room(), grace).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) => Some(nap),

@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Resolves at the end of standard input, which a separate thread reads. Never resolves if standard input is
-/// `/dev/null`: services and background jobs get `/dev/null` as their input, and must not end immediately after their
-/// start.
+/// `/dev/null`. Services and background jobs have `/dev/null` as their input. Without this exception, `hold` would end
+/// immediately as a service.
 pub(crate) async fn ended() {
     if is_null() {
         return std::future::pending().await;

@@ -163,8 +163,8 @@ impl Kind {
 
     /// Whether the masters can grant this lock while ancestor processes hold the locks `held`.
     fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
-        // Separate the permits of the semaphore from locks of other kinds. A semaphore and a lock of the same name are
-        // independent of each other.
+        // Consider permits and other locks separately: a semaphore and a lock of the same name are independent of each
+        // other.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
             Self::Permits(permits) => {
@@ -275,10 +275,11 @@ impl Held {
         })
     }
 
-    /// Whether an entry of [`HELD`] can be ignored, because the process `holder` has ended or is not an ancestor of
-    /// this process. `holder` is the process that acquired the lock. Returns false if the answer is unknown.
+    /// Whether an entry of [`HELD`] can be ignored, because the process that acquired its lock has ended or is not an
+    /// ancestor of this process. Returns false if this is unknown.
     ///
-    /// `holder` is `None` if the entry does not name the process. Older versions of quorate wrote such entries.
+    /// `holder` is the name of the process in the entry; `None` if the entry has no name. Older versions of quorate
+    /// wrote such entries.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
@@ -305,9 +306,8 @@ pub(crate) fn holder_words(key: &str) -> String {
 /// One lock that an ancestor process holds, parsed from [`HELD`].
 struct Hold<'a> {
     letter: u8,
-    /// The owner id of an owner lock, or the slot number of a permit. `None` for other kinds of locks.
-    ///
-    /// Also `None` for a permit that an older version of quorate recorded without its slot number.
+    /// The owner id of an owner lock, or the slot number of a permit. `None` for other kinds of locks, and for a permit
+    /// that an older version of quorate recorded without its slot number.
     which: Option<&'a [u8]>,
 }
 

@@ -191,8 +191,13 @@ pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
     (columns > 0).then(|| columns.max(NARROWEST))
 }
 
-/// The width of a help text: the width of the terminal on stdout, else the value of the variable `COLUMNS`, else the
-/// width of the controlling terminal.
+/// The width of a help text. Uses the first of these values that is known, and limits it to [`NARROWEST`] and
+/// [`WIDEST`]:
+///
+/// 1. the width of the terminal on stdout
+/// 2. the value of the variable `COLUMNS`
+/// 3. the width of the controlling terminal
+/// 4. [`WIDEST`]
 pub(crate) fn page_width() -> usize {
     let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
     let terminal = || columns(File::open("/dev/tty").ok()?);

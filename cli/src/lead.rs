@@ -201,8 +201,8 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
     let leads = election.campaign(note).await.map_err(not_acquired)?;
-    // Dropping `election` removes the progress line about the wait for leadership from the terminal. This must happen
-    // before the next message is printed.
+    // Drop `election` before the next message is printed: the drop removes the progress line about the wait for
+    // leadership from the terminal.
     drop(election);
     output::mention(format!(
         "leading '{}', term {}",

@@ -18,8 +18,8 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// The estimated maximum duration of an acquire. In the library, `max_hold` includes the acquire.
-/// [`Lock::max_hold_over`] adds this duration, because its argument `held_for` does not include the acquire.
+/// The estimated maximum duration of an acquire. In the library, `max_hold` includes the acquire, but the argument
+/// `held_for` of [`Lock::max_hold_over`] does not. So that function adds this duration to `held_for`.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -142,8 +142,10 @@ impl Lock {
 
     /// How long to wait for the lock. If an ancestor process already holds this read lock, the wait is at most one ttl.
     ///
-    /// In that time, a queued writer may give up, or an outage may end. A longer wait is useless: a writer that still
-    /// waits causes a deadlock, and a longer outage ends the lock of the ancestor.
+    /// Within one ttl, a queued writer may give up, or an outage of the masters may end. A longer wait is useless:
+    ///
+    /// - If the writer still waits, this process and the writer are in a deadlock.
+    /// - If the outage still lasts, the ancestor loses its lock.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),

@@ -32,8 +32,8 @@ pub(crate) struct Talk {
     pub(crate) verbose: u8,
 }
 
-/// Starts to print events of the library. The log level is set by `-q` or `-v`, otherwise by the variable `RUST_LOG`,
-/// otherwise by the parameter `usual`.
+/// Starts to print events of the library. The log level comes from the first of these sources that is given: the flag
+/// `-q` or `-v`, the variable `RUST_LOG`, the parameter `usual`.
 pub(crate) fn start(talk: Talk, usual: LevelFilter) {
     output::be_quiet(talk.quiet);
     let library = |level| Targets::new().with_target("quorate", level);

@@ -225,8 +225,8 @@ async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'stat
 
 /// Returns the status from the record. If the lock is held, returns the status from the note of the holder instead.
 ///
-/// Acquires the lock only if it is free, and does not join its queue. So this command rarely makes a concurrent
-/// `quorate once --try` fail.
+/// The record can be read only under the lock. A concurrent `quorate once --try` fails while this function holds the
+/// lock. So this function acquires the lock only if the lock is free, and does not join its queue.
 async fn status(
     redlock: &Redlock,
     name: &[u8],

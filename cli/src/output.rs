@@ -294,7 +294,7 @@ pub(crate) fn redact(text: &str) -> Cow<'_, str> {
 }
 
 /// Like [`redact`], but also redacts words outside URLs that contain a `:` before an `@`, such as `user:password@host`.
-/// This is for unknown arguments, because such a word may be a part of a URL.
+/// Use this for unknown arguments on the command line, because such a word may be a part of a mistyped URL.
 pub(crate) fn redact_typed(text: &str) -> Cow<'_, str> {
     redact_words(text, |before, _| {
         begins_like_a_url(before) || before.contains(':')
@@ -334,8 +334,8 @@ const SCHEMES: [&str; 18] = [
 /// Replaces these parts of a text by `***`:
 ///
 /// - in each URL, the text between `://` and the last `@`
-/// - in any other word, the text before the last `@`, if `is_secret` returns true. Its arguments are the texts before
-///   and after this `@`
+/// - in any other word, the text before the last `@`, if `is_secret` returns true. The arguments of `is_secret` are the
+///   texts before and after this `@`
 /// - the values of `pass=` parameters
 fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {

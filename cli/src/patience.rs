@@ -55,7 +55,8 @@ impl Patience {
     }
 }
 
-/// Whether silent masters may be the reason why this acquire failed. If so, it is useful to ask the masters again.
+/// Whether it is possible that this acquire failed only because masters were slow or silent. If so, it is useful to ask
+/// the masters again.
 pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     match error {
         AcquireError::TooLate(_) => true,

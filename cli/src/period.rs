@@ -39,8 +39,8 @@ pub(crate) enum Unrecorded<'a> {
 
 /// The run and the exit code of a command that ran without `--at-least`; `None` if nothing must be recorded.
 ///
-/// Each acquire of the lock allows only one write of the stored record. The first acquire was used to record the period
-/// as done, so the end of the command needs a second acquire.
+/// The library allows only one write of the record per acquire of the lock. The first write records the period as done.
+/// So the lock must be acquired again to record the end of the command.
 #[must_use]
 pub(crate) struct UnrecordedEnd(Option<(LastRun, u8)>);
 
@@ -119,8 +119,7 @@ impl<'a> Unrecorded<'a> {
 }
 
 impl UnrecordedEnd {
-    /// Records how the command ended, so that `quorate once --status` can show it. For this purpose, acquires the lock
-    /// again.
+    /// Acquires the lock again, and records how the command ended. `quorate once --status` shows this record.
     ///
     /// Records nothing if the lock is not free within [`TO_NOTE_THE_END`], or if a later run has replaced the record.
     pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &Period) {

@@ -25,8 +25,8 @@ their data one after another, provided that a take succeeds between two losses. 
 data before the next take, the quota is lost and no unit can be taken. In this case drop the quota, and create it again
 with the number of units that are left according to your own records.
 
-If take exits with 69 and says that the change may have been written or not, you got no unit. But the units that you
-asked for may be missing from the quota.
+If take exits with 69 and says that the value may or may not have been written, you got no unit. But the units
+that you asked for may be missing from the quota.
 
 If you have a database, a single statement in the database is simpler and better:
 UPDATE prizes SET stock = stock - 1 WHERE stock > 0.

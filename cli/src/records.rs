@@ -5,8 +5,8 @@ use quorate::{Fault, Inspection};
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// `doctor` warns if a database server has fewer free connections than this. Two clients need 2 * 5 connections,
-/// because each client opens four sessions and one connection for notifications.
+/// `doctor` warns if a database server has fewer free connections than two clients need. Each client opens five
+/// connections: four sessions, and one connection for notifications.
 const ROOM: u64 = 2 * 5;
 
 /// Reports that no lock can be taken on this master because of `fault`. Returns false, and reports nothing, if there is
@@ -18,7 +18,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "put a user with access to the path into the URL (zk://user:password@host/path), or change the ACL of the path (setAcl) and run `quorate prepare-server URL`",
         ),
-        // The kind of server is known, so the login succeeded. The user lacks rights.
+        // If `master.server` is known, the login succeeded. So `Denied` means that the user lacks rights.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
             "run `quorate prepare-server URL` with an administrator account: it prints the grants that are needed",

@@ -236,8 +236,7 @@ fn plan_and_run(
         ));
     }
     let work = under_the_lock(&plan);
-    // Run this on the main thread, which starts the command: the kernel kills the command when the thread that started
-    // it ends.
+    // Run `work` on the main thread. The kernel kills the command when the thread that started the command ends.
     let end = config::block_on(leaving_nothing(&plan.lock.redlock, plan.lock.parting, work));
     let came_to = match &end {
         Ok(WayOut::Code(code)) => Ok(*code),
@@ -260,8 +259,8 @@ pub(crate) fn words(shell: Option<OsString>, command: Vec<OsString>) -> Vec<OsSt
 enum WayOut {
     /// `quorate run` exits with this code: the exit code of the command, or 0 if `quorate once` had nothing to run.
     Code(u8),
-    /// `quorate run` ends itself by this signal. Either this signal ended the command, or it is a SIGINT or SIGQUIT
-    /// that arrived while `--keep-for` kept the lock.
+    /// `quorate run` ends itself by this signal. Either this signal ended the command, or a SIGINT or SIGQUIT arrived
+    /// while `--keep-for` kept the lock.
     Signal(Signal),
 }
 

@@ -16,14 +16,14 @@ pub(crate) type LockSettings = Given<true>;
 
 /// Settings from flags and environment variables: settings of the lock if `LOCK` is true, otherwise of the masters.
 ///
-/// The list has one entry for each given setting: its name, and the flag or variable that gave it.
+/// The second field has one entry for each setting that is given: its name, and the flag or variable that gave it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(
     pub(crate) Settings,
     pub(crate) Vec<(&'static str, String)>,
 );
 
-/// Settings whose default in this command differs from that of the library: name and default.
+/// Settings whose default in the program `quorate` differs from the library's default: name and default.
 const DEFAULTS: [(&str, &str); 1] = [("wait", "forever")];
 
 /// The names of the variables that may hold passwords of masters.

@@ -118,7 +118,7 @@ pub(crate) struct ResourceStatus {
     pub(crate) holder: Option<String>,
     /// The note of the lock's holder; `None` if the lock is not held, or if the holder has left no note.
     pub(crate) note: Option<NoteStatus>,
-    /// The clients that hold the lock as readers, or for an owner; empty for other kinds of locks.
+    /// The clients that hold a read lock or an owner lock; empty for other kinds of locks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) holds: Vec<HoldStatus>,
     /// The held permits of the semaphore named `resource`.
@@ -127,8 +127,8 @@ pub(crate) struct ResourceStatus {
     /// The clients that wait for a permit of the semaphore, for each master that replied; empty if no client waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permit_line: Vec<LineStatus>,
-    /// Why the semaphore named `resource` could not be read, although the plain lock could be read; `None` if the
-    /// semaphore was read.
+    /// Why the semaphore named `resource` could not be read. `None` if the semaphore was read, or if the plain lock
+    /// could not be read either.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
     /// True if the verdict is `unknown`, but it is possible that a majority of the masters is up, because some masters
@@ -153,8 +153,8 @@ pub(crate) struct MasterStatus {
     /// The value of the lock key on this master; null if the key does not exist, or if the master did not reply. The
     /// value is the holder's token, `quorate:shared` for readers, or `quorate:owner:ID` for an owner.
     pub(crate) token: Option<String>,
-    /// Time until the lock key expires on this master, in milliseconds; null if there is no key, or a key without
-    /// expiry.
+    /// Time until the lock key expires on this master, in milliseconds; null if the key does not exist or has no
+    /// expiry, or if the master did not reply.
     pub(crate) ttl_left_ms: Option<u64>,
     /// The value of the fencing counter on this master; null if the master has no counter for the lock, or did not
     /// reply.
@@ -200,7 +200,7 @@ impl NoteStatus {
     }
 }
 
-/// One of the clients that hold a lock as readers or for an owner, in the JSON form.
+/// One of the clients that hold a read lock or an owner lock, in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldStatus {
     /// The random token with which this holder acquired the lock.
@@ -240,7 +240,7 @@ pub(crate) struct WaiterStatus {
 }
 
 impl WaiterStatus {
-    /// The clients that wait for the lock on one master. `state` is the state of the lock on that master.
+    /// The waiters in the queue of a lock on one master. `state` is the state of the lock on that master.
     fn line(state: &KeyState) -> Vec<Self> {
         let since = humantime::format_rfc3339_millis;
         let waiter = |waiter: &Waiter| Self {
@@ -360,10 +360,11 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     )
 }
 
-/// The failure if too few masters replied: `answered` of `of` masters, but at least `needed` are required.
+/// The failure if too few masters replied: `answered` of `of` masters. At least `needed` are required, and during a
+/// change of the masters also a majority of the masters and a majority of the next masters.
 ///
-/// `kinds` are the kinds of errors of the masters that did not reply properly. If one of them shows that the
-/// configuration of this client is outdated, the exit code is `CONFIG`; otherwise it is `UNAVAILABLE`.
+/// `kinds` are the kinds of errors of the other masters. If one of these errors shows that the configuration of this
+/// client is outdated, the exit code is `CONFIG`; otherwise it is `UNAVAILABLE`.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -406,8 +407,8 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // If the queue of the semaphore could not be read, report the reason. The permits are unknown as well, because
-        // reading them needs the same rights.
+        // If the queue of the semaphore could not be read, report the reason. Reading the permits needs the same rights
+        // as reading the queue, so the permits are unknown as well.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -579,7 +580,7 @@ fn page(status: &ResourceStatus) -> String {
 /// Describes the queue of the master with the longest queue: one line for each of the first [`SHOWN`] clients, and one
 /// line with the number of further clients.
 ///
-/// `queues` are the queues of all masters, and `holder` is the note of the holder.
+/// `queues` are the queues of all masters. `holder` is the holder's note, which names its host and process.
 fn waiting_lines<'a>(
     queues: impl Iterator<Item = &'a Vec<WaiterStatus>>,
     holder: Option<&NoteStatus>,
@@ -590,7 +591,7 @@ fn waiting_lines<'a>(
     let waiters: Vec<&WaiterStatus> = living.max_by_key(Vec::len).unwrap_or_default();
     let mut lines = String::new();
     for (at, waiter) in waiters.iter().take(SHOWN).enumerate() {
-        // The first entry may belong to the holder, if the holder waited before it got the lock.
+        // If the holder waited before it got the lock, the first entry can still be the holder's.
         let holds = at == 0
             && holder.is_some_and(|holder| {
                 (Some(&holder.host), Some(holder.pid)) == (waiter.host.as_ref(), waiter.pid)
@@ -608,7 +609,7 @@ fn waiting_lines<'a>(
     lines
 }
 
-/// One line for each holder that has left a note.
+/// One line for each holder that has stored a note about itself on the masters.
 pub(crate) fn holder_lines(status: &ResourceStatus) -> String {
     let mut lines = String::new();
     for holder in status.holders() {

@@ -7,8 +7,8 @@ use crate::output;
 /// The prefix of the names of all variables that quorate reads.
 const OURS: &str = "QUORATE_";
 
-/// Environment variables that quorate sets for the command of `run`, `once` or `lead`, with their meanings. If this
-/// command starts another `quorate`, the other `quorate` reads these variables.
+/// Environment variables that quorate sets for the command of `run`, `once` or `lead`, with their meanings. If such a
+/// command starts another `quorate`, that `quorate` reads the variables.
 pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),
@@ -33,7 +33,8 @@ pub(crate) fn table() -> String {
 /// The variables that choose the servers which `demo` and `bench` start.
 const SERVERS: [&str; 2] = ["QUORATE_SERVER", "QUORATE_ZOOKEEPER"];
 
-/// Prefixes of the variables that tests and tools of this project read. Such variables cause no warning.
+/// Prefixes of variables that the tests and tools of this project read. quorate does not warn about a variable whose
+/// name begins with one of them.
 const TOOLS: [&str; 11] = [
     "QUORATE_TEST_",
     "QUORATE_CHAOS_",

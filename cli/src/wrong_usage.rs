@@ -5,8 +5,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::exit::{self, Failure, Outcome};
 use crate::{output, variables};
 
-/// Prints help or version if the user asked for it. Every other error of the argument parser becomes a failure of wrong
-/// usage. `commands` is the whole command line interface.
+/// Prints help or version if the user asked for it. Turns every other error of the argument parser into a one-line
+/// error about wrong usage. `commands` is the whole command line interface.
 pub(crate) fn explain(error: &clap::Error, commands: &clap::Command) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -72,8 +72,8 @@ fn renamed(word: &str) -> Option<String> {
     former.map(|(_, _, now)| (*now).to_owned())
 }
 
-/// The text of this kind that the parser has attached to the error; `None` if there is none. If there are several
-/// suggestions, returns the last one, which is the parser's best.
+/// The text of the given kind that the parser has attached to the error; `None` if there is none. If the parser has
+/// attached several texts, returns the last one, which is its best suggestion.
 fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text.clone()),
@@ -82,8 +82,8 @@ fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// The option of the typed command whose name is most similar to `word`; `None` if no option is similar. Needed because
-/// the parser itself suggests nothing for short words such as `--tyr`.
+/// The option of the typed command whose name is most similar to `word`; `None` if no option is similar. The parser
+/// itself suggests nothing for short words such as `--tyr`.
 fn nearest(word: &str, commands: &clap::Command) -> Option<String> {
     let word = word.strip_prefix("--")?;
     let typed = std::env::args_os().skip(1);

@@ -28,8 +28,8 @@ pub(super) struct Ground {
     /// Servers that the benchmark has started for `--nodes`. A server stops when it is dropped, so they are stored
     /// until the end of the benchmark.
     others: Vec<Spawned>,
-    /// All clients that were created so far. At the end of the benchmark, [`clear`](Self::clear) waits for the replies
-    /// to their releases.
+    /// All clients that were created so far. At the end of the benchmark, [`clear`](Self::clear) waits until the
+    /// masters have replied to the releases of these clients.
     pub(super) clients: RefCell<Vec<Redlock>>,
 }
 

@@ -158,8 +158,8 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         ));
     }
     if let Some(dir) = &args.out {
-        // Create the directory before the measurement, which takes half a minute by default. So the user learns
-        // immediately, and not after the measurement, that the path cannot be written.
+        // Create the directory before the measurement, which takes half a minute by default. If the path cannot be
+        // written, the command then fails immediately.
         std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     }
     let Measured {
@@ -236,7 +236,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
         // The load of other processes is the load of the machine minus the load of this process and its masters.
-        // Without `--spawn`, the load of the masters is unknown, so the load of other processes is `None`.
+        // Without `--spawn`, the load of the masters is unknown. The load of other processes is then `None`.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {

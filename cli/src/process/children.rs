@@ -9,7 +9,8 @@ use rustix::process::{WaitOptions, WaitStatus};
 ///
 /// The child may be an orphan: the first process of a container adopts all orphans.
 ///
-/// Do not call this function while other code waits for a child. The other code would miss the exit code of its child.
+/// While other code of this process waits for a child, do not call this function: it may reap that child, and its exit
+/// code would be lost.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
         // Use `wait` of rustix, because `wait` of nix returns an error if a real-time signal ended the child.

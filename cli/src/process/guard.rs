@@ -75,7 +75,7 @@ impl Guard {
         if self.send(&order).is_ok() {
             return Ok(());
         }
-        // The deadlines could not be sent, because the guard was killed or stopped. Start a new guard.
+        // A failed send means that the guard was killed or stopped, so start a new guard.
         let (group, acted) = (self.group, self.acted());
         *self = Self::start()?;
         self.acted = acted;

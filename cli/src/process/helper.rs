@@ -7,8 +7,8 @@
 //!   because it reaches only the direct child. The guard reads from a pipe that only `quorate` can write to. When the
 //!   pipe closes, `quorate` has ended. `quorate` sends deadlines through the pipe, and moves them after each renewal of
 //!   the lock. If a deadline passes, for example because `quorate` is stopped, the guard signals the group.
-//! - The third helper replaces `quorate` by `exec`, and ends itself by a signal. So the parent of `quorate` sees this
-//!   signal.
+//! - The third helper replaces `quorate` by `exec`, and ends itself by a signal, so that the parent of `quorate` sees
+//!   this signal. See [`die_of`].
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -32,8 +32,8 @@ pub(super) const GUARD: &str = "__guard";
 /// First argument of the helper that replaces `quorate` and ends by a signal. The number of the signal follows.
 const DEATH: &str = "__die";
 
-/// Ends this process by the signal `sig`, so that its parent sees the signal. For example, a shell loop around this
-/// process ends after SIGINT, but would continue after an exit with a code.
+/// Ends this process by the signal `sig`, so that its parent sees the signal. This matters to a shell loop that runs
+/// `quorate`: the loop ends if SIGINT ended `quorate`, but continues if `quorate` exited with a code.
 ///
 /// Does not return, unless `exec` fails. Then returns the exit code that a shell shows for the signal.
 pub(crate) fn die_of(sig: Signal) -> u8 {

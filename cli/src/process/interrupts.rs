@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-/// Two SIGINT within this time (200 ms) count as one Ctrl-C. For example, `quorate` gets a SIGINT from the terminal,
-/// and another SIGINT from its parent process.
+/// If two SIGINT signals arrive within this time (200 ms), they count as one Ctrl-C. For example, the terminal and the
+/// parent process may both send a SIGINT for the same Ctrl-C.
 const SAME: Duration = Duration::from_millis(200);
 
 /// A second Ctrl-C within this time (5 s) after the first one stops the command.

@@ -97,7 +97,8 @@ pub(crate) enum Ended {
         /// The signal by which `quorate` must end itself; `None` if it must exit with `code`:
         ///
         /// - The signal that ended the command, if `quorate` has received the same signal.
-        /// - The signal that ended the command, if the user typed it while the terminal was lent to the command.
+        /// - The signal that ended the command, if the user caused it with Ctrl-C or Ctrl-\ while the terminal was lent
+        ///   to the command.
         /// - SIGINT, if any other signal ended the command after a second Ctrl-C.
         signal: Option<Signal>,
         /// Other processes of the command's group that are still running; `None` if there are none. `quorate` does not
@@ -204,7 +205,8 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
             None => command.env_remove(name),
         };
     }
-    // Keep only the pid, and wait for the child with [`children::changed`]. `Child` cannot report that a child stopped.
+    // Keep only the pid, and wait for the child with [`children::changed`]. `Child` cannot report that the process was
+    // stopped by a signal.
     let child = command.spawn()?;
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
@@ -374,7 +376,8 @@ impl Watch {
             });
         }
         let left = self.group.alive();
-        // Other processes of the group may end together with the command. Wait for [`AFTERMATH`] before reporting them.
+        // Wait for [`AFTERMATH`] before reporting other processes of the group, because they often end shortly after
+        // the command.
         (left.is_none() || at.elapsed() >= AFTERMATH).then_some(Ended::ByItself {
             code,
             signal,
@@ -422,8 +425,8 @@ impl Watch {
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
             // The user typed Ctrl-C or Ctrl-\ while the terminal was lent to the command, so only the command's group
-            // got the signal. Send the signal to the group of this process, for example to a script that started
-            // `quorate`.
+            // got the signal. Send the signal to the group of this process as well. This group may contain a script
+            // that started `quorate`.
             let _ = kill(Pid::from_raw(0), sig);
         }
         let interrupted = self.interrupts.stopped().then_some(Signal::SIGINT);

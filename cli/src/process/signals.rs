@@ -29,7 +29,7 @@ const RECEIVED: [Signal; 11] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Whether to reap ended children. Applies only while no command runs.
+    /// Whether this value reaps ended children while no command runs. While a command runs, the supervisor reaps them.
     reaps: bool,
     /// The first received signal that asks this process to end; `None` if no such signal was received.
     end: Option<Signal>,
@@ -43,8 +43,8 @@ impl Signals {
         let ignored = ignored();
         let mut streams = Vec::with_capacity(RECEIVED.len());
         for sig in RECEIVED {
-            // Receive SIGCHLD even if this process was started with SIGCHLD ignored. Otherwise this process would not
-            // notice when its children end.
+            // Always receive SIGCHLD, even if the parent process has set it to be ignored. Otherwise this process would
+            // not notice when its children end.
             if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
             }
@@ -128,7 +128,7 @@ pub(crate) async fn unless_asked_to_end<T>(
 pub(crate) fn repair_inherited() -> io::Result<()> {
     SigSet::all().thread_unblock()?;
     if ignores(ignored(), Signal::SIGCHLD) {
-        // The handler stays installed after this runtime is dropped. Children do not inherit it.
+        // The handler stays installed after this runtime is dropped.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;

@@ -76,10 +76,11 @@ impl Drop for Terminal {
     }
 }
 
-/// True if the parent of this process is in the same session, so that a shell can continue this process after a stop.
-/// If false, this process must not stop itself, because it would stay stopped.
+/// True if the parent of this process, usually a shell, is in the same session. The shell can then continue this
+/// process after SIGSTOP. If false, this process must not stop itself, because nobody would continue it.
 pub(super) fn has_job_control() -> bool {
     let parent = getppid();
-    // `getppid` returns 0 if the parent is outside of the container, and `getsid` would then return our own session.
+    // If the parent is outside of the container, `getppid` returns 0. `getsid(0)` returns the session of this process,
+    // not of the parent.
     parent.as_raw() != 0 && getsid(Some(parent)).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }

@@ -224,7 +224,8 @@ fn file_named_by_the_option_config_overrides_environment_variables() {
         masters.urls()[0]
     );
     std::fs::write(&file, text).expect("written");
-    // The configuration file must override these variables, except QUORATE_TTL, because the file does not set `ttl`.
+    // Set four variables. The configuration file must override all of them except QUORATE_TTL, because the file does
+    // not set `ttl`.
     let with = |words: &[&str]| {
         let mut command = bare();
         command.env("QUORATE_MASTERS", "redis://127.0.0.1:1");

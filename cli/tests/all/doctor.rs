@@ -1,4 +1,4 @@
-//! Tests of `quorate doctor` on real masters: it reports every problem, and reports no problem of healthy masters.
+//! Tests of `quorate doctor` on real masters: it reports every problem, and no problem if the masters are healthy.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -47,8 +47,8 @@ fn doctor_finds_no_problem_on_healthy_masters() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(json["well"], true);
     let findings = json["findings"].as_array().expect("findings");
-    // Ignore findings of the check `version`: the version of the installed server is possibly not on the list of tested
-    // versions.
+    // Ignore findings of the check `version`: the list of tested versions need not contain the installed server's
+    // version.
     assert!(findings.iter().all(|f| f["check"] == "version"), "{run:?}");
     let first = &json["masters"][0];
     assert_eq!(first["appendfsync"], "always");
@@ -230,8 +230,8 @@ fn doctor_names_any_documented_right_that_a_user_lacks() {
 fn doctor_recommends_the_option_prefix_to_a_user_limited_to_some_keys() {
     let masters = durable(3);
     grant(&masters, None);
-    // Without `--prefix`, `doctor` does not know the names of the locks. The user possibly has the rights for all of
-    // them, so `doctor` gives only a warning.
+    // Without `--prefix`, `doctor` does not know the names of the locks. So `doctor` cannot check whether the user has
+    // the rights for all locks, and gives only a warning.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");

@@ -129,7 +129,8 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
                 _ => drop(command.arg(value(&value_name))),
             }
             let rest = &words[*number..];
-            // Leave out the arguments that are not allowed or not needed with this option.
+            // Leave out the command's required arguments if they are not allowed, or not needed, together with this
+            // option.
             let without_command = ["create", "drop", "status", "shell", "yes"].contains(&&*option);
             let rest = match (&*option, words[0]) {
                 ("per", _) => &rest[2..],

@@ -226,7 +226,7 @@ fn nested_run_or_lead_fails_immediately_if_its_ancestor_holds_the_lock() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // The inner process must exit with 75. The script turns 75 into 0, because `lead` would run a failed command again.
+    // `lead` runs a command again if it fails. So the script exits with 0 if the inner process exits with 75.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);
@@ -296,8 +296,8 @@ fn nested_quota_or_once_fails_immediately_if_its_ancestor_holds_the_lock() {
             ran.err.contains("'x' is held by the outer quorate process"),
             "{inner}: {ran:?}"
         );
-        // The inner run must succeed, because the outer run holds a lock of another name, or a permit of a semaphore of
-        // the same name.
+        // quorate must not refuse the inner run: the outer run holds the different lock `y`, or a permit of the
+        // semaphore `x`.
         for outer in [&["y"][..], &["--permits", "2", "x"]] {
             let beside = nested(&masters, outer, inner);
             assert!(!beside.err.contains("outer quorate"), "{inner}: {beside:?}");

@@ -253,7 +253,7 @@ fn lead_ends_when_its_command_exits_with_0() {
         let ended = done(&mut lead(&masters, "me", command));
         assert_eq!(ended.code, Some(code), "{ended:?}");
     }
-    // When its command fails, `lead` resigns. It runs the command again in a later term of leadership.
+    // If the command fails, `lead` resigns. When it leads again, it runs the command again.
     let dir = tempfile::tempdir().expect("a directory");
     let flag = dir.path().join("flag");
     let flag = flag.to_str().expect("text");

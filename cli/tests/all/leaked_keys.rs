@@ -103,7 +103,8 @@ const WAYS_OUT: &[WayOut] = &[
                     Some(1),
                     "quorate must not delete the lock of another client"
                 );
-                // The client deletes its note only together with its lock key, and the test has overwritten that key.
+                // Delete the client's note. The client deletes its note only together with its lock key, which the test
+                // has overwritten.
                 master.command(&["DEL", "quorate:note:r"]).expect("a reply");
             }
             done
@@ -174,8 +175,7 @@ const WAYS_OUT: &[WayOut] = &[
     (
         "the command line is too long for the system",
         |m| done(&mut run(m, &["r"], &["echo", &"x".repeat(130_000)])),
-        // Code 0 is accepted as well: the limit for the length of an argument depends on the page size of the system,
-        // so the command possibly starts.
+        // Code 0 is accepted as well: if the system allows an argument of this length, the command starts.
         &[126, 0],
     ),
     (

@@ -72,7 +72,7 @@ impl Scene {
 }
 
 /// Two of five masters do not reply. These two are a majority of the three old masters, so a client that knows only the
-/// old masters may hold a lock on them. The other three masters cannot show whether that is so.
+/// old masters can hold a lock on them. The three masters that reply cannot show whether such a lock exists.
 #[test]
 fn commands_status_and_break_need_a_majority_of_the_old_masters_during_a_change() {
     let scene = Scene(masters(5));
@@ -220,7 +220,7 @@ fn masters_status_names_host_process_and_addresses_of_an_outdated_client() {
         (old.0.id(), 0, "outdated", 0..3),
         (both.0.id(), 1, "current", 0..5),
     ] {
-        // A client may hold the lock before it has a connection to every master.
+        // A client can hold the lock before it is connected to every master, so wait for all connections.
         until("all connections are listed", || {
             connections(&client(pid)).len() == of.len()
         });
@@ -253,9 +253,9 @@ fn masters_status_names_host_process_and_addresses_of_an_outdated_client() {
 fn step_out_of_order_in_a_change_of_masters_is_refused_with_the_reason() {
     let scene = Scene(masters(5));
     for (step, says) in [
-        ("close", "begin first"),
-        ("open", "close first"),
-        ("finish", "open first"),
+        ("close", "`begin` first"),
+        ("open", "`close` first"),
+        ("finish", "`open` first"),
     ] {
         let took = scene.operator(&["masters", step]);
         assert_eq!(took.code, Some(1), "{took:?}");
@@ -333,7 +333,7 @@ fn change_of_masters_needs_only_a_majority_of_the_old_masters() {
 }
 
 #[test]
-fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
+fn doctor_recommends_the_command_masters_mark_until_all_masters_have_markers() {
     let scene = Scene(masters(5));
     let first = scene.urls(0..3);
     let doctor = || {
@@ -554,7 +554,8 @@ fn masters_commands_report_an_operator_right_that_the_user_lacks() {
         command.env("QUORATE_NEXT_MASTERS", user(2..5));
         done(command.args(["masters", step]))
     };
-    let right = "its user may not use CLIENT LIST: ACL SETUSER <user> +client|list";
+    let right =
+        "the configured user has no right to use CLIENT LIST: ACL SETUSER <user> +client|list";
     for step in ["begin", "close", "open", "finish", "status"] {
         let said = run(step);
         assert_eq!(said.code, Some(1), "{step}: {said:?}");

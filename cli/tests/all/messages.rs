@@ -325,8 +325,8 @@ fn lock_is_renewed_while_a_write_to_stderr_blocks() {
     drop(command);
     until_held(&masters, "x");
     masters[1].kill().expect("killed");
-    // `quorate` possibly blocks in the write of its last message. After 15 s the test closes the reading end of stderr,
-    // which ends this write.
+    // `quorate` can still be blocked in a write to stderr. After 15 s the test closes the reading end of stderr, which
+    // ends this write.
     let late = Instant::now() + Duration::from_secs(15);
     while child.try_wait().expect("a status").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));

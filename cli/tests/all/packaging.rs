@@ -494,8 +494,8 @@ fn pages(folder: &Path) -> Vec<(PathBuf, String)> {
     pages
 }
 
-/// A cron job without a limit of its wait hangs for ever if no majority of the masters answers, and cron starts a further
-/// process each day.
+/// If no majority of the masters answers, a cron job that waits without a time limit hangs for ever. cron then starts a
+/// further process each day.
 #[test]
 fn every_documented_example_of_quorate_once_with_a_period_limits_its_wait() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

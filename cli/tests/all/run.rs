@@ -1,4 +1,4 @@
-//! Tests of `quorate run` on real masters: exit codes, signals, lost locks and processes that remain.
+//! Tests of `quorate run` on real masters: exit codes, signals, lost locks and leftover processes.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::common::{
     self, alive, bare, done, end, mark, masters, quorate, run, signal, sleeps, until, until_held,
 };
 
-/// Time that `quorate` may take in addition to the times that a test sets: to start, connect and end on an overloaded
-/// machine.
+/// The longest time that `quorate` needs to start, connect and end on an overloaded machine. Tests add it to the times
+/// that they set.
 const START: Duration = Duration::from_secs(3);
 
 #[test]
@@ -182,8 +182,7 @@ fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
     assert!(!down.err.contains("attempts: 2"), "{down:?}");
 }
 
-/// In this test each answer takes longer than the default timeouts allow, but not longer than the timeouts of `--try`
-/// allow.
+/// Each round trip takes 560 ms. This is longer than the default timeouts, but shorter than the timeouts of `--try`.
 #[test]
 fn run_with_the_option_try_uses_longer_timeouts_than_the_defaults() {
     let masters = masters(3);
@@ -395,7 +394,8 @@ fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
     until("the guard process has asked the command to end", || {
         alive(&mark) == 0
     });
-    // Continue `quorate` about three seconds before the end of the lock's validity, so that it can renew the lock.
+    // Continue `quorate` about three seconds before the end of the lock's validity. `quorate` could still renew the
+    // lock, but must report it as lost, because the guard process has ended the command.
     signal(&holder, "CONT");
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");

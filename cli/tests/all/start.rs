@@ -301,8 +301,8 @@ fn run_started_from_outside_of_its_container_does_not_stop_itself() {
     let mut started = [0];
     let output = container.stdout.as_mut().expect("piped");
     output.read_exact(&mut started).expect("the shell must run");
-    // A process that is started this way, as by `docker exec`, has a parent outside of the container. `getppid` then
-    // returns 0, and no shell can continue the process.
+    // `nsenter` starts `quorate` as `docker exec` does: its parent is outside of the container, and `getppid` returns
+    // 0. No shell could continue `quorate` after SIGTSTP, so `quorate` must not stop.
     let target = child_of(container.id()).to_string();
     let enter = ["nsenter", "--pid", "--target", &target];
     let child = by(&enter, &run(&masters, &["r"], &["sleep", "60"]))
@@ -408,7 +408,7 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
     let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
     assert_eq!(hidden.out, "none r\n", "{hidden:?}");
-    // The variable QUORATE_NEXT_MASTERS may contain passwords as well, and must be removed as well.
+    // QUORATE_NEXT_MASTERS can also contain passwords. `--hide-masters` must hide this variable from the command.
     let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
     let mut hidden = run(
         &masters,

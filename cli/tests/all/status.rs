@@ -467,7 +467,7 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
         .as_str()
         .expect("status must report why the semaphore could not be read");
     assert!(why.contains("NOPERM"), "{why}");
-    // The default user of the server may read the semaphore, so there is no error.
+    // The default user of the server has the right to read the semaphore, so there is no error.
     let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
     assert_eq!(all["resources"][0]["permits_error"], Value::Null);
 }

@@ -8,8 +8,8 @@ use crate::common::{Done, bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, ZooKeeper, ZooKeeperOptions, not_run};
 use serde_json::Value;
 
-/// Time limit for commands that must fail without waiting. It is shorter than their `--wait`, and longer than they take
-/// on a busy machine.
+/// The time limit for a command that must fail without waiting. It is shorter than the command's `--wait`, and longer
+/// than the command needs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
 fn mariadb(options: MariaDbOptions) -> Option<MariaDb> {

@@ -105,8 +105,7 @@ fn command_of_another_user_is_reported_as_not_stopped() {
         .spawn()
         .expect("starts");
     until("the command runs", || sleeps(mark));
-    // Give `quorate` time to print its warning before the lock is lost. The warning must come that early, so that a
-    // user can act on it.
+    // Give `quorate` time to print its warning. It must warn before the lock is lost, so that a user can still act.
     std::thread::sleep(std::time::Duration::from_millis(600));
     held_by_another(&masters);
     let holder = end(holder);

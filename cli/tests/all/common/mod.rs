@@ -121,8 +121,8 @@ pub(crate) fn signal(child: &Child, name: &str) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process must exist");
 }
 
-/// A unique number of seconds, to use as the argument of `sleep`. By this argument a test recognises the processes that
-/// it has started.
+/// Returns a number of seconds for `sleep` that no other call returns. A test finds the processes that it has started
+/// by this number in their command lines.
 pub(crate) fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
