@@ -115,7 +115,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "careful")]
     operator: Operator,
 
-    /// The TTL of a lock; masters other than Redis get a quarter of it as their request timeout
+    /// The TTL of a lock; the request timeout of masters other than Redis is a quarter of this TTL
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 

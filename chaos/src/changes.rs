@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The changes of masters during a chaos run. A change takes the clients from one set of masters to the next.
+/// The changes of masters during a chaos run. Each change moves the clients from one set of masters to the next set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// The sets of masters, in the order in which clients use them: one set per generation. Each master is given by its

@@ -179,8 +179,8 @@ pub enum Event {
         expected: String,
         /// The content that the holder found.
         found: String,
-        /// The client and attempt that wrote `found`, or `expected` if that is newer. For example `c1#7`. Empty if the
-        /// writer is unknown.
+        /// The client and attempt that wrote the newer one of `expected` and `found`, e.g. `c1#7`. Empty if the writer
+        /// is unknown.
         writer: String,
     },
     /// A client's request for a unit of a quota (a prize) was answered.

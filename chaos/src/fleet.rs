@@ -122,7 +122,7 @@ impl Fleet {
     }
 
     /// Starts a killed client again. The restart guard of the new process applies from the first contact with a master,
-    /// because masters may have restarted in the meantime.
+    /// because masters may have restarted after the kill.
     ///
     /// # Errors
     ///
@@ -196,7 +196,8 @@ impl Fleet {
     }
 
     /// Starts a new process, with changed settings, for a client whose process has ended. The restart guard of the new
-    /// process applies from the first contact with a master, because masters may have restarted in the meantime.
+    /// process applies from the first contact with a master, because masters may have restarted after the old process
+    /// ended.
     ///
     /// # Errors
     ///
@@ -216,7 +217,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Whether the client has reported that it is ready, since its process was last started.
+    /// Whether the client's current process has reported that it is ready.
     pub fn is_ready(&self, index: usize) -> bool {
         let member = self.members.get(index);
         member.is_some_and(|member| self.recorder.ready(&member.name()).is_some())
@@ -360,8 +361,8 @@ impl Drop for Fleet {
     }
 }
 
-/// The path of this program. The driver starts client and helper processes from this path. Tests set another path with
-/// the variable `QUORATE_CHAOS_PROGRAM`.
+/// The path of this program. The driver starts client and helper processes from this path. Tests set a different path
+/// with the variable `QUORATE_CHAOS_PROGRAM`.
 ///
 /// # Errors
 ///

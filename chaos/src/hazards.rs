@@ -14,7 +14,7 @@ use crate::schedule::{felt, injection};
 use crate::walk::Moment;
 use crate::world::Needs;
 
-/// The faults that `mixed` stands for in a run with changes of masters.
+/// The faults that the name `mixed` on the command line stands for, in a run with changes of masters.
 pub const USUAL: [&str; 11] = [
     "kill",
     "stop",

@@ -278,12 +278,12 @@ impl Attempt {
     /// The interval begins when the client obtained the lock. It ends at the earliest of these events:
     ///
     /// - The client began to release the lock.
-    /// - The validity ended, as far as recorded.
+    /// - The latest recorded validity ended.
     /// - The client was notified of the loss.
     /// - The client process ended.
     ///
-    /// If none of them was recorded, the interval ends at `end`. If a client was killed, its last renewals may be
-    /// missing in the history.
+    /// If none of these events was recorded, the interval ends at `end`. For a killed client, the interval can be too
+    /// short, because the client's last renewals can be missing in the history.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
         let from = self.obtained?;
         let told = self.notified.as_ref().map(|(t, _)| *t);

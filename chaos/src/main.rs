@@ -20,7 +20,7 @@ use quorate_chaos::{client, matrix, run, soak};
 
 use args::{Args, Command, MatrixArgs, RunArgs};
 
-/// Whether the run should stop early and write its report. The first Ctrl-C or SIGTERM sets it.
+/// Whether the run must stop early and write its report. The first Ctrl-C or SIGTERM sets this flag.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {

@@ -115,8 +115,8 @@ impl Master {
         }
     }
 
-    /// The URL with which clients connect to this master, a MariaDB or a ZooKeeper. The URL has the addresses `over`
-    /// and the request timeout `timeout`. `None` if this master is a Redis.
+    /// The URL with which clients connect to this master, a MariaDB or a ZooKeeper. The URL contains the addresses
+    /// `over` and the request timeout `timeout`. `None` if this master is a Redis.
     pub fn url(&self, over: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
         let ms = timeout.as_millis();
         let over: Vec<String> = over.iter().map(SocketAddr::to_string).collect();
@@ -155,7 +155,8 @@ impl Master {
         Ok(())
     }
 
-    /// Starts the killed servers of this master again: a Redis empty, other kinds with the data on their disks.
+    /// Starts the killed servers of this master again. A Redis starts empty. Other servers start with the data on their
+    /// disks.
     ///
     /// # Errors
     ///

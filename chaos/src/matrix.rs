@@ -152,7 +152,7 @@ impl Cell {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
-    /// Whether the run is valid and has nothing to report: neither a violation nor an allowed overlap of two holders.
+    /// Whether the verdict is "valid", the run has no excused violation, and the fault was available.
     fn is_plainly_valid(&self) -> bool {
         let summary = &self.summary;
         summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()

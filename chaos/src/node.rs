@@ -67,8 +67,8 @@ impl NodeKind {
     /// Whether the master's own clock decides when a lease expires, so that all clients see the expiry at the same
     /// time.
     ///
-    /// False for a ZooKeeper. There, each client measures time itself: a lease has expired for a client that has seen
-    /// it unchanged for the length of the lease.
+    /// False for a ZooKeeper, because each client of a ZooKeeper measures time itself. A lease has expired for a client
+    /// if the client has seen no change of the lease for the full length of the lease.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }

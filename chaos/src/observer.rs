@@ -1,7 +1,8 @@
 //! Reads which locks are held on one master that is not a Redis.
 //!
-//! A ZooKeeper does not expire leases by its own clock. A lease has expired for a client that has seen it unchanged for
-//! the length of the lease. So an observer must begin to read the locks one TTL before its answer counts.
+//! A ZooKeeper does not expire leases by its own clock: each client measures time itself. A lease has expired for a
+//! client if the client has seen no change of the lease for the full length of the lease. So an observer must watch the
+//! locks for one TTL before its answers are correct.
 
 use std::time::Duration;
 

@@ -43,8 +43,8 @@ impl Probe {
         })
     }
 
-    /// Sends a request and reads the beginning of the answer: one whole reply from a Redis, at least nine bytes from
-    /// others.
+    /// Sends a request and reads an answer: one whole reply from a Redis, one packet from a MariaDB, or the first nine
+    /// bytes of the answer from a ZooKeeper.
     ///
     /// # Errors
     ///
@@ -53,7 +53,8 @@ impl Probe {
         self.ask_this("PING", b"srvr", 9)
     }
 
-    /// Sends a long request: the request and its answer have at least ninety bytes together.
+    /// Sends a long request. The request and its answer together have at least ninety bytes, so that a limited transfer
+    /// rate causes a measurable delay.
     ///
     /// # Errors
     ///

@@ -80,7 +80,7 @@ impl Recorder {
         self.state().totals
     }
 
-    /// The number of disturbances that this client has reported as ended. Only disturbances by a fault count.
+    /// The number of disturbances that this client has reported as ended. Counts only disturbances that a fault caused.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }

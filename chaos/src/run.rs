@@ -190,8 +190,8 @@ impl<'a> Driver<'a> {
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             active = self.heal_due(active);
-            // The schedule may be late, because injecting a fault takes time. Then an earlier fault may still affect a
-            // target of the next fault.
+            // Injecting a fault takes time, so the run can fall behind the schedule. Then an earlier fault can still
+            // affect a target of the next fault.
             let free =
                 |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
             let ready = |planned: &Planned| began + planned.at <= now && free(planned);
@@ -303,7 +303,7 @@ impl<'a> Driver<'a> {
     /// Waits until both conditions hold, but not longer than the scenario's `patience`:
     ///
     /// - Every client has made progress in each workload that `wanted` names.
-    /// - The time `Scenario::settling` has passed. Lock requests that a fault has delayed then no longer have an
+    /// - The time `Scenario::settling` has passed. After this time, lock requests that a fault has delayed have no
     ///   effect.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
@@ -350,7 +350,8 @@ impl<'a> Driver<'a> {
         self.keys("at-once")?;
         let mut slack = Duration::from_millis(500);
         if scenario.has(Needs::Clocks) {
-            // If a key was set while the clock of its master was ahead, the key expires later by that difference.
+            // If a key was set while its master's clock was ahead, the key expires later, by as much as the clock was
+            // ahead.
             slack += Duration::from_secs(4);
         }
         let begun = Instant::now();
@@ -379,8 +380,9 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // Skip the first reading of a ZooKeeper: its observer still sees a lock that was lost and not released.
-            // Read the keys nevertheless, because the observer must watch a lock for one TTL to notice the expiry.
+            // Do not record the first reading of a ZooKeeper: its observer still sees locks that were lost and not
+            // released. The reading itself is necessary, because the observer must watch a lock for one TTL to notice
+            // the expiry.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;

@@ -1,4 +1,4 @@
-//! The description of a run: its masters, clients and faults, and its promises.
+//! The description of a run: its masters, clients and faults, and the promises that the lock must keep.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,8 +43,8 @@ pub struct Scenario {
     pub guarded: bool,
     /// The TTL of a lock.
     pub ttl: Duration,
-    /// The longest TTL that a client may use. It must exceed two seconds. A shorter `max_ttl` does not protect fencing
-    /// tokens: they can decrease after all masters have lost their data.
+    /// The longest TTL that a client may use. It must exceed two seconds: with a shorter `max_ttl`, fencing tokens can
+    /// decrease after all masters have lost their data.
     pub max_ttl: Duration,
     /// The longest pause of a client between two attempts.
     pub pause: Duration,
@@ -54,9 +54,10 @@ pub struct Scenario {
     pub many_hold: Duration,
     /// The longest pause between the starts of two faults.
     pub gap: Duration,
-    /// The server program; `None` for the program that `quorate_testbed::available` finds.
+    /// The server program of the Redis masters. `None` selects the program that `quorate_testbed::available` finds.
     pub server: Option<PathBuf>,
-    /// The maximum length of the fault-free period, which ends as soon as every client has made progress.
+    /// The maximum length of the fault-free period at the end of the run. The period ends earlier if every client has
+    /// made progress and the time [`settling`](Self::settling) has passed.
     pub patience: Duration,
 }
 
@@ -128,8 +129,7 @@ impl Scenario {
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // Only a workload of this kind certainly shows two holders. In other workloads, clients rarely compete for the
-        // same lock.
+        // If no workload has `shows_breaks`, two holders are not certain: clients rarely compete for the same lock.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -140,10 +140,11 @@ impl Scenario {
         }
     }
 
-    /// The time after the end of a fault during which a leftover lock key is no violation: a request that the fault has
-    /// delayed may set the key again after the release of the lock.
+    /// After the end of a fault, a leftover lock key is no violation for this time. The reason is that the fault can
+    /// delay a request, which then sets the key after the release of the lock.
     ///
-    /// `None` if a fault changes clocks: a wrong clock changes the lifetime of keys.
+    /// `None` if a fault changes clocks. A wrong clock changes the lifetime of keys, so the checker must use a longer
+    /// time.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -151,7 +152,8 @@ impl Scenario {
         if self.faults.is_empty() {
             return Some(Duration::ZERO);
         }
-        // Links that are down lose packets, and the kernel retransmits lost packets at growing intervals.
+        // In milliseconds. Links that are down lose packets, and the kernel retransmits lost packets at growing
+        // intervals.
         let held_up = if self.has(Needs::Links) { 2_500 } else { 1_000 };
         Some(self.ttl + Duration::from_millis(held_up))
     }
@@ -248,8 +250,8 @@ impl Scenario {
         }
     }
 
-    /// The persistence of the master with this index, if it is a Redis. The masters have different kinds of
-    /// persistence, so that every kind of restart finds a suitable master.
+    /// The persistence of the master with this index, if it is a Redis. The Redis masters get different kinds of
+    /// persistence if the faults of the scenario need different kinds.
     pub fn persistence(&self, index: usize) -> Persistence {
         let mut wanted: Vec<Persistence> = Vec::new();
         for kind in &self.faults {

@@ -19,8 +19,8 @@ pub struct Planned {
     pub fault: Injection,
 }
 
-/// The restart guard may exclude a restarted master for longer than `max_ttl`, at most by this time. The reason is that
-/// a master reports its uptime in whole seconds.
+/// The restart guard excludes a restarted master for at most `max_ttl` plus this time. The addition is needed because a
+/// master reports its uptime in whole seconds.
 const GUARD_SLACK: Duration = Duration::from_millis(1_200);
 
 /// The schedule of a scenario. The same scenario always has the same schedule.
@@ -85,8 +85,8 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether this kind of fault can be injected in this run. A series of faults ends when all its kinds have been
-    /// injected, so a kind that cannot be injected would block the next series.
+    /// Whether this kind of fault can be injected in this run. Kinds that cannot be injected must be left out: the next
+    /// series of faults begins only after every kind was injected once.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
@@ -117,7 +117,8 @@ impl<'a> Scheduler<'a> {
         };
         match kind.reach {
             Reach::One => {
-                // In nine of ten cases, faults may affect at most a minority of the masters at the same time.
+                // If a minority of the masters is already affected by faults, affect a further master with a
+                // probability of only 10 %.
                 let most = (scenario.masters - scenario.majority()).max(1);
                 if busy >= most && !self.rng.random_bool(0.1) {
                     return None;
@@ -173,7 +174,7 @@ pub(crate) fn injection(
     }
 }
 
-/// The time from the start of the fault until its targets have recovered.
+/// The time from the start of the fault until it no longer affects its targets.
 pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     let kind = fault.kind;
     let mut felt = fault.lasts + Duration::from_millis(200);

@@ -15,16 +15,16 @@ use crate::history::History;
 use crate::scenario::Scenario;
 
 /// The memory of a process counts as grown if it has increased by more than this number of bytes, and also by more than
-/// a quarter.
+/// 25 %.
 const SLACK_BYTES: u64 = 6 << 20;
 /// The number of open file descriptors or connections counts as grown if it has increased by more than this number, and
-/// also by more than a quarter.
+/// also by more than 25 %.
 const SLACK_HANDLES: u64 = 12;
 
 /// The number of held locks in a soak whose masters are all Redis.
 const HELD: usize = 1_000;
 /// The number of held locks in a soak if some masters are not a Redis. It is smaller than [`HELD`], because these
-/// masters write each renewal to disk. There are about three renewals per lock and second.
+/// masters write each renewal to disk. Each lock is renewed about three times per second.
 const HELD_ON_DISK: usize = 200;
 
 /// The scenario of a soak of this length. The clients hold 1,000 locks, or 200 if a master is not a Redis.
@@ -70,7 +70,8 @@ impl Series {
     }
 }
 
-/// The readings of each process over time. All processes of a client count as one.
+/// The readings of each process over time. If a client was restarted, the readings of its successive processes form one
+/// series.
 pub fn series(history: &History) -> BTreeMap<String, Series> {
     let mut all: BTreeMap<String, Series> = BTreeMap::new();
     for line in &history.lines {

@@ -1,7 +1,7 @@
-//! Carries out the tasks of a [walk]: takes the steps with the real command `quorate masters`, restarts clients with
-//! other masters, and stops servers.
+//! Carries out the tasks of an operator that changes masters (see [`walk`]). Takes the steps with the real command
+//! `quorate masters`, restarts clients with other masters, and stops servers.
 //!
-//! [`Walker::go_on`] never waits, so the driver can inject faults in the meantime.
+//! [`Walker::go_on`] never waits, so the driver can inject faults between two calls.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -53,11 +53,12 @@ pub struct Walker {
     dir: PathBuf,
     change: usize,
     tasks: VecDeque<Task>,
-    /// The time at which the current task was begun: in nanoseconds since the run began, and as an instant.
+    /// When the current task was begun, in two forms: nanoseconds since the start of the run, and an instant. `None` if
+    /// the current task was not begun yet.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
-    /// The commands to be run before the failed step is tried again. Each command drops one damaged stored value that
-    /// the step has reported. Each entry has the arguments of one command.
+    /// The damaged stored values that a failed step has reported. They must be dropped before the step is tried again.
+    /// Each entry has the arguments of the command that drops one value.
     lost: VecDeque<Vec<String>>,
     /// Whether `running` is a command that drops a stored value. If false, `running` is the command of a step.
     is_dropping: bool,
@@ -184,8 +185,8 @@ impl Walker {
         Ok(Now::Goes)
     }
 
-    /// Notifies the walker that the driver has injected the requested fault. The walker then continues with the next
-    /// task.
+    /// The driver must call this after it has injected the fault that [`Now::Wants`] requested. Ends the walker's task
+    /// of requesting the fault.
     pub fn went_wrong(&mut self) {
         self.tasks.pop_front();
     }
@@ -229,8 +230,8 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // The step has no result yet: it is tried again next. If the value was not dropped, the step reports the
-            // value again.
+            // The command that ended only dropped a value, so the step has no result yet. If the drop failed, the next
+            // try of the step reports the value again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {

@@ -27,7 +27,7 @@ pub enum Workload {
     /// Work with one of five semaphore permits: detects a sixth holder.
     Permits,
     /// Work under a lock whose owner has several holds at the same time, nested or in several processes: detects that
-    /// another owner got the lock in the meantime.
+    /// another owner got the lock during one of these holds.
     Owners,
     /// Take prizes from quotas of ten, and run jobs once: detects an eleventh prize and a second run of a job.
     Prizes,
@@ -36,7 +36,7 @@ pub enum Workload {
 }
 
 /// Names on the command line for groups of workloads: `lock` for the workloads of plain locks, `kinds` for the
-/// workloads of the other kinds of locks, and `all` for all workloads.
+/// workloads of all other kinds of locks, and `all` for all workloads.
 pub const GROUPS: [(&str, &[Workload]); 3] = [
     ("lock", &Workload::LOCK),
     ("kinds", &Workload::KINDS),
@@ -54,7 +54,7 @@ impl Workload {
         Self::Run,
     ];
 
-    /// The workloads of the other kinds of locks, one workload per kind.
+    /// The workloads of all kinds of locks except plain exclusive locks, one workload per kind.
     pub const KINDS: [Self; 6] = [
         Self::Transfer,
         Self::Readers,
@@ -118,8 +118,8 @@ impl Workload {
         names.join(",")
     }
 
-    /// Whether all clients share the locks of this workload, so that each of them must make progress. In `many`, each
-    /// client has its own locks.
+    /// Whether all clients share the locks of this workload, so that each client must make progress. Only in `many`,
+    /// each client has its own locks.
     pub fn is_shared(self) -> bool {
         self != Self::Many
     }
@@ -164,7 +164,7 @@ pub enum Locker {
     AnyPermit,
     /// Joins its owner's lock if a single master reports that the owner holds it.
     JoinsByOne,
-    /// Gives each hold of an owner a fencing token of its own.
+    /// Gives each hold of an owner a different fencing token.
     NumbersEach,
     /// Stores a quota as a separate counter on each master. So a majority never agrees on which unit a client took.
     CountsDown,

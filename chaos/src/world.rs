@@ -62,7 +62,7 @@ pub struct Layout {
     pub ways: usize,
     /// The kind of each master, and its persistence. The persistence is used only for Redis.
     pub masters: Vec<(NodeKind, Persistence)>,
-    /// The request timeout of clients for masters other than Redis.
+    /// The timeout of the clients' requests to masters other than Redis.
     pub timeout: Duration,
     /// The server program; `None` for the default of the machine.
     pub server: Option<PathBuf>,
@@ -128,7 +128,7 @@ pub struct World {
     pub offsets: Vec<OffsetFile>,
     /// The host names of the masters, or `None` if clients use addresses.
     pub names: Option<Names>,
-    /// Whether clients connect to the masters directly instead of through proxies.
+    /// Whether clients connect to the masters directly. If false, clients connect through proxies.
     direct: bool,
     /// The user name and password of clients at a Redis, as part of a URL.
     login: String,
@@ -302,7 +302,7 @@ impl World {
 }
 
 /// The resources of a master other than Redis: memory, open file descriptors, and client connections. The memory is
-/// always 0, because such a server fills its caches over time, and the growth must not be reported. For a ZooKeeper,
+/// always 0: such a server fills its caches over time, and a soak would report this growth as a leak. For a ZooKeeper,
 /// the number of file descriptors is 0 as well.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {

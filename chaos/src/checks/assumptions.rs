@@ -1,5 +1,5 @@
 //! Checks that the faults had their effect and that the clients got locks. Otherwise a good verdict of the other
-//! checkers means little.
+//! checkers proves little.
 
 use super::{Case, Finding, Violation};
 use crate::event::Event;

@@ -120,11 +120,11 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
 /// number of all refused attempts, including those that were rightly refused.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
-    // Returns the start of the operator's step from which on a configuration is outdated, so that masters rightly
-    // refuse its clients:
+    // Returns the time at which a configuration becomes outdated. From this time on, the masters rightly refuse clients
+    // with this configuration. The time is the start of a step of the operator:
     //
-    // - A configuration with an even number has one set of masters. It is outdated from the step `close` on.
-    // - A configuration with an odd number has the old and the new set. It is outdated from the step `finish` on.
+    // - A configuration with an even number has one set of masters. It becomes outdated at the step `close`.
+    // - A configuration with an odd number has the old and the new set. It becomes outdated at the step `finish`.
     let outdated = |step: u64| {
         let (change, name) = match step % 2 {
             0 => (step / 2, "close"),

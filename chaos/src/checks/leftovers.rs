@@ -116,7 +116,7 @@ impl Case<'_> {
                     .iter()
                     .any(|attempt| attempt.who == line.who && is_of(key, attempt))
         }) || self.faults.iter().any(|fault| {
-            // The fault may have set the master's clock back, or may have delayed a release on its way to the master.
+            // The fault possibly set the master's clock back, or delayed a release on its way to the master.
             fault.healed.unwrap_or(self.end) > felt
         })
     }

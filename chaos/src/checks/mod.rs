@@ -28,8 +28,8 @@ use serde::{Deserialize, Serialize};
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 
-/// The longest time for which a thread is assumed to wait for a CPU, in nanoseconds. A wait that ends more than this
-/// time after an interval cannot overlap the interval.
+/// The longest time for which a thread is assumed to wait for a CPU, in nanoseconds. So if a wait ends more than this
+/// time after the end of an interval, the wait began after the interval.
 const LONGEST_WAIT: u64 = 5_000_000_000;
 
 /// A checker's verdict, from good to bad.
@@ -102,7 +102,7 @@ impl Finding {
         }
     }
 
-    /// Lowers the verdict of this finding to `verdict`, unless it is already as bad or worse.
+    /// Replaces the verdict of this finding with `verdict` if `verdict` is worse.
     fn at_least(mut self, verdict: Verdict) -> Self {
         self.verdict = self.verdict.max(verdict);
         self

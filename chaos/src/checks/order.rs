@@ -1,6 +1,8 @@
 //! Checks the fair order (first come, first served): a client that is certainly in the queue gets the lock before every
-//! client that came later. The checker runs only in scenarios with the fair order. It skips times in which a fault has
-//! an effect, because a waiter that cannot reach a majority of the masters has no ticket (no place in the queue).
+//! client that came later. The checker runs only in scenarios with the fair order.
+//!
+//! The checker skips periods in which a fault affected clients, because a waiter that cannot reach a majority of the
+//! masters has no ticket (no place in the queue).
 
 use std::collections::BTreeMap;
 
@@ -147,7 +149,7 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
 
 impl Case<'_> {
     /// Whether no fault affected the clients between `from` and `to`: no fault was active, and the restart guard
-    /// excluded no master. The guard excludes a master for some time after each of its starts.
+    /// excluded no master. The guard excludes a master for some time after each start of this master.
     fn is_quiet(&self, from: u64, to: u64) -> bool {
         let felt = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
         from > felt

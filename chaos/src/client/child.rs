@@ -141,8 +141,8 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
                 from,
                 began,
             };
-            // The child ends after this line, so record the release together with the write. Do not wait for the end of
-            // `quorate run`: it comes later, and this process can be killed before that.
+            // The child ends after this line, so record the release together with the write. Do not wait until `quorate
+            // run` has ended, because this client process could be killed before then.
             vec![wrote, Event::Release { op, until: None }]
         }
         _ => Vec::new(),

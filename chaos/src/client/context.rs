@@ -12,9 +12,13 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// The client records a stall if a delay is longer than this, in nanoseconds. Two delays are measured: of writes of the
-/// history, and of a thread that wakes up from sleep. The cause of a stall is a busy machine, or a driver that reads
-/// the client's output too slowly.
+/// The client records a delay as a stall if the delay is longer than this, in nanoseconds. The client measures two
+/// delays:
+///
+/// - how long a write to the history takes
+/// - how late a thread wakes up from sleep
+///
+/// The cause of a stall is a busy machine, or a driver that reads the client's output too slowly.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.

@@ -1,5 +1,5 @@
-//! The settings and commands of a client process. Each is one line of JSON on its standard input; the settings come
-//! first.
+//! The settings and commands of a client process. The client reads them from its standard input, each as one line of
+//! JSON. The settings come first.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -57,8 +57,8 @@ pub struct Settings {
     /// The share of holds, from 0 to 1, that last about as long as the TTL (0.7 to 1.4 TTLs). The other holds are much
     /// shorter.
     pub long: f64,
-    /// Whether the library renews holds. False in a run that must break exclusion. There, a renewal could restore a key
-    /// that a master has lost before another client asks for the lock, and exclusion would not break.
+    /// Whether the library renews holds. False in a run that must break exclusion: there, a master loses a lock key. If
+    /// a renewal restored this key before another client asks for the lock, exclusion would not break.
     pub renewed: bool,
     /// The number of locks that the client holds at the same time in the workload `many`.
     pub many: usize,

@@ -87,7 +87,7 @@ impl Wanted {
             .collect()
     }
 
-    /// The event that the client records before this attempt sends a request.
+    /// The event that the client records before it sends the first request of this attempt.
     pub(super) fn wait(&self, op: u64) -> Event {
         Event::Wait {
             op,

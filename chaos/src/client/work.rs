@@ -149,8 +149,8 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// A hold during the work under its lock. If the future of the work is dropped early, this value records the release,
-/// and then drops the guard.
+/// The hold of a lock while the client works under this lock. If the future of the work is dropped early, this value
+/// records the release, and then drops the guard.
 struct HoldGuard<'a> {
     ctx: &'a Ctx,
     op: u64,

@@ -1,12 +1,12 @@
 //! Impostors: servers that take the place of a master. The proxies connect clients to the impostor instead of the
 //! master, and reset existing connections.
 //!
-//! An impostor does one of the following:
+//! There are four kinds of impostors:
 //!
-//! - It hangs up.
-//! - It sends garbage.
-//! - It sends replies that belong to other commands.
-//! - It is another master.
+//! - a server that hangs up
+//! - a server that sends garbage
+//! - a server that sends replies that belong to other commands
+//! - another master
 //!
 //! No impostor forges a plausible reply to a lock request, because Redlock does not tolerate masters that lie.
 

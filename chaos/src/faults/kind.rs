@@ -315,8 +315,8 @@ impl Serialize for Kind {
 pub struct Injection {
     /// The kind of fault.
     pub kind: Kind,
-    /// The affected masters, by index. Empty for a fault of a client; if that is a network fault, it affects the
-    /// client's connections to all masters.
+    /// The affected masters, by index. Empty for a fault of a client. If a network fault has an empty list, it affects
+    /// the client's connections to all masters.
     pub masters: Vec<usize>,
     /// The affected clients, by index. If empty, the fault affects the masters for all clients.
     pub clients: Vec<usize>,
@@ -356,7 +356,7 @@ impl Injection {
         Ok(Landed::all(parts))
     }
 
-    /// The names of the affected masters and clients in the history.
+    /// The names of the affected masters and clients, as the history contains them.
     pub fn targets(&self) -> Vec<String> {
         let masters = self.masters.iter().map(|index| format!("m{}", index + 1));
         let clients = self.clients.iter().map(|index| format!("c{}", index + 1));

@@ -184,13 +184,13 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault has ended the probe's connection. Try a new connection, which a partition must block as
-            // well. Do not try again for a half-open fault, because it blocks only connections that existed before the
-            // fault.
+            // Another fault has ended the probe's connection. Try a new connection, because a partition blocks new
+            // connections as well. Do not try again for a half-open fault: it blocks only connections that existed
+            // before the fault.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // Another fault also ends new connections. The probe got no reply, as it must be in a partition.
+                    // Another fault also ends new connections. The probe got no reply, as expected in a partition.
                     Err(error) => Ok(format!(
                         "no reply: new connections of the probe end with: {}",
                         error.kind()

@@ -182,8 +182,8 @@ impl Contents {
         );
     }
 
-    /// The letter of a step of a change that was in progress in this second; a space if there was none. A step that
-    /// ended in this second is preferred to a step that continued.
+    /// The letter of a step of a change that was in progress between `from` and `to`; a space if there was none. If
+    /// there were several, prefers a step with a capital letter, and then a step that ended.
     fn step_in(&self, from: u64, to: u64) -> char {
         let ends = self
             .steps
@@ -208,8 +208,8 @@ impl Contents {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// The number of clients that use configuration `step` at the end of the second, as one character. A space if there
-    /// are none.
+    /// The number of clients that use configuration `step` at the time `to`, or at the end of the run if that is
+    /// earlier. The number is one character: `+` if it is too large, and a space if it is 0.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

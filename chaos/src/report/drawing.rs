@@ -171,7 +171,7 @@ fn side_by_side(
     placed
 }
 
-/// The marks that show, for each follower, which leader it saw and during which time.
+/// The marks that show which leader each follower saw, and when.
 fn followed(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<(Place, Mark)> {
     let mut open: BTreeMap<&str, (u64, u64, String)> = BTreeMap::new();
     let mut placed = Vec::new();

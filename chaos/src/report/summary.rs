@@ -148,7 +148,7 @@ impl Summary {
             connections_first: connections,
             ..Gauged::default()
         };
-        // A restarted client has several processes. Their readings count as readings of one process.
+        // A restarted client has several processes. Combine the readings of all its processes in one entry.
         let name = who.split('.').next().unwrap_or(who).to_owned();
         let gauged = self.gauges.entry(name).or_insert(first);
         gauged.memory_last = memory;

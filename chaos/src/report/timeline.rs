@@ -16,7 +16,7 @@ use crate::workload::{Workload, family};
 
 /// The largest number of violations on the page. If there are more violations, the page states how many it omits.
 const VIOLATIONS: usize = 400;
-/// All marks within this distance of a violation are drawn, in nanoseconds.
+/// Every mark that is at most this time before or after a violation is drawn. In nanoseconds.
 const NEAR: u64 = 2_000_000_000;
 
 #[derive(Serialize)]

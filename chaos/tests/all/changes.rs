@@ -127,7 +127,7 @@ fn lock_that_stays_free_too_long_while_a_client_waits_is_reported() {
     );
 }
 
-/// Whether the program `quorate` was built, which the operator of these runs uses. If not, prints that the test did not
+/// Whether the program `quorate` was built: the operator of these runs needs it. If not, prints that the test did not
 /// run.
 fn is_built() -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");

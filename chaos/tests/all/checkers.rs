@@ -204,7 +204,8 @@ fn checker_reports_a_hold_longer_than_its_lease_unless_the_machine_was_busy() {
         (Verdict::Invalid, 1),
         "the late release must be reported if the machine was busy for too short a time"
     );
-    // Two waits for a CPU. The wait that began first is recorded last.
+    // The holder waits for a CPU twice. The checker must count the long wait, although the history records it after the
+    // later wait.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,

@@ -168,8 +168,7 @@ fn checker_excuses_an_incomplete_write_only_if_the_writer_stopped_early() {
     assert_eq!(views(tale(30).at(30, "c2", whole)), (Valid, 0));
     assert_eq!(views(tale(30).at(30, "c2", half.clone())), (Invalid, 1));
     assert_eq!(views(tale(15).at(30, "c2", half.clone())), (Valid, 0));
-    // The writer's hold ended early, but the writer had already written both files. So an old second file is a
-    // violation.
+    // The writer had written both files before the end of its hold. So an old second file is a violation.
     let finished = tale(15).at(14, "c1", wrote(1, "readers-2"));
     assert_eq!(views(finished.at(30, "c2", half)), (Invalid, 1));
     // The client c2 wrote `4 c2#1` as the writer, and continues as a reader. It must still find this content.

@@ -50,8 +50,8 @@ fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
-    // The TTL must be longer than the restart of a master. Otherwise each lease ends before the restart is complete,
-    // and the loss of its commit has no effect.
+    // The TTL must be longer than the restart of a master. Otherwise each lease ends before the restart is complete.
+    // The loss of an expired lease has no effect.
     let run = Run::until(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
@@ -152,7 +152,7 @@ async fn open(operator: &Redlock, run: usize) -> String {
     panic!("a quota must be created within 1,000 attempts");
 }
 
-/// Creates a quota of ten units, lets four clients take units from it, and kills a master in the meantime.
+/// Creates a quota of ten units, and kills a master while four clients take units from the quota.
 async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     let name = open(&players[0], run).await;
     let taking = players.iter().cloned();

@@ -214,7 +214,7 @@ fn lock_keeps_its_promises_if_a_master_sends_replies_that_belong_to_other_reques
 #[test]
 #[ignore = "nightly"]
 fn lock_keeps_its_promises_if_a_master_address_leads_to_another_master() {
-    // With the fault `busy`, `misrouted` can also redirect clients to a busy master.
+    // Inject `busy` as well: then `misrouted` can lead clients to a busy master.
     survived(14, "misrouted,busy");
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct KnownBadHold {
 }
 
 impl KnownBadHold {
-    /// A hold without a fencing token and without a semaphore's slot.
+    /// A hold without a fencing token and without a semaphore slot.
     pub(super) fn new(until: u64, undo: Command) -> Self {
         Self {
             until,

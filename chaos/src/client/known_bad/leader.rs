@@ -25,7 +25,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<KnownBadHol
     let until = masters::until(ctx, ctx.clock.now());
     let lead = masters::script(LEAD, &[resource, &terms], &[&name, &masters::ttl(ctx)]);
     // The deliberate mistake: a single master decides. If that master stops answering, the next master knows of no
-    // leader and grants a second one.
+    // leader and elects a second leader.
     let term = masters::on_first(ctx, &lead)?.int()?;
     let undo = masters::script(RESIGN, &[resource], &[&name]);
     let hold = KnownBadHold {

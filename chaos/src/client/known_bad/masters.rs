@@ -54,8 +54,8 @@ pub(super) fn majority(ctx: &Ctx) -> usize {
     ctx.settings.masters.len() / 2 + 1
 }
 
-/// The time until which the client believes that it holds a lock that it requested at `started`. It is 98 % of the TTL
-/// after `started`; the rest allows for clock drift. Both times are in nanoseconds since the start of the run.
+/// The time until which the client believes that it holds a lock that it requested at `started`: `started` plus 98 % of
+/// the TTL. The remaining 2 % allow for clock drift. Both times are in nanoseconds since the start of the run.
 pub(super) fn until(ctx: &Ctx, started: u64) -> u64 {
     started + ctx.settings.ttl.mul_f64(0.98).as_nanos() as u64
 }

@@ -1,6 +1,8 @@
-//! Known-bad clients: lock implementations with one deliberate mistake each, as programmers without knowledge of
-//! distributed locks could make it. A comment in each file points out the mistake. A checker must report each mistake;
-//! otherwise the checker does not work.
+//! Known-bad clients: lock implementations with one deliberate mistake each. Programmers without knowledge of
+//! distributed locks could make the same mistakes.
+//!
+//! A comment in each file points out the mistake. A checker must report each mistake; otherwise the checker does not
+//! work.
 
 mod held;
 mod leader;
@@ -24,7 +26,7 @@ use super::context::Ctx;
 use super::wanted::Wanted;
 use crate::workload::Locker;
 
-/// The maximum number of attempts to acquire the lock. The implementation `one-by-one` makes only one.
+/// The maximum number of attempts to acquire the lock. The implementation `one-by-one` makes only one attempt.
 const TRIES: usize = 40;
 
 /// Tries to acquire the lock, with short random pauses between the attempts. `None` if every attempt has failed.

@@ -11,7 +11,7 @@ use crate::workload::Locker;
 
 /// The pause between two attempts to lock the same resource.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The maximum number of attempts to lock one resource. The implementation `one-by-one` makes only one.
+/// The maximum number of attempts to lock one resource. The implementation `one-by-one` makes only one attempt.
 const TRIES: usize = 100;
 
 pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {

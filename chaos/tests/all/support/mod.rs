@@ -11,8 +11,8 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::report::Summary;
 use rustix::fs::{FlockOperation, flock};
 
-/// Waits until no other test makes a chaos run, in this or another process. Until the returned file is dropped, all
-/// other tests wait.
+/// Waits until no other test, in this process or another one, makes a chaos run. All other tests wait until the
+/// returned file is dropped.
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("the file to lock must be created");
