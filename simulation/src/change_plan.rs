@@ -18,8 +18,8 @@ pub struct ChangePlan {
     pub sets: Vec<u16>,
     /// The number in the generation markers at the beginning of the run; `None` if no master has a marker.
     ///
-    /// Only the old and the new masters of one change have markers. This is the change with the index `begins / 4`, or
-    /// the last change if the index is too large.
+    /// Only the old and the new masters of a single change have markers: the change with the index `begins / 4`, or the
+    /// last change if no change has this index.
     pub begins: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,
@@ -95,7 +95,7 @@ impl Named {
         self.old.iter().chain(new).copied().collect()
     }
 
-    /// Returns the sets of masters. The client needs a majority of each set.
+    /// Returns the old and the new set of masters of this client. The client needs a majority of each set.
     pub(crate) fn sets(&self) -> Sets {
         let bits = |all: &[usize]| all.iter().fold(0, |bits, master| bits | 1 << master);
         let old = bits(&self.old);
@@ -134,7 +134,7 @@ impl ChangePlan {
         }
     }
 
-    /// The number of changes from one set of masters to the next.
+    /// The number of changes in this plan. Each change replaces one set of masters by the next set.
     pub(crate) fn changes(&self) -> u8 {
         self.sets.len() as u8 - 1
     }

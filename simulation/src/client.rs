@@ -77,8 +77,8 @@ impl Client {
     /// Takes the client's last lock. The faults have ended by then, so every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // The client waits until the operators have reached their goal and the masters admit the client at its
-            // step. If only the second condition is not met, `may_lock` has the client reconfigured and restarted.
+            // The client waits until the operators have reached their goal. If the masters then do not admit the client
+            // at its step, `may_lock` schedules a restart of the client with another configuration.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {

@@ -185,7 +185,8 @@ impl Watched {
     ) {
         let column: Columns = 1 << what as u32;
         for place in (0..PLACES).filter(|place| resource.is_none_or(|only| only == *place)) {
-            // The pause of a process affects only the locks that this process holds at that time.
+            // A pause of one client (`client` is set) affects only the locks that this client holds during the pause.
+            // The code below counts it for these locks.
             if client.is_none() {
                 self.since_held[place] |= column;
             }

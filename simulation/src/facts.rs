@@ -24,8 +24,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns the state at the time `now_us` on the master's clock, if no message has changed the state in between. If
-    /// the lock key has expired by then, the returned state has no lock key.
+    /// Returns this state as it is later, at the time `now_us` on the master's clock, if no message changes it. If the
+    /// lock key has expired by then, the returned state has no lock key.
     pub(crate) fn at(self, now_us: u64) -> Self {
         if self.holder.is_some() && now_us < self.expires {
             return self;
@@ -57,7 +57,7 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         wait: Option<u64>,
     },
-    /// A client has queued the first request of an attempt for sending to a master.
+    /// A client has begun an attempt: the first request of the attempt is queued, to be sent to a master.
     Started {
         client: usize,
         task: usize,
@@ -200,8 +200,8 @@ pub(crate) enum Fact<'a> {
         /// Whether the foreign value is still there.
         stands: bool,
     },
-    /// A happening: an event that may interfere with locks and values. It concerns only this client process and this
-    /// resource. `None` means all client processes, or all resources.
+    /// An event that may interfere with locks and values. `client` and `resource` are the client process and the
+    /// resource that the event concerns; `None` means all client processes, or all resources.
     Happened {
         what: Happening,
         client: Option<usize>,

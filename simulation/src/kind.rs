@@ -26,7 +26,7 @@ pub enum Kind {
     Lead(u32),
     /// No lock: the client observes the election for `Step::resource`.
     Observe,
-    /// An exclusive lock, under which the client uses the lock's value once.
+    /// An exclusive lock. The client makes one use of the value (a quota or a record) that the lock protects.
     Value(ValueStep),
     /// One permit of the resource's semaphore. The number is how many permits the client configures for this semaphore.
     Permit(u8),

@@ -28,7 +28,7 @@
 //! - Servers that read commands and write replies (`world/server.rs`). A server may lose its cached scripts, refuse
 //!   requests, close the connection at the first command, or send replies that no command asked for.
 //! - One connection for each client and master: two streams of bytes with delay and jitter. Writes are split into
-//!   packets anywhere, and packets are lost. The bytes of a connection are never reordered.
+//!   packets at any byte, and packets are lost. The bytes of a connection are never reordered.
 //! - Broken connections: reset in the middle of a reply, forgotten by one side, or partitioned in one or both
 //!   directions. Bytes in flight may arrive after the connection has ended. A master may execute a command twice.
 //! - Client processes with up to six tasks, which use up to twenty resources. Processes pause and are killed. At any
@@ -59,8 +59,8 @@
 //! - Wake-ups may be lost, late, or sent twice.
 //! - A store has a clock of its own, or none.
 //!
-//! The checkers judge stores by their answers to clients. They read the records of stores only to check that released
-//! values stay released.
+//! The checkers judge stores by their answers to clients. They read the records of stores only to check that the
+//! lock values of released locks do not return.
 //!
 //! # Replacement of masters
 //!
@@ -83,7 +83,7 @@
 //!
 //! # What is not simulated
 //!
-//! Sockets, TLS, name resolution, threads, and the actor around the driver, which makes no decision of its own.
+//! Sockets, TLS, name resolution, threads, and the actor that calls the driver (this actor makes no decisions).
 //! Everything runs on one thread.
 //!
 //! # Why a package

@@ -127,7 +127,7 @@ fn sweep(options: &Options) -> ExitCode {
 
 fn table(options: &Options, summary: &Summary) {
     print!("{}", summary.coverage);
-    println!("cases that each rule has judged");
+    println!("number of cases that each rule checked");
     for (rule, judged) in RULES.into_iter().zip(summary.judged) {
         println!("  {rule:<42}{:>14}", grouped(judged));
     }
@@ -149,7 +149,7 @@ fn table(options: &Options, summary: &Summary) {
     }
     let idle = summary.idle_rules();
     if !idle.is_empty() && options.worlds != Worlds::Bench {
-        println!("rules that have judged no case: {}", idle.join(", "));
+        println!("rules that checked no case: {}", idle.join(", "));
     }
     let missing = summary.coverage.missing();
     if !missing.is_empty() && options.worlds != Worlds::Bench {

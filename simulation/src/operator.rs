@@ -62,8 +62,8 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage of a change of masters after it has raised the number in the generation markers by `goal`. The
-/// change is finished when it has raised the number by 4.
+/// Returns the stage of a change of masters whose steps have raised the number in the generation markers by `goal`. All
+/// steps of a change together raise the number by 4.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Begun,
@@ -164,7 +164,7 @@ impl Operator {
             .expect("the builder must accept the settings")
     }
 
-    /// Takes the steps of one change of masters until this change has raised the number in the generation markers by
+    /// Takes the steps of one change of masters until these steps have raised the number in the generation markers by
     /// `goal`.
     ///
     /// Returns false if masters have lost the markers that the previous change wrote. The operator must then repeat the
@@ -213,7 +213,7 @@ impl Operator {
         true
     }
 
-    /// Removes the values that `error` reports as lost because no majority of the old masters still has them.
+    /// Removes the values that `error` reports as lost. A value is lost if no majority of the old masters stores it.
     async fn drop_lost(&self, redlock: &Redlock, error: &ChangeError) {
         let ChangeError::Missing(missing) = error else {
             return;

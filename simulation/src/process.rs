@@ -255,7 +255,7 @@ impl Node for SimNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        // After the end of a run there is no world. Dropping `reply` then answers the request with an error.
+        // After the end of a run there is no world. `reply` is then dropped, so the caller gets an error.
         if let Some(shared) = self.shared.upgrade() {
             shared.send(self.link, request, reply);
         }

@@ -203,7 +203,7 @@ impl Run {
         }
     }
 
-    /// Wakes, kills or starts tasks and processes, if the event requires it.
+    /// Handles an event in the executor: wakes tasks, and kills or starts processes.
     fn follow_up(&mut self, event: Event) {
         match event {
             Event::Wake(task) => self.executor.wake([task as usize]),

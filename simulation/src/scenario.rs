@@ -341,7 +341,7 @@ pub(crate) const WORST_PPM: i64 = 4_000;
 /// (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
-/// The smallest forward jump of a clock that may expire fencing counters, in microseconds: 20 hours. Masters keep
+/// The smallest forward jump of a clock that may make fencing counters expire, in microseconds: 20 hours. Masters keep
 /// unused counters for about 24 hours.
 const LATER_DAY_US: i64 = 20 * 3_600 * 1_000_000;
 

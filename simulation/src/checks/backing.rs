@@ -12,7 +12,7 @@ pub(crate) struct Backing {
     /// has voted, because the checkers do not read the records of stores.
     stores: u16,
     /// The votes for each lock value, as (resource, fencing counter, masters). Bit n of the masters is set if the lock
-    /// key of master n contained the lock value while the fencing counter of master n had this value.
+    /// key of master n contained the lock value while master n had this fencing counter.
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }

@@ -10,8 +10,7 @@ use crate::scenario::Scenario;
 /// The time limit, in nanoseconds, of one step of connecting.
 const CONNECT: u64 = 500 * MS;
 
-/// The number of steps in which a process makes its first connections. The first requests wait until all steps are
-/// done.
+/// The number of steps of connecting. The first requests of a process wait until all these steps are done.
 const CONNECT_STEPS: u64 = 3;
 
 /// The time limit of one attempt, in rounds (a round is one request to all masters). The library completes an attempt

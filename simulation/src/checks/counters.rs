@@ -29,8 +29,10 @@ struct Last {
     counter: u64,
     /// When the key of the counter expires, in microseconds on the master's clock.
     expires: u64,
-    /// The largest reading of the master's clock that the checker knows since the last message, in microseconds. If
-    /// the clock jumps, the checker also knows the reading just before the jump.
+    /// The largest of these readings of the master's clock, in microseconds:
+    ///
+    /// - the reading at the last message;
+    /// - the readings just before later jumps of the clock.
     shown_us: u64,
 }
 

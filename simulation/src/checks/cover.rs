@@ -4,8 +4,8 @@
 //! - keep the lock key, or
 //! - give no votes, because of its restart guard.
 //!
-//! The rule `exclusion` would not notice most errors of a few milliseconds. It notices them only if another client
-//! obtains the lock within these milliseconds.
+//! The rule `exclusion` notices an error of a few milliseconds only if another client obtains the lock within these
+//! milliseconds.
 
 use super::{Check, Moment};
 use crate::change_plan::is_majority;
@@ -120,8 +120,8 @@ impl Check for Cover {
                 let kept = &mut self.masters[*master].members;
                 if !members.is_empty() || !kept.is_empty() {
                     kept.retain(|(of, _)| of != resource);
-                    // A shared hold counts only if the lock key contains a class marker. A class marker ends with a
-                    // zero byte.
+                    // A shared hold protects the lock only if the lock key contains a class marker. A class marker ends
+                    // with a zero byte.
                     let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
                     let all = members.iter().filter(|_| marked);
                     kept.extend(all.map(|member| (*resource, *member)));

@@ -9,8 +9,8 @@ use crate::process::LONGEST_READING;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
-    /// The last hold that was obtained on each resource: the number of the event, the client, and the hold's scope
-    /// (resources and class).
+    /// The last hold that was obtained on each resource: the number of the event at which it was obtained, the client,
+    /// and the hold's scope (resources and class).
     last: [Option<(u64, usize, Scope)>; PLACES],
     judged: u64,
 }

@@ -23,7 +23,7 @@ impl Check for Gone {
             Fact::Released => self.judged += 1,
             Fact::WrittenAgain { master, value } => {
                 return Err(format!(
-                    "master {master} stores the lock value {} again, although the master reported its release earlier",
+                    "master {master} stores the lock value {} again, but had reported the release of this value",
                     short(&value[..])
                 ));
             }

@@ -106,8 +106,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
     match (class, extended) {
         (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
             return Err(format!(
-                "master {master} extended the owner's lock value {} on r{resource} after the master had issued a \
-                 fencing token larger than {number}, the token of this lock value",
+                "master {master} extended the lock value {} of an owner on r{resource}, although the fencing token \
+                 {number} of this value is outdated: the master had already issued a larger token",
                 short(&mine)
             ));
         }
@@ -115,8 +115,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
             if passed && before.holder.is_none() && after.counter == before.counter =>
         {
             return Err(format!(
-                "master {master} restored the lock value {} of a reader on r{resource}, but left the fencing counter \
-                 at {}, the token of another holder",
+                "master {master} restored the lock value {} of a reader on r{resource}, but did not raise the fencing \
+                 counter from {}, the token of another holder",
                 short(&mine),
                 after.counter
             ));
@@ -174,8 +174,8 @@ impl Check for Groups {
             let others = stood.iter().filter(|member| member.value != mine);
             if let Some(other) = others.filter(lives).find(gone) {
                 return Err(format!(
-                    "the release of the lock value {} removed the other lock value {} from r{resource} on master \
-                     {master}",
+                    "the release of the lock value {} removed a different lock value, {}, from r{resource} on \
+                     master {master}",
                     short(&mine),
                     short(&other.value)
                 ));
@@ -186,8 +186,8 @@ impl Check for Groups {
             // marker of readers or of an owner is shorter, and its last byte is zero padding.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
-                    "the lock value {} shares r{resource} on master {master}, but the lock key names neither readers \
-                     nor an owner as holders",
+                    "master {master} stores the shared hold {} on r{resource}, but the lock key contains neither the \
+                     marker of readers nor the marker of an owner",
                     short(&member.value)
                 ));
             }

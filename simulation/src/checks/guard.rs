@@ -33,8 +33,8 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            // Nobody has used the masters for days. Every master's uptime has grown by days, so every restart guard
-            // has ended.
+            // This event is the end of a time of days in which nobody used the masters. The restart guards of all
+            // masters have ended during this time.
             Fact::Happened {
                 what: Happening::Unused,
                 ..

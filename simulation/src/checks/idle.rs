@@ -16,11 +16,11 @@ use crate::scenario::Scenario;
 /// at most ten delays.
 const WAYS: u64 = 12;
 
-/// The longest total time for which the library makes a waiter pause after wake-ups, in nanoseconds.
+/// The longest total of the pauses that the library makes between a wake-up and the next attempt, in nanoseconds.
 const SLACK: u64 = 15 * MS;
 
 /// The factor by which the time limit is multiplied: 20 if masters are stores, 1 if all masters are Redis. A store
-/// needs several requests for each step. Waiters poll a store that sends no wake-ups only every 200 ms.
+/// needs several requests for each step. If a store sends no wake-ups, waiters poll it only every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
@@ -42,7 +42,7 @@ struct Lock {
     /// The number of clients that hold the lock.
     held: u32,
     free_since: u64,
-    /// The waiting tasks, longest wait first, each with the true time at which it began to wait.
+    /// The waiting tasks, longest wait first, each with the true time at which the task began to wait.
     waiting: Vec<(usize, u64)>,
 }
 

@@ -1,6 +1,6 @@
 //! Checks that no permit of a semaphore is idle (free, although a client waits for a permit) for long, in a calm
-//! scenario with ordered waiting. After a permit was taken or released, the next waiter must get a free permit within a
-//! few round trips.
+//! scenario with ordered waiting. If a permit is free after another permit was taken or released, the next waiter must
+//! get the free permit within a few round trips.
 
 use super::permits::asked_for;
 use super::{Check, Moment};
@@ -14,11 +14,11 @@ use crate::scenario::Scenario;
 /// left the queue.
 const WAYS: u64 = 20;
 
-/// The longest total time for which the library makes a waiter pause after wake-ups, in nanoseconds.
+/// The longest total of the pauses that the library makes between a wake-up and the next attempt, in nanoseconds.
 const SLACK: u64 = 25 * MS;
 
-/// The factor by which the time limit is multiplied if masters are stores; 1 if all masters are Redis. A store needs
-/// several requests for each step. Waiters poll a store that sends no wake-ups only every 200 ms.
+/// The factor by which the time limit is multiplied: 20 if masters are stores, 1 if all masters are Redis. A store
+/// needs several requests for each step. If a store sends no wake-ups, waiters poll it only every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
@@ -36,7 +36,7 @@ struct Semaphore {
     held: usize,
     /// The true time at which a permit of the semaphore was last taken or released.
     moved: u64,
-    /// The waiting tasks, longest wait first, each with the true time at which it began to wait.
+    /// The waiting tasks, longest wait first, each with the true time at which the task began to wait.
     waiting: Vec<(usize, u64)>,
 }
 

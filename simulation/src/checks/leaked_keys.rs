@@ -83,8 +83,8 @@ impl Check for LeakedKeys {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // For a lock that an owner already holds, the client may send two requests with the same lock value.
-                // Only a request with a different lock value shows that the task's previous attempt has ended.
+                // Only a request with a different lock value shows that the task's previous attempt has ended. One
+                // attempt may send two requests with the same lock value, if an owner already holds the lock.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)

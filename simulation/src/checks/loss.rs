@@ -46,19 +46,17 @@ impl Check for Loss {
                 continue;
             }
             let shows = believer.clock.read(at.now);
-            // If the holder's process was paused, the holder gets the full allowed delay again from the moment at which
-            // the process resumes.
+            // If the holder's process was paused, the allowed delay (`SLACK`) begins when the process resumes.
             let kept = believer
                 .clock
                 .read(awake_since)
                 .saturating_sub(believer.until);
             if let Some(late) = self.notice.judge(believer.until, shows, kept) {
                 return Err(format!(
-                    "client {} was not notified that its lock expired: {} us have passed since the end of its \
-                     validity on r{}",
+                    "client {} was not notified that its lock on r{} expired {} us ago",
                     believer.client,
-                    late / 1_000,
-                    believer.resource
+                    believer.resource,
+                    late / 1_000
                 ));
             }
         }

@@ -95,7 +95,7 @@ pub(crate) struct Moment<'a> {
 
 /// The checker of one rule.
 pub(crate) trait Check {
-    /// The name of the rule, as violations show it.
+    /// The name of the rule in reports of violations.
     const RULE: &'static str;
 
     /// Receives a fact, and returns an error if the fact breaks the rule.

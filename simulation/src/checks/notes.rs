@@ -22,7 +22,8 @@ pub(crate) struct Notes {
     terms: HashMap<usize, u64>,
     /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
-    /// A copy of `largest` from the last time when nobody used the masters for days. Later terms must not be smaller.
+    /// A copy of `largest`, made after the last days in which nobody used the masters. Terms that observers receive
+    /// after these days must not be smaller.
     floor: HashMap<usize, u64>,
     /// The leader's note that observers have received, by resource and term.
     received: HashMap<(usize, u64), String>,
@@ -35,11 +36,12 @@ pub(crate) struct Notes {
     /// By master and resource: the lock value of the holder whose note the master keeps, and the true time at which
     /// this note expires.
     beside: HashMap<(usize, usize), (Value, u64)>,
-    /// In calm scenarios: the lock values of the holds that have ended, each with the true time by which its notes must
-    /// be deleted.
+    /// In calm scenarios: the lock values of the holds that have ended, each with the true time by which the notes
+    /// of this hold must be deleted.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
-    /// The longest time for which a note may outlive its lock, in microseconds. There is no limit if clocks jump.
+    /// The longest time for which a note may outlive its lock, in microseconds. If clocks jump, the value is too
+    /// large to be exceeded.
     longer: u64,
     judged: u64,
 }
@@ -99,8 +101,8 @@ impl Notes {
         *largest = term.max(*largest);
         if floor > term {
             return Err(format!(
-                "when no client had used the masters for days, an observer of r{resource} received the term {term}, \
-                 which is smaller than the earlier term {floor}"
+                "after days without any client, an observer of r{resource} received the term {term}, but an earlier \
+                 leader had the larger term {floor}"
             ));
         }
         if last > term {
@@ -154,7 +156,7 @@ impl Notes {
         }
         if lock.holder == Some(*value) && expires > lock.expires + self.longer {
             return Err(format!(
-                "the note of {} on master {master} outlives its lock on r{resource} by {} us",
+                "master {master} keeps the note of the lock value {} on r{resource} for {} us longer than the lock",
                 short(value),
                 expires - lock.expires
             ));

@@ -139,8 +139,8 @@ impl Order {
             let passed = passed.or(readers.filter(|_| believer.scope.class.is_none()));
             if let Some(passed) = passed {
                 return Err(format!(
-                    "client {} acquired r{resource} before the waiter {passed}, although {passed} was queued on a \
-                     majority of masters before the client's first attempt",
+                    "client {} acquired r{resource} before the waiter {passed}, which was queued on a majority of \
+                     masters before the client's first attempt",
                     believer.client
                 ));
             }
@@ -194,8 +194,8 @@ impl Order {
         }
         let fresh = match class {
             None => before.holder != after.holder,
-            // A grant to a reader is new unless it repeats an earlier grant. A grant to an owner is new only for the
-            // owner's first hold: with further holds, an owner may overtake waiters.
+            // A grant to a reader is new unless it repeats an earlier grant. A grant to an owner is new only if the
+            // owner does not hold the lock yet, because an owner may overtake waiters to get a further hold.
             Some(NodeClass::Shared) => !again,
             Some(class) => !again && !shows(before.holder, class),
         };

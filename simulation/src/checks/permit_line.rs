@@ -1,7 +1,7 @@
 //! Checks the queue of a semaphore (docs/protocol.md, "Several resources, readers, owners, semaphores"):
 //!
-//! - On one master: only the first waiter in the queue gets a slot. The master grants it every free slot for which it
-//!   asks.
+//! - On one master: only the first waiter in the queue gets a slot. The master grants this waiter every free slot that
+//!   the waiter requests.
 //! - On all masters, in true time: once a majority has queued a waiter, no task whose first attempt began later gets a
 //!   permit earlier.
 
@@ -138,8 +138,8 @@ impl PermitLine {
         }
         match self.lines[line].passed(began) {
             Some(passed) if at.promises.order => Err(format!(
-                "client {} acquired a permit of r{line} before the waiter {passed}, although {passed} was queued on a \
-                 majority of masters before the client's first attempt",
+                "client {} acquired a permit of r{line} before the waiter {passed}, which was queued on a majority \
+                 of masters before the client's first attempt",
                 believer.client
             )),
             _ => Ok(()),

@@ -93,10 +93,10 @@ impl Check for Permits {
             return Ok(());
         }
         Err(format!(
-            "client {} is one of {} clients that hold a permit of the semaphore r{semaphore} with {} permits",
-            believer.client,
+            "{} clients hold permits of the semaphore r{semaphore} with {} permits; one of these clients is {}",
             others.len() + 1,
-            self.most[semaphore]
+            self.most[semaphore],
+            believer.client
         ))
     }
 

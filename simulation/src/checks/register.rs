@@ -1,6 +1,6 @@
 //! Checks how masters read and write the values under locks (docs/protocol.md, "Values under a lock"):
 //!
-//! - A read raises the master's fencing counter to the reader's fencing token.
+//! - A read raises the master's fencing counter to the fencing token of the lock under which the client reads.
 //! - A master refuses a write whose token is smaller than its fencing counter or than the token of its last write.
 //! - All writes under one token write the same value.
 
@@ -70,8 +70,8 @@ impl Check for Register {
                 self.judged += 1;
                 if after.counter != *token {
                     return Err(format!(
-                        "master {master} read the value of r{resource} under the fencing token {token}, but its \
-                         fencing counter is {} instead of this token",
+                        "master {master} read the value of r{resource} under the fencing token {token}, but the \
+                         master's fencing counter is {} instead of this token",
                         after.counter
                     ));
                 }

@@ -27,9 +27,9 @@ pub(crate) struct Stock {
     written: HashMap<(usize, u64), Vec<u8>>,
     /// The values that were reported as lost after their creation, by resource, as (event, step):
     ///
-    /// - event: the number of the event with which the first of these reports returned.
-    /// - step: the smallest step, in the replacement of masters, of a client that received one of these reports. For
-    ///   clients at this or a later step, the value stays lost.
+    /// - event: the number of the event at which a call first returned that the value is lost.
+    /// - step: the smallest step, in the replacement of masters, of a client whose call returned this. For clients at
+    ///   this or a later step, the value stays lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
@@ -53,8 +53,8 @@ struct Quota {
 /// The removals of values, by resource.
 #[derive(Default)]
 struct Removals {
-    /// The number of the event with which the last removal returned. A call that began before this event may still
-    /// report the removed value.
+    /// The number of the event at which the last call that removes the value returned. A call that began before this
+    /// event may still report the removed value.
     since: HashMap<usize, u64>,
     /// The resources whose value was removed, and for which no client has begun to create a new value since.
     gone: HashSet<usize>,
@@ -329,8 +329,8 @@ impl Stock {
         let least = quota.units.saturating_sub(quota.asked);
         if left > most || left < least {
             return Err(format!(
-                "{left} units of r{resource} are reported as left, which is impossible: of {} units, {} were taken and \
-                 at most {} were requested",
+                "a call reports {left} units of r{resource} as left, but {least} to {most} are possible: of {} units, \
+                 {} were taken before the call, and calls requested {} in all",
                 quota.units, ask.taken, quota.asked
             ));
         }

@@ -12,8 +12,8 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Tokens {
     started: ByValue<u64>,
-    /// The fencing tokens that clients have received, by resource. The times of attempts and grants are numbers of
-    /// events.
+    /// The fencing tokens that clients have received, by resource. Event numbers serve as the times of attempts and
+    /// grants.
     given: Given<usize, usize>,
     /// The checker of fencing tokens for locks that may be shared; `None` if the scenario has only plain exclusive
     /// locks.

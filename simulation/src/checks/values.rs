@@ -50,7 +50,7 @@ impl Check for Values {
                 let stood = before.holder.filter(|_| before.holder != after.holder);
                 if let Some(other) = stood.filter(|held| *held != claim.token().to_hex()) {
                     return Err(format!(
-                        "the release of the lock value {} removed the different lock value {} from the key of \
+                        "the release of the lock value {} removed a different lock value, {}, from the key of \
                          r{resource} on master {master}",
                         short(&claim.token().to_hex()),
                         short(&other)

@@ -29,7 +29,7 @@ fn number(guard: &LockGuard) -> u64 {
 }
 
 impl Client {
-    /// Makes the step's call about the value of its resource.
+    /// Makes the call `verb` about the value that the lock of the step's resource protects.
     pub(super) async fn value(&self, step: &Step, verb: ValueStep) {
         let Some(redlock) = self.locker.redlock() else {
             return;

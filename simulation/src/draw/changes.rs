@@ -30,8 +30,8 @@ const SHAPES: [[u16; 2]; 11] = [
     [0b00_0001, 0b00_0111],
 ];
 
-/// The values from which a scenario draws how far the fencing counters are ahead of the clocks at the beginning, in
-/// microseconds; `None` for no counters.
+/// The possible leads of the fencing counters over the clocks at the beginning of a scenario, in microseconds; `None`
+/// if there are no counters yet. A scenario draws one of them.
 const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
 /// Draws the goal of the operators: the number that the generation markers must reach. It is mostly the last number in
@@ -94,8 +94,8 @@ impl Scenario {
         self.faults.retain(|fault| !jumps(fault));
     }
 
-    /// Adds values under locks, and makes the scenario longer. A master that has lost its memory can then vote again,
-    /// after `max_ttl`, before the faults end.
+    /// Adds values under locks, and makes the scenario longer. The scenario is then long enough for a master that has
+    /// lost its memory to wait for `max_ttl` and vote again before the faults end.
     fn keep_values(&mut self, rng: &mut Rng) {
         self.slow_down(rng);
         if rng.chance(300_000) {
@@ -252,8 +252,8 @@ impl Scenario {
             operators,
             pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            // If masters lose their memory, values are safe only if fencing tokens rise with the clocks. So in
-            // scenarios with values, the counters are mostly not ahead of the clocks.
+            // If masters can lose their memory, values are promised only if no counter is ahead of the clocks at the
+            // beginning. So most scenarios with values begin without counters.
             ahead: if self.has_values() {
                 rng.pick(&[None, None, Some(5_000_000)])
             } else {

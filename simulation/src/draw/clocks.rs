@@ -23,13 +23,13 @@ impl Scenario {
             }
         }
         let heal = self.heal_at / MS;
-        // At most one master shows a wrong date, because two masters may then refuse a lock for a long time:
+        // At most one master shows a wrong date. Even so, two masters may refuse a lock for a long time:
         //
-        // - The master with the wrong date, if it has granted a lock under a date in the future.
-        // - A master without a generation marker, because it was down when the operator wrote the markers.
+        // - the master with the wrong date, if it has granted a lock under a date in the future;
+        // - a master that was down when the operator wrote the generation markers, and so has no marker.
         //
-        // A set of fewer than five masters has no majority without these two. So all faults drawn so far are removed,
-        // and no master misses its marker.
+        // A set of fewer than five masters has no majority without these two masters. For such a set, all faults drawn
+        // so far are removed, so every master gets its marker.
         let wrong = rng.below(self.masters.len() as u64) as u8;
         let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
         let least = sets.iter().filter_map(masters).min().unwrap_or(5);

@@ -13,11 +13,11 @@ const RARE_PPM: u32 = 200_000;
 
 const HOUR: u64 = 3_600_000 * MS;
 
-/// The times, in hours, from which a scenario draws how long nobody uses the masters. Masters keep fencing counters for
+/// The possible lengths of the unused days, in hours. A scenario draws one of them. Masters keep fencing counters for
 /// 24 hours.
 const HOURS: [u64; 6] = [20, 25, 25, 30, 100, 1_000];
 
-/// The differences between a wrong date and the true date, in hours, from which a scenario draws one.
+/// The possible differences between a wrong date and the true date, in hours. A scenario draws one of them.
 const WRONG: [i64; 4] = [30, 720, 720, 9_600];
 
 /// Draws the difference of a wrong date from the true date, in microseconds. Most wrong dates are in the future.

@@ -1,5 +1,5 @@
-//! Adds values under locks to some scenarios, and makes these scenarios longer. A master that has lost its memory can
-//! then vote again before the faults end.
+//! Adds values under locks to some scenarios, and makes these scenarios longer. They are then long enough for a master
+//! that has lost its memory to vote again before the faults end.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};

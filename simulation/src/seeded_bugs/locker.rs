@@ -1,8 +1,10 @@
-//! A small Redlock client, which uses the same nodes (connections to masters) as the library. Each of its variants has
-//! one flaw.
+//! A small Redlock client. Each variant of this client except `Sound` has one flaw.
 //!
-//! It uses the library's nodes and their types, and makes all decisions itself. It never waits in a queue, retries
-//! without wake-ups, and has one renewal task for each lock.
+//! The client uses the library's nodes (connections to masters) and their types, and makes all decisions itself:
+//!
+//! - It never waits in a queue.
+//! - It retries without wake-ups.
+//! - It has one renewal task for each lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +36,7 @@ struct Core {
     renews: AtomicBool,
 }
 
-/// Returns three counts: the answers that `yes` accepts, the other answers, and the faults.
+/// Returns three counts: the answers that `yes` accepts, the other answers, and the errors.
 fn counts(answers: &Answers, yes: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
     let mut counts = (0, 0, 0);
     for answer in answers.iter().flatten() {

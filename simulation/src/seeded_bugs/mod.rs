@@ -65,7 +65,8 @@ pub enum Flaw {
     /// To allow for clock drift, a client shortens the validity only by a share of the TTL. It does not subtract the
     /// fixed amount that allows for rounding to milliseconds.
     NoFixedDrift,
-    /// The validity is counted from a clock reading after the request was sent instead of before.
+    /// The client reads the clock after it has sent the request, and counts the validity from this reading. A correct
+    /// client reads the clock before it sends the request.
     ClockAfterSend,
     /// Dropping a lock or an acquire future releases nothing.
     DropsWithoutRelease,
@@ -96,7 +97,7 @@ pub enum Flaw {
     /// A master restores a reader's lost hold without raising its counter, although the counter is above the reader's
     /// fencing token.
     KeepNoRaise,
-    /// A master restores an owner's lost hold, although other clients have held the lock in the meantime.
+    /// A master restores an owner's lost hold, although other clients have held the lock since the loss.
     LateKeep,
     /// A downgrade does not raise the fencing counter.
     DowngradeNoRaise,
@@ -120,8 +121,8 @@ pub enum Flaw {
     /// When an owner takes a further hold, a master confirms a new fencing token, although the owner's other holds keep
     /// the old token.
     OwnerWritesBack,
-    /// A master extends or restores a hold of an owner, even if the owner's lock has got a newer fencing token in the
-    /// meantime.
+    /// A master extends or restores a hold of an owner, even if the owner's lock has a newer fencing token than this
+    /// hold.
     OwnerAnyNumber,
     /// If an owner in a process has a hold and acquires the lock again, the process lets the acquire succeed without
     /// asking the masters. So it does not notice if the masters have lost the owner's lock.
@@ -158,7 +159,7 @@ pub enum Flaw {
     /// A grant overwrites the value of another program under the lock key, if this value has another type than a
     /// string.
     MgetWrongtype,
-    /// Masters only count the permits of a semaphore that are held, instead of assigning a slot to each permit.
+    /// Masters only count the held permits of a semaphore, instead of assigning a slot to each permit.
     CountToK,
     /// Each master offers the client only one slot of the semaphore: the lowest slot that is free on this master.
     MasterPicksSlot,
@@ -190,8 +191,8 @@ pub enum Flaw {
     JointNextOnly,
     /// A master refuses no client because of the master's generation marker.
     NextBesideOld,
-    /// The operator opens the new masters without waiting for old leases to end, unless a client of only the old
-    /// masters is still connected. So it ignores the leases of disconnected clients.
+    /// Before the operator opens the new masters, it waits for old leases to end only if a client that uses just the
+    /// old masters is still connected. So it ignores the leases of disconnected clients.
     LeftoverLock,
     /// While masters are replaced, clients agree on the fencing token with the old masters only.
     FenceOneSet,

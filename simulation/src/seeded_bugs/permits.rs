@@ -18,7 +18,7 @@ use crate::locker::{PERMITS, RESOURCES};
 #[derive(Default)]
 pub(super) struct SlotsTaken(HashMap<[u8; 32], Permit>);
 
-/// Returns a copy of the claim that claims the slot `permit`.
+/// Returns a claim like `claim`, but for the slot `permit`.
 fn moved(claim: &Claim, permit: &Permit) -> Arc<Claim> {
     let same = Claim::new("", &permit.key(), claim.token(), true)
         .with_permit(permit.clone())

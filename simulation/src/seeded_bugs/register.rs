@@ -13,7 +13,7 @@ use super::turn::Outcome;
 use super::votes::{Answers, Votes};
 use crate::locker::name;
 
-/// The content of a once-per-period record as long as no work of any period has been done.
+/// The content of a once-per-period record before the work of any period was done.
 const NEVER: &[u8] = b"once never";
 
 /// Returns the reply of a faulty master to a request about a value; `None` if the flaw does not change the reply.

@@ -3,8 +3,8 @@
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer of a process fires. If `lap` is not the present lap number of the timer's slot, the timer was dropped,
-    /// and the event is ignored.
+    /// A timer of a process fires. Timers reuse slots, and `lap` counts the uses of a slot. If `lap` is out of date,
+    /// the timer was dropped, and the event is ignored.
     Timer {
         client: u8,
         slot: u32,
@@ -14,8 +14,8 @@ pub(crate) enum Event {
     Turn {
         link: u32,
     },
-    /// The alarm of a link fires. If `lap` is not the number of the link's present alarm, the event is out of date and
-    /// is ignored.
+    /// The alarm of a link fires. `lap` is the number of the alarm. If the link has set a new alarm since, the event is
+    /// ignored.
     Alarm {
         link: u32,
         lap: u32,
@@ -73,7 +73,7 @@ pub(crate) enum Event {
     Resume(u8),
     /// A killed client process restarts. The executor starts it.
     Boot(u8),
-    /// A client restarts with the masters of the last step in its plan.
+    /// A client restarts at its last planned step in the replacement of masters (`ChangePlan::steps`).
     Reconfigured(u8),
     /// An order of an operator reaches a master (`Ordered`), or its reply reaches the operator (`Obeyed`).
     Ordered {

@@ -25,7 +25,7 @@ impl SimMaster {
         }
     }
 
-    /// Called when the server has restarted: removes the foreign values, which need not survive a restart.
+    /// Called when the server has restarted: removes the foreign values that it may have restored.
     pub(super) fn forget_foreign_keys(&mut self, now: u64) {
         for resource in 0..RESOURCES {
             self.end(now, resource);

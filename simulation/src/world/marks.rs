@@ -1,5 +1,5 @@
 //! Generation markers: the marker of each master, and the clients that a master admits with this marker. If too many
-//! masters lose their markers in a restart, the run loses the library's promises.
+//! masters lose their markers in a restart, exclusion, fencing tokens and values are no longer promised.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// generation markers.
 const LOOKED_AFTER: u64 = 500 * MS;
 
-/// The check of the generation marker in a script. A script makes this check before it votes.
+/// The check of the generation marker with which a script begins. If the check fails, the script does not vote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looks {
     /// Whether the script refuses to vote if the master has no generation marker.
@@ -129,7 +129,7 @@ impl SimMaster {
         (owned && peek.counter.unwrap_or(0) <= number).then(|| holder.to_vec())
     }
 
-    /// Raises the fencing counter of a lock to `number`, and never lowers it. Returns true if the counter was raised.
+    /// Raises the fencing counter of a lock to `number`, if the counter is smaller. Returns true if it was raised.
     pub(super) fn raise_counter(&mut self, now_us: u64, key: &[u8], number: u64) -> bool {
         self.memory.carry(now_us, lock_of(key), number)
     }
@@ -184,7 +184,7 @@ impl World {
     }
 
     /// Returns the sets of masters of a client. The client needs a majority of each set. Call this function exactly
-    /// once for each hold that a client obtains, because each call counts a hold.
+    /// once for each hold that a client obtains, because each call also counts one hold for the coverage.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;
         let coverage = &mut self.watch.coverage;
@@ -244,9 +244,9 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
-    /// Whether a client may take its last lock of the run. This requires that an operator has completed all changes of
-    /// the masters, and that the masters admit the client. If only the second condition is not met, schedules the
-    /// reconfiguration of the client.
+    /// Whether a client may take its last lock of the run: an operator has completed all changes of the masters, and
+    /// the masters admit the client. If the changes are completed but the masters do not admit the client, schedules
+    /// the reconfiguration of the client.
     pub(crate) fn may_lock(&mut self, client: usize) -> bool {
         let Some(plan) = &self.scenario.change else {
             return true;
@@ -348,14 +348,16 @@ impl World {
         self.arrived = true;
     }
 
-    /// Restarts a client, which then uses the masters of the last step in its plan.
+    /// Restarts a client at its last planned step in the replacement of masters (`ChangePlan::steps`).
     pub(super) fn configure_last(&mut self, client: usize) {
         let steps = self.scenario.change.as_ref();
         let Some((_, last)) = steps.and_then(|plan| plan.steps.get(client).copied()) else {
             return;
         };
         self.processes[client].next_step = last;
-        self.say(|| format!("client {client} is configured for the last step of its plan, {last}"));
+        self.say(|| {
+            format!("client {client} restarts with its last list of masters, that of step {last}")
+        });
         self.kill_process(client as u8, 0);
     }
 
@@ -450,7 +452,8 @@ impl World {
     }
 
     /// Called when a master has restarted. `was` is the number of its generation marker before the restart. If the
-    /// marker has a smaller number after the restart, records the master in `fallen`.
+    /// marker has a smaller number after the restart, records the master in `fallen`. With the seeded bug
+    /// `MarkLostOnRestart`, removes the marker and records nothing.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
         if self.flaw == Some(Flaw::MarkLostOnRestart) {
             let now_us = self.masters[master].micros(self.now);
@@ -473,14 +476,14 @@ impl World {
         self.at(until, Event::Unguarded);
     }
 
-    /// Drops the promises of the run if too many masters have lost their generation markers.
+    /// Stops the checks of exclusion, fencing tokens and values if too many masters have lost their generation markers.
     ///
-    /// A master that has lost its marker and votes again admits clients that it refused before the loss. Clients whose
-    /// steps in the replacement differ by two or more may then both get a majority of votes. In this case no promise
-    /// holds.
+    /// Exclusion, fencing tokens and values are not promised if two clients whose steps in the replacement differ by
+    /// two or more can both get a majority. This can have two reasons:
     ///
-    /// Clients at step 0 read the marker only when they connect. If such a client connects while the marker is lost,
-    /// the master votes for the client even after the marker is restored.
+    /// - A master that has lost its marker and votes again admits clients that it refused before the loss.
+    /// - Clients at step 0 read the marker only when they connect. If such a client connects while the marker is lost,
+    ///   the master votes for the client even after the marker is restored.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;

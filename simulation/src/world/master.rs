@@ -18,7 +18,7 @@ pub(crate) struct SimMaster {
     pub(super) memory: Master,
     /// The memory that a stale disk restores at the next restart.
     disk: Master,
-    /// The master's wall clock, in nanoseconds since 1970.
+    /// The master's wall clock. It shows the nanoseconds since 1970.
     pub(crate) clock: Clock,
     keeps: Disk,
     /// The number of restarts of the server process. The run id contains this number.
@@ -27,14 +27,14 @@ pub(crate) struct SimMaster {
     /// The reading of the master's clock when the server started, in microseconds.
     started_us: u64,
     pub(crate) stalled_until: u64,
-    /// How the master refuses lock requests, and the true time at which it stops refusing them; `None` if it has never
-    /// refused requests.
+    /// The true time until which the master refuses lock requests, and the reason; `None` if it has never refused
+    /// requests.
     pub(crate) refusing: Option<(u64, Refusal)>,
     /// The resource for whose lock the master has no memory (second member), and the true time at which it has memory
     /// again (first member); `None` if it has always had memory.
     pub(super) full: Option<(u64, usize)>,
-    /// The scripts that the server has loaded, by the index of the generation marker check that they contain. Index 0
-    /// is for scripts without a check. In each entry, bit n is set if the script n is loaded with this check.
+    /// The scripts that the server has loaded. Element i is for scripts that contain the generation marker check i of
+    /// `World::looks` (element 0: scripts without a check). Bit n is set if script n is loaded with this check.
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,
@@ -139,7 +139,7 @@ impl SimMaster {
         self.memory.standing(key).iter().map(member).collect()
     }
 
-    /// Executes a request in this master's memory. With a seeded bug in the scripts, the faulty code executes it.
+    /// Executes a request in this master's memory. The seeded bug `flaw` may change the memory or the answer.
     pub(super) fn execute(
         &mut self,
         now_us: u64,

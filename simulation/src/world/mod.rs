@@ -284,12 +284,12 @@ pub(crate) struct World {
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master that has restarted with an older generation marker, and has not got its newer marker back yet:
+    /// For each master that has lost its generation marker, or got an older one, in a restart:
     ///
-    /// - the number of the marker before the restart;
+    /// - the number that the marker had before the restart (after several restarts, the largest number);
     /// - the true time until which the restart guard keeps the master from voting.
     ///
-    /// `None` for other masters.
+    /// `None` for other masters, and after the marker has reached this number again.
     fallen: Vec<Option<(u64, u64)>>,
     /// For each master that restarted with an older generation marker: the true time at which the restart guard of the
     /// first such restart ends. The master does not vote until then. `None` for the other masters.
@@ -391,8 +391,8 @@ impl World {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether the simulation has stopped preempting tasks: in runs with stores, after the faults have ended. A task is
-    /// preempted when it reads the clock, and the driver for stores reads the clock very often.
+    /// Whether the simulation has stopped preempting tasks. In runs with stores, it stops when the faults have ended.
+    /// Every reading of the clock can preempt a task, and the driver for stores reads the clock very often.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }

@@ -29,9 +29,9 @@ pub(super) struct Conn {
     to: VecDeque<Vec<u8>>,
     /// The bytes in flight to the client, as packets in the order of sending.
     from: VecDeque<Vec<u8>>,
-    /// The true time at which the last packet that was sent to the server arrives there.
+    /// The arrival time (true time) of the last packet to the server.
     last_to: u64,
-    /// The true time at which the last packet that was sent to the client arrives there.
+    /// The arrival time (true time) of the last packet to the client.
     last_from: u64,
     /// The bytes of an incomplete command: the server has received them and waits for the rest of the command.
     pub(super) unread: Vec<u8>,
@@ -208,7 +208,7 @@ impl World {
         Some(Call::Dialed)
     }
 
-    /// Sends bytes to the master, in one packet or several. Then the connection may break.
+    /// Sends bytes to the master, in one packet or several. Afterwards, the connection sometimes breaks.
     pub(super) fn say_to_master(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && !self.conns[conn].broken {
@@ -226,8 +226,8 @@ impl World {
         }
     }
 
-    /// Sends bytes to the client. On a broken connection it sends nothing, because earlier bytes may be lost, and the
-    /// client would read a stream with a gap.
+    /// Sends bytes to the client. Sends nothing on a broken connection: earlier bytes may be lost, and the client would
+    /// read a stream with a gap.
     pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && self.conns[conn].is_heard() && !self.conns[conn].broken {
@@ -364,7 +364,7 @@ impl World {
         }
     }
 
-    /// The server closes a connection, and never reads the bytes in flight on it.
+    /// Closes a connection at the server. The server never reads the bytes in flight on this connection.
     pub(super) fn hang_up(&mut self, conn: usize) {
         let heard = self.conns[conn].is_heard();
         let open = &mut self.conns[conn];
@@ -378,8 +378,8 @@ impl World {
         }
     }
 
-    /// Ends all connections of a master on the server's side, without notifying the clients. A server or a network
-    /// device may do this.
+    /// Ends all connections of a master on the server's side, without notifying the clients. Real servers and
+    /// network devices sometimes do this.
     pub(super) fn forget(&mut self, master: usize) {
         for conn in &mut self.conns {
             if conn.master == master {

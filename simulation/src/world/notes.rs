@@ -112,7 +112,7 @@ impl World {
             let key = text(item.claim.key()).to_owned();
             let short = crate::facts::short(&value);
             self.say(|| {
-                format!("master {index}: Note of {short} under {key}: {says:?}: {answer:?}")
+                format!("master {index}: Note {says:?} of the lock value {short} on {key}; answer {answer:?}")
             });
             self.show_note(index, item.claim.key());
         }

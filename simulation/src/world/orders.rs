@@ -21,8 +21,8 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The TTL of a fencing counter. A counter is a time in microseconds. If it is ahead of the master's clock, its TTL is
-/// longer by the difference.
+/// The TTL of a fencing counter. The value of a counter is a time in microseconds. If this time is ahead of the
+/// master's clock, the TTL is longer by the difference.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).

@@ -6,7 +6,7 @@ use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use crate::seeded_bugs::Flaw;
 
-/// The number of states that are kept of each record: the current one and the three states before it. A lagging
+/// The number of states that are kept for each record: the current one and the three states before it. A lagging
 /// follower may answer with any of them.
 const KEPT: usize = 4;
 
@@ -16,7 +16,7 @@ const AGAIN: u64 = 4;
 /// One state of a record, after one change.
 #[derive(Clone)]
 struct State {
-    /// The number of the change that made this state.
+    /// The sequence number of the change that made this state.
     number: u64,
     record: Record,
     /// The session that wrote this state.
@@ -32,8 +32,8 @@ struct Past {
 }
 
 impl Past {
-    /// Returns the state that the record had after the change with this number. If this state was dropped, returns the
-    /// oldest kept state. Returns `None` if the record did not exist after that change.
+    /// Returns the state that the record had after the change with this sequence number. If this state was dropped,
+    /// returns the oldest kept state. Returns `None` if the record did not exist after that change.
     fn at(&self, number: u64) -> Option<&State> {
         let found = self.states.iter().rev().find(|one| one.number <= number);
         found.or_else(|| self.states.first().filter(|_| self.cut))
@@ -48,7 +48,7 @@ impl Past {
 #[derive(Clone, Default)]
 pub(super) struct Records {
     all: BTreeMap<Vec<u8>, Past>,
-    /// The number of the latest change of any record of this store. It continues after a restart.
+    /// The sequence number of the latest change of any record of this store. The numbers continue after a restart.
     last: u64,
 }
 
@@ -62,8 +62,8 @@ impl Records {
         self.all.get(name).map(Past::last).unwrap_or_default()
     }
 
-    /// Returns the state that the record had after the change `number`, and the number of the change that made this
-    /// state.
+    /// Returns the state that the record had after the change with the sequence number `number`. Also returns the
+    /// sequence number of the change that made this state.
     pub(super) fn get_at(&self, name: &[u8], number: u64) -> (Record, u64) {
         let state = self.all.get(name).and_then(|past| past.at(number));
         state.map_or((Record::default(), 0), |one| {

@@ -120,9 +120,9 @@ impl World {
         })
     }
 
-    /// Used by the seeded bug in which an operator copies values without taking their locks. Returns the answer that
-    /// the operator would get if it took the lock. Takes no lock and raises no fencing counter. Returns `None` if the
-    /// master must execute the request.
+    /// For the seeded bug in which an operator copies values without taking their locks. Answers an acquire, a
+    /// confirmation, an extension or a read as if the operator had taken the lock, but takes no lock and raises no
+    /// fencing counter. Returns `None` for all other requests: the master executes them.
     pub(super) fn answer_without_lock(&self, index: usize, request: &Request) -> Option<Answer> {
         let master = &self.masters[index];
         let run = master.memory.run().clone();
@@ -154,7 +154,7 @@ impl World {
             } => {
                 let bytes = value.bytes.as_deref().unwrap_or_default();
                 let (key, bytes) = (text(claim.key()), text(bytes));
-                format!("master {master}: Write of {bytes:?} under {key} by {token}: {answer:?}")
+                format!("master {master}: Write of {bytes:?} to {key}, fencing token {token}; answer {answer:?}")
             }
             Request::Read { token, claim } => {
                 let key = text(claim.key());
@@ -169,7 +169,7 @@ impl World {
                     ),
                     answer => format!("{answer:?}"),
                 };
-                format!("master {master}: Read under {key} by {token}: {said}")
+                format!("master {master}: Read of {key}, fencing token {token}; answer {said}")
             }
             _ => String::new(),
         });

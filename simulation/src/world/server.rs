@@ -89,8 +89,8 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
-                    // For a claim on several keys, the reply also contains the index of a key that is not free. It is
-                    // always 1 in the simulation, because no client reads it.
+                    // For a claim on several keys, the reply also contains the index of a key that is not free. The
+                    // simulation always sends 1, because no client reads this index.
                     let (words, way) = match claim.group() {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),
@@ -142,8 +142,8 @@ impl World {
                 "\r\n\0\0",
                 "+PONG\r\n",
                 ":-7\r\n",
-                // This malformed array contains a string instead of a number. With a number, it would be the valid
-                // reply to a command with two acquires.
+                // A malformed array: if its first element were a number, it would be a valid reply to a command with
+                // two acquires.
                 "*2\r\n+x\r\n-ERR x\r\n",
                 "_junk\r\n",
             ];
@@ -407,7 +407,7 @@ impl World {
         self.at(at, Event::Stray(index));
     }
 
-    /// A master executes the delayed second copy of a message.
+    /// Lets a master execute the delayed second copy of a message.
     pub(super) fn stray(&mut self, index: usize) {
         let Some(stray) = &self.strays[index] else {
             return;

@@ -52,8 +52,7 @@ pub(crate) struct Asked {
     /// The reading of the server's clock, in microseconds, just before the request began to wait for other commits.
     /// `None` if it did not wait, or if the store has no clock.
     showed: Option<u64>,
-    /// How many commits of the request the server executes; it drops the later ones. All commits are executed unless
-    /// the session is lost.
+    /// The server executes the first `upto` commits of the request. These are all commits, unless the session is lost.
     upto: usize,
     answer: Option<Result<Said, Fault>>,
     /// Whether the answer has reached the client.
@@ -76,8 +75,8 @@ pub(crate) struct Session {
     garbled: bool,
     last_to: u64,
     last_from: u64,
-    /// The number of the latest change of records that the client has read or made in this session. A follower must not
-    /// answer the session with an older state.
+    /// The sequence number of the latest change of records that the client has read or made in this session. A follower
+    /// must not answer the session with an older state.
     seen: u64,
     /// The requests whose answers the client has not read yet, oldest first.
     unread: VecDeque<usize>,
@@ -437,8 +436,8 @@ impl World {
         };
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
-        // A real server reads its clock at some moment between the request and the answer. If the request has waited,
-        // use the reading from before the wait.
+        // A real server reads its clock at some moment between the request and the answer. For a request that has
+        // waited, use the earliest possible reading: from before the wait.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
@@ -473,8 +472,8 @@ impl World {
         })
     }
 
-    /// Returns the date of the store: the reading of its clock in microseconds. `None` if the store reports no date. A
-    /// store reports dates if its index is even and it has no clock for leases.
+    /// Returns the date that the store reports: the reading of its clock in microseconds. `None` if the store reports
+    /// no dates. Only stores with an even index and without a clock for leases report dates.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;

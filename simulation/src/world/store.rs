@@ -9,8 +9,8 @@ use super::{Shared, World};
 use crate::facts::{Fact, short};
 use crate::locker::{name, resource_of};
 
-/// A client's connection to one store, through which the simulation can force-release (break) locks: the number of the
-/// client, the number of the store among the masters, and the client's `Node` for the store.
+/// A client's connection to one store, through which the simulation can force-release (break) locks: the index of the
+/// client, the index of the store in the list of masters, and the client's `Node` for the store.
 pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
 
 /// A force-release of one lock at all stores. It is sent through the connections of one client process.

@@ -67,8 +67,8 @@ impl Watch {
         self.watched.see(&moment, fact);
     }
 
-    /// Called when the run violates the assumptions behind exclusion, fencing tokens and values. From then on the
-    /// checkers do not require these promises.
+    /// Called when the run violates an assumption of the promises about exclusion, fencing tokens and values. From then
+    /// on, the checkers do not require these three promises.
     pub(crate) fn lose_promises(&mut self) {
         self.coverage.split += u64::from(self.promises.exclusion);
         self.promises = Promises {
@@ -158,7 +158,7 @@ impl Watch {
         believer.since = self.event;
         self.say(now, || {
             format!(
-                "client {} HOLDS r{:?}{}, value {:.6}, token {:?}, for {:.3} ms",
+                "client {} HOLDS r{:?}{}, value {:.6}, token {:?}, valid for {:.3} ms",
                 believer.client,
                 believer.scope.resources().collect::<Vec<_>>(),
                 believer

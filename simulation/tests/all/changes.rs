@@ -23,7 +23,8 @@ fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Changes, seeds);
     must_pass(&summary, " --changes");
     // In a build without optimizations the test plays few seeds. Even these must contain every stage of a replacement
-    // (old masters closed, next masters opened, replacement finished). Clients must also acquire locks at later steps.
+    // (old masters closed, next masters opened, replacement finished). Clients must also acquire locks on both sets of
+    // masters, and on the new masters alone.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
@@ -65,9 +66,9 @@ fn same_seed_gives_the_same_simulation_run_while_masters_are_replaced() {
 
 const MS: u64 = 1_000_000;
 
-/// Two operators take the same steps. After the first operator has opened the new masters, a client takes units from a
-/// quota on the new masters. Then the second operator reads the old masters for the last time. It must not overwrite
-/// the new number of units with the old number.
+/// Two operators execute the same replacement. After the first operator has opened the new masters, a client takes
+/// units from a quota on the new masters. Then the second operator reads the old masters for the last time. This
+/// operator must not overwrite the quota on the new masters with the older quota from the old masters.
 #[test]
 fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
     let of = |think, verb| Step {
@@ -106,8 +107,8 @@ fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
     );
 }
 
-/// After the next masters have been prepared, their clocks go back by an hour. The old masters have a fencing counter
-/// that is too old to be copied, because correct clocks ensure larger tokens on the next masters.
+/// The operator does not copy old fencing counters: if the clocks are correct, the next masters grant larger tokens
+/// anyway. In this test, the clocks of the next masters go back by an hour after these masters have been prepared.
 ///
 /// With the wrong clocks, the next masters could grant smaller tokens. So the operator must not open the next masters
 /// until their clocks are correct again.

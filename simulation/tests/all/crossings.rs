@@ -1,6 +1,6 @@
-//! Tests that every cell of the table of crossings is covered: some rule must have been checked for it. A cell is a
-//! combination of a kind of masters, a kind of lock or value, and an event that may interfere (a happening). `NEVER`
-//! lists the exceptions with their reasons.
+//! Tests that the simulation covers every cell of the table of crossings. A cell is a combination of a kind of masters,
+//! a kind of lock or value, and an event that may interfere (a happening). A cell is covered if at least one rule was
+//! checked for it. `NEVER` lists the exceptions with their reasons.
 
 use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};

@@ -97,7 +97,7 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
 }
 
 /// A master was still down when the faults ended, and then came back without its generation marker. The simulated
-/// administrator had checked the masters before, and did not check again. A majority of the new masters then had no
+/// administrator had checked the masters only while this master was down. A majority of the new masters then had no
 /// marker, and refused all clients forever.
 #[test]
 fn simulated_operator_restores_a_generation_marker_lost_in_a_restart_after_the_last_fault() {

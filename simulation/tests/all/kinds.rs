@@ -7,7 +7,7 @@ use quorate_simulation::{
 
 const MS: u64 = 1_000_000;
 
-/// A scenario with three masters whose clocks are so far apart that their counters always differ.
+/// A scenario with three masters whose clocks are so far apart that the masters' fencing counters always differ.
 fn apart(seed: u64, clients: usize) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, clients);
     scenario.masters[0].offset_us = 1_500_000;

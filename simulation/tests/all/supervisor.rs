@@ -24,8 +24,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The state of the server: its behaviour, which tests change while the server runs, its keys, and the commands that it
-/// has received.
+/// The state of the server: its behaviour, its keys, and the commands that it has received. Tests change the behaviour
+/// while the server runs.
 #[derive(Default)]
 struct Script {
     /// Whether the server accepts connections and reads commands, but never replies.

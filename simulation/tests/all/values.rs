@@ -86,9 +86,10 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
 }
 
-/// The lock is force-released while the holder's write is in flight to one master. On this master, the next holder gets
-/// its lock key by an extension, which raises no fencing counter. Therefore the next holder's read must raise the
-/// counter on this master. Otherwise the master would accept the late write.
+/// The lock is force-released while the holder's write is in flight to one master. This master does not grant the lock
+/// to the next holder. Later, an extension creates the next holder's lock key there, but raises no fencing counter.
+/// Therefore the next holder's read must raise the counter on this master. Otherwise the master would accept the late
+/// write.
 #[test]
 fn value_read_makes_masters_reject_delayed_writes_of_the_previous_holder() {
     let mut scenario = recorded(3, 100, 200);
@@ -108,7 +109,7 @@ fn value_read_makes_masters_reject_delayed_writes_of_the_previous_holder() {
     only_the_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
 }
 
-/// Clients 1 and 2 have the same `once` job:
+/// A scenario in which clients 1 and 2 have the same `once` job. These events happen in order:
 ///
 /// - The lock is force-released while client 1 still believes that it holds the lock.
 /// - Three of five masters grant the lock to client 2, which does the work and records the period as done.
