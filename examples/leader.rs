@@ -1,4 +1,4 @@
-//! Elects one of several machines as the leader, and notifies all machines of the leader.
+//! Elects one of several machines as the leader, and reports each new leader to all machines.
 //!
 //! `cargo run -p quorate --features testing --example leader`
 

@@ -31,8 +31,7 @@ async fn work(machine: &str, leads: &Leadership, rounds: u32) {
                 return;
             }
         }
-        // The next round and the loss of leadership may be due at the same time, so check the leadership before each
-        // round.
+        // The next round can become due when the leadership is already lost, so check the leadership before each round.
         if leads.is_valid() {
             round(machine, leads.term(), number);
         }

@@ -16,8 +16,8 @@ pub(crate) struct Quorum {
     pub(crate) redlock: Redlock,
 }
 
-/// The step that a client has reached while a set of masters is added or removed. Clients of two successive steps may
-/// run at the same time.
+/// The step that a client has reached while a set of masters is added or removed. Clients at two successive steps can
+/// safely run at the same time.
 #[derive(Clone)]
 pub(crate) enum Quorums {
     /// No set is added or removed. The client knows one list of sets.
@@ -26,7 +26,7 @@ pub(crate) enum Quorums {
     /// the token of this set to the resource (see [`acquire`](Self::acquire) for the exception).
     TokensOfOld { old: Vec<Quorum>, new: Vec<Quorum> },
     /// Second step: the client acquires each lock in two sets: the set that the old list assigns to it, and the set
-    /// that the new list assigns to it. The client passes the token of the second set to the resource.
+    /// that the new list assigns to it. The client passes to the resource the token of the set from the new list.
     TokensOfNew { old: Vec<Quorum>, new: Vec<Quorum> },
 }
 
@@ -82,9 +82,9 @@ impl Quorums {
     /// earlier token came from another set of masters.
     ///
     /// - If the client knows one list, or if both lists assign the lock to the same set, the client uses that set.
-    /// - In the first step, the client uses the token of the old set, with one exception. If the fencing counter of the
-    ///   new set has reached that token, the client uses a token of the new set. The reason is that a client in the
-    ///   second step may have used a larger token.
+    /// - In the first step, the client uses the token of the old set if this token is larger than the fencing counter
+    ///   of the new set. Otherwise a client in the second step can already have used an equal or larger token, so the
+    ///   client uses a token of the new set.
     /// - In the second step, the client uses a token of the new set. It repeats the acquire in the new set until the
     ///   token of the new set is larger than the token of the old set.
     pub(crate) async fn acquire(&self, lock: &str) -> Result<Held, Error> {

@@ -120,7 +120,7 @@ fn main() {
     masters[3].stop().expect("the master must stop");
     masters[4].stop().expect("the master must stop");
     seen.push((0..rounds).map(|_| measure(&masters, &STOPPED)).collect());
-    // Report the round with the median cost, because other processes on the machine can disturb a round.
+    // Report only the round with the median cost. Other processes on the machine can distort a single round.
     let middle = |mut rounds: Vec<Figures>| {
         rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
         rounds.swap_remove(rounds.len() / 2)
@@ -229,7 +229,8 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
                 .expect("the worker must start")
         })
         .collect();
-    // Wait until every worker has connected. The workers begin to acquire locks only on the start command below.
+    // Wait until every worker has connected. The workers acquire no lock before this process sends the start command
+    // below.
     let mut readers = Vec::new();
     for child in &mut children {
         let stdout = child.stdout.take();
@@ -240,7 +241,8 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
             .expect("the worker must print that it is ready");
         readers.push(reader);
     }
-    // Count the commands that clients send. Count SET only in the mode `least`: in other modes only scripts call SET.
+    // Count the commands that clients send. Count SET only in the mode `least`. In other modes clients do not send SET:
+    // only scripts call it.
     let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child

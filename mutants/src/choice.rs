@@ -81,7 +81,8 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["metrics::"])),
 ];
 
-/// The part of a program's tests that runs: all tests, or those whose names contain one of these texts.
+/// The part of a program's tests that runs: all tests, or only the tests whose names contain one of the texts in
+/// `Only`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     All,

@@ -247,8 +247,8 @@ impl Judge {
         }
     }
 
-    /// Runs the judge without a mutant. Returns whether it passes within its time limit. If it does not, the machine is
-    /// too busy, and the mutant must not be recorded as hung.
+    /// Runs the judge without a mutant. Returns whether the judge passes within its time limit. If it does not, the
+    /// machine is too busy to judge whether a mutant hangs.
     fn keeps_time(&self, copy: &Path) -> Result<bool> {
         Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }

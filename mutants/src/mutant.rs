@@ -1,4 +1,5 @@
-//! A mutant is one small fault: its position in the code, the change, and how the mutant is switched on.
+//! Describes a mutant, i.e. one small fault: its position in the code, the change of the code, and how the mutant is
+//! switched on.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -154,7 +154,7 @@ fn has_let(expr: &Expr) -> bool {
     }
 }
 
-/// Whether the condition has parts that are mutated on their own. Then the condition as a whole is not mutated.
+/// Whether a condition has parts that are mutated on their own. Such a condition is not mutated as a whole.
 fn has_parts(expr: &Expr) -> bool {
     match expr {
         Expr::Binary(_) | Expr::Let(_) | Expr::Lit(_) | Expr::Macro(_) => true,

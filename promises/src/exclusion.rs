@@ -9,11 +9,12 @@ use std::hash::Hash;
 /// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief<I> {
-    /// Identifies the client that believes that it holds the lock, or one hold of this client, as the caller chooses.
+    /// Identifies the client that believes that it holds the lock. A caller can instead identify each hold of a client.
     pub who: I,
     /// When the client obtained the lock.
     pub from: u64,
-    /// The end of the lock's validity, and so of the belief. A release or a notice of the loss ends the belief earlier.
+    /// The end of the lock's validity. The belief ends at this time, unless a release or a notice of the loss ends it
+    /// earlier.
     pub until: u64,
 }
 

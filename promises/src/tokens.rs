@@ -11,7 +11,7 @@ use std::hash::Hash;
 /// A lock that was obtained with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Obtained<I> {
-    /// Identifies the client that obtained the lock, or one hold of this client, as the caller chooses.
+    /// Identifies the client that obtained the lock. A caller can instead identify each hold of a client.
     pub who: I,
     /// When the client's attempt began.
     pub began: u64,

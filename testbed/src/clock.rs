@@ -20,8 +20,8 @@ use tempfile::TempDir;
 
 use crate::shim;
 
-/// The compiled library that shifts a server's clock. Clones share the file of the library, which is removed when no
-/// clone and no server uses it.
+/// The compiled library that shifts a server's clock. Clones share the library's file. The file is removed when no
+/// clone and no server uses it any more.
 #[derive(Clone, Debug)]
 pub struct ClockShim {
     library: PathBuf,
@@ -33,7 +33,7 @@ impl ClockShim {
     ///
     /// # Errors
     ///
-    /// `Unsupported` on systems other than Linux, `NotFound` without a compiler, otherwise the message of the compiler.
+    /// `Unsupported` on systems other than Linux, `NotFound` without a compiler, otherwise the compiler's message.
     pub fn build() -> io::Result<Self> {
         let (library, dir) = shim::compile("clock", include_str!("clock_shim.c"))?;
         Ok(Self { library, dir })
@@ -44,7 +44,7 @@ impl ClockShim {
     ///
     /// # Errors
     ///
-    /// The error of the system.
+    /// The error of the operating system.
     pub fn offset_file(&self) -> io::Result<OffsetFile> {
         let mut offset = OffsetFile::create(self.dir.path())?;
         offset.home = Some(self.dir.clone());
@@ -83,7 +83,7 @@ impl OffsetFile {
     ///
     /// # Errors
     ///
-    /// The error of the system.
+    /// The error of the operating system.
     pub fn create(dir: &Path) -> io::Result<Self> {
         let (file, path) = tempfile::Builder::new()
             .prefix("clock-offset-")
@@ -103,7 +103,7 @@ impl OffsetFile {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if `by` exceeds 292 years, otherwise the error of the system.
+    /// `InvalidInput` if `by` exceeds 292 years, otherwise the error of the operating system.
     pub fn set(&self, by: Duration, skew: Skew) -> io::Result<()> {
         let nanos = i64::try_from(by.as_nanos()).map_err(|_| {
             io::Error::new(
@@ -122,7 +122,7 @@ impl OffsetFile {
     ///
     /// # Errors
     ///
-    /// The error of the system.
+    /// The error of the operating system.
     pub fn clear(&self) -> io::Result<()> {
         self.set(Duration::ZERO, Skew::Ahead)
     }

@@ -45,7 +45,8 @@ impl Console {
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the server refuses a statement or ends the session. The session is unusable afterwards.
+    /// [`Error::Refused`] if the server refuses a statement or ends the session. In both cases, the session cannot be
+    /// used any more.
     pub fn say(&mut self, statements: &str) -> Result<String, Error> {
         let ended = || {
             Error::Refused(format!(

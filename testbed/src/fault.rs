@@ -104,8 +104,8 @@ impl Injected {
     /// Heals the fault. Dropping the guard does the same, but this call is easier to read.
     pub fn heal(self) {}
 
-    /// Drops the guard without healing the fault, which then lasts until [`Proxy::heal`](crate::Proxy::heal) or the end
-    /// of the proxy.
+    /// Drops the guard without healing the fault, which then lasts until [`Proxy::heal`](crate::Proxy::heal) or until
+    /// the proxy is dropped.
     pub fn keep(mut self) {
         self.rules = Weak::new();
     }

@@ -23,8 +23,8 @@ use tokio::task::LocalSet;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Script {
-    /// Forwards bytes between the clients and a real server. If a connection has received a command under a different
-    /// script before, the server closes this connection, so that the client reconnects.
+    /// Forwards bytes between the clients and a real server. If a connection received a command while a different
+    /// script was set, the server closes the connection to make the client reconnect.
     Relay {
         /// The real server.
         target: SocketAddr,

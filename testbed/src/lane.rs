@@ -2,8 +2,8 @@
 //! writes to the receiver.
 //!
 //! Every event on the sender's side (data, close, reset) becomes an item of the queue, with its time of arrival. The
-//! writing task decides by the current rules when the first item is due. Because it applies the rules only then,
-//! injecting or healing a fault also affects items that are in transit.
+//! writing task decides by the current rules when the first item is due. It applies the rules at the time of writing.
+//! So injecting or healing a fault also affects items that are in transit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ enum Step {
     Lost,
     /// The item is not due before this time. With `None`, it is not due before the rules change.
     Wait(Option<Instant>),
-    /// The receiver does not accept more bytes at present.
+    /// The receiver accepts no more bytes for now.
     Full,
     /// The receiver has closed its connection.
     Gone,
@@ -188,7 +188,7 @@ impl<'a> Lane<'a> {
                     () = sleep_or_forever(due) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver does not read at present. While the lane waits, the rules may change.
+                // The receiver accepts no more bytes for now. While the lane waits, the rules can change.
                 Step::Full => tokio::select! {
                     () = writable(to.as_ref()) => {}
                     _ = view.changed() => {}
@@ -262,8 +262,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Checks whether the first item of the queue is due. If not, returns the time until which to wait as the error:
-    /// `Err(None)` means until the rules change.
+    /// Checks whether the first item of the queue is due. If it is not due, the error is the time at which to check
+    /// again. `Err(None)` means: check again when the rules change.
     fn due(
         &self,
         shape: Shape,

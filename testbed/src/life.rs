@@ -91,7 +91,7 @@ impl Life {
     }
 
     /// Sends a signal that ends the server. Then waits until the process is dead and `refuses` returns true, which
-    /// means that the port refuses connections. Does nothing if the server was ended before.
+    /// means that the port refuses connections. Does nothing if the server was never started or has already been ended.
     pub(crate) fn end(&self, signal: Signal, refuses: impl Fn() -> bool) -> Result<(), Error> {
         let mut child = self.child();
         let Some(process) = child.as_mut() else {
@@ -113,13 +113,13 @@ impl Life {
         Ok(())
     }
 
-    /// Freezes the server with SIGSTOP, and waits until the system shows it as stopped.
+    /// Freezes the server with SIGSTOP, and waits until the operating system reports it as stopped.
     pub(crate) fn stop(&self) -> Result<(), Error> {
         self.signal(Signal::STOP)?;
         self.await_state("stopped", |state| matches!(state, 'T' | 't'))
     }
 
-    /// Resumes the server with SIGCONT, and waits until the system shows it as running.
+    /// Resumes the server with SIGCONT, and waits until the operating system reports it as running.
     pub(crate) fn cont(&self) -> Result<(), Error> {
         self.signal(Signal::CONT)?;
         self.await_state("running", |state| !matches!(state, 'T' | 't'))

@@ -250,7 +250,7 @@ impl MariaDb {
         self.end(Signal::TERM)
     }
 
-    /// Freezes the server with SIGSTOP, and waits until the system shows it as stopped.
+    /// Freezes the server with SIGSTOP, and waits until the operating system reports it as stopped.
     ///
     /// # Errors
     ///
@@ -259,7 +259,8 @@ impl MariaDb {
         self.life.stop()
     }
 
-    /// Resumes a stopped server. It now executes the requests that clients sent in the meantime.
+    /// Resumes a server that [`stop`](Self::stop) has frozen. It then executes the requests that clients sent while it
+    /// was frozen.
     ///
     /// # Errors
     ///
@@ -272,7 +273,8 @@ impl MariaDb {
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start). [`Error::Exited`] may mean that another process took the port in the meantime.
+    /// As for [`start`](Self::start). [`Error::Exited`] may mean that another process took the port while the server
+    /// was down.
     pub fn restart(&self) -> Result<(), Error> {
         self.kill()?;
         self.launch()
@@ -305,7 +307,8 @@ impl MariaDb {
     ///
     /// # Errors
     ///
-    /// If the client program does not start. A refused login shows only in the first answer.
+    /// If the client program does not start. If the server refuses the login, only the first [`Console::say`] returns
+    /// an error.
     pub fn console(&self) -> Result<Console, Error> {
         Console::open(self.client())
     }
@@ -320,7 +323,7 @@ impl MariaDb {
         command
     }
 
-    /// The last lines of the server's log, which is one log for all restarts.
+    /// The last lines of the server's log. All restarts of the server write to the same log.
     pub fn log_tail(&self) -> String {
         self.life.log_tail()
     }

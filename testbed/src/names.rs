@@ -53,7 +53,7 @@ impl Names {
     ///
     /// - `Unsupported` on systems other than Linux.
     /// - `NotFound` if there is no C compiler.
-    /// - Otherwise the message of the compiler, or the error of the system.
+    /// - Otherwise the compiler's message, or the error of the operating system.
     pub fn build() -> io::Result<Self> {
         let (library, dir) = shim::compile("names", include_str!("names_shim.c"))?;
         Ok(Self { library, dir })
@@ -64,7 +64,7 @@ impl Names {
     ///
     /// # Errors
     ///
-    /// The error of the system.
+    /// The error of the operating system.
     pub fn set(&self, name: &str, leads: Leads) -> io::Result<()> {
         let answer = match leads {
             Leads::To(address) => address.to_string(),

@@ -41,12 +41,13 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// If the system does not allow it, or if this program can reach networks other than loopback.
+    /// If the operating system does not allow new namespaces, or if this program can reach networks other than
+    /// loopback.
     pub fn create() -> io::Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         if !is_isolated() {
             return Err(io::Error::other(
-                "this program can reach other networks than loopback: it must call isolate() first",
+                "this program can reach networks other than loopback: it must call isolate() first",
             ));
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 14);
@@ -122,7 +123,7 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// If the system refuses.
+    /// If the operating system refuses the change.
     pub fn sever(&self) -> io::Result<()> {
         // Take down the server's end of the link. If the program's end were down, the kernel would refuse to send
         // packets.
@@ -130,11 +131,12 @@ impl Namespace {
             .map(drop)
     }
 
-    /// Brings the link up again. Connections that existed before continue, because their lost packets are sent again.
+    /// Brings the link up again. Connections from before [`sever`](Self::sever) continue, because TCP sends their lost
+    /// packets again.
     ///
     /// # Errors
     ///
-    /// If the system refuses.
+    /// If the operating system refuses the change.
     pub fn mend(&self) -> io::Result<()> {
         self.inside(&["ip", "link", "set", "dev", THEIRS, "up"])
             .map(drop)

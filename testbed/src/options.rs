@@ -164,8 +164,8 @@ impl ServerOptions {
         self
     }
 
-    /// Sets how long the server may take from its start until it answers PING. Default: 10 s. Use more for large data
-    /// sets.
+    /// Sets how long the server may take from its start until it answers PING. Default: 10 s. Use a longer time for
+    /// large data sets.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

@@ -18,8 +18,8 @@ pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error>
 /// The state of a process as a letter, from `/proc` if the system has it, otherwise from `ps`.
 pub(crate) fn process_state(pid: u32) -> Option<char> {
     if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The letter follows the last closing parenthesis. Before it is the name of the program in parentheses, which
-        // may contain any character.
+        // The letter follows the last closing parenthesis. The parentheses enclose the name of the program, which may
+        // contain any character.
         return stat.rsplit_once(')')?.1.trim_start().chars().next();
     }
     let ps = Command::new("ps")

@@ -180,7 +180,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start). [`Error::Exited`] may mean that another process took the port in the meantime.
+    /// As for [`start`](Self::start). [`Error::Exited`] may mean that another process took the port while the server
+    /// was down.
     pub fn restart(&self) -> Result<(), Error> {
         self.kill()?;
         self.launch()
@@ -203,7 +204,7 @@ impl Server {
     /// # Errors
     ///
     /// [`Error::Exited`] if the server ends, [`Error::NotReady`] if it is not ready in time, [`Error::NotRunning`] if a
-    /// method of this value has ended it before.
+    /// method such as [`kill`](Self::kill) has already ended the server.
     pub fn wait_ready(&self) -> Result<(), Error> {
         let probe = || match self.probe() {
             Ok(refusal) => refusal,
@@ -276,7 +277,7 @@ impl Server {
         self.wait_ready()
     }
 
-    /// Checks whether the server is ready. Returns `None` if it is ready, otherwise the reason why not.
+    /// Checks whether the server is ready. Returns `None` if it is ready, otherwise the reason why it is not ready.
     ///
     /// PING goes over the Unix socket in the server's own directory. If this server could not bind its port, another
     /// server may answer on that port.
@@ -296,8 +297,7 @@ impl Server {
         }
     }
 
-    /// Connects to the server's port. The time limit applies if the network link is down, because the attempt then gets
-    /// no answer.
+    /// Connects to the server's port, with a time limit: if the network link is down, the attempt gets no answer.
     fn knock(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }

@@ -125,7 +125,7 @@ impl ZooKeeper {
     ///
     /// # Errors
     ///
-    /// The missing part, and how to install it.
+    /// If a program or a library is missing: a text that names it and says how to install it.
     pub fn available() -> Result<(), String> {
         java().and_then(|_| class_path()).map(|_| ())
     }

@@ -1,7 +1,7 @@
 //! Measures parts of the library without a network: `cargo bench -p quorate-bench`.
 //!
-//! The first part uses nodes that grant every request before `send` returns. So its figures show the library alone:
-//! sending the requests, counting the votes, creating the guard, and scheduling the renewal.
+//! The first part uses nodes that grant every request before `send` returns. So the figures of this part show only the
+//! library's own work: sending the requests, counting the votes, creating the guard, and scheduling the renewal.
 //!
 //! The second part measures the actor and the connection of one node. The node sends its requests over an in-memory
 //! pipe to a task that answers them.

@@ -62,9 +62,11 @@ impl Name {
         }
     }
 
-    /// The prefix of the resources that the implementation locks. Each implementation has a different prefix, because a
-    /// key that one implementation leaves behind could block another one. The baseline leaves keys for a moment: its
-    /// release returns when a majority has answered, before the other masters delete their keys.
+    /// The prefix of the resources that the implementation locks. Each implementation has a different prefix, so that
+    /// leftover keys of one implementation cannot block another one.
+    ///
+    /// For example, the baseline leaves keys for a short time: its release returns when a majority has answered, before
+    /// the other masters have deleted their keys.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",

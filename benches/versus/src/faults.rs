@@ -32,10 +32,10 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// A fault of one or two of the five masters. The field is the number of affected masters:
+/// A fault of some of the five masters. The field is the number of affected masters, one or two:
 ///
-/// - `Stopped` and `Dead` affect the fifth master, or the fourth and the fifth.
-/// - `Slow` affects the fourth master, or the fourth and the fifth.
+/// - `Stopped` and `Dead` affect the fifth master. With two masters, they also affect the fourth.
+/// - `Slow` affects the fourth master. With two masters, it also affects the fifth.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &Args) {
 }
 
 /// The measured cycles of one implementation. A cycle is an acquire and its release. `healthy` has the cycles just
-/// before a fault, `faulty` those from the start of the fault on.
+/// before a fault. `faulty` has the cycles after the fault began.
 #[derive(Clone)]
 struct Pair {
     healthy: Samples,

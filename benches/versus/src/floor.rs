@@ -167,8 +167,8 @@ async fn count<F: Future<Output = Option<Value>>>(
             match answers.poll_next_unpin(cx) {
                 Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
                 Poll::Ready(None) => return Poll::Ready(()),
-                // redis-rs queues a request when its future is polled for the first time. So return only here, after
-                // all futures were polled.
+                // redis-rs queues a request only when its future is first polled. So do not return before all futures
+                // were polled.
                 Poll::Pending if count >= enough => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }

@@ -215,9 +215,7 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
         }
     };
     growth("client CPU per lock", 0, |row, n| row.seen.cpu_percent / n);
-    growth("client CPU of an acquire and release", 0, |row, _| {
-        row.seen.cycle_us
-    });
+    growth("client CPU of one cycle", 0, |row, _| row.seen.cycle_us);
     growth("memory per lock", 1_000, |row, _| row.seen.memory_per_lock);
 }
 
@@ -394,7 +392,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     }
 }
 
-/// Reads the remaining leases of all guards every 200 ms for this time. Returns the smallest remaining lease.
+/// Reads the remaining leases of all guards every 200 ms for `time`. Returns the smallest remaining lease.
 async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
     let mut margin = Duration::MAX;
     let looking = Instant::now();

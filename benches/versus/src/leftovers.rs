@@ -150,7 +150,7 @@ fn keys(masters: &Masters) -> usize {
     masters.iter().map(of).sum()
 }
 
-/// A small random generator. Its numbers only have to be varied, not unpredictable.
+/// A small random number generator. Its numbers must vary, but they need not be unpredictable.
 struct Dice(u64);
 
 impl Dice {

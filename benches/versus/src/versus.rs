@@ -224,8 +224,8 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         } else {
             (100, time / 5)
         };
-        // Each round begins with the next implementation, so that every implementation is measured equally often at
-        // every position.
+        // Each round begins with the next implementation in the list, so that every implementation is measured equally
+        // often at every position.
         let turns = |n: usize| (round + n) % clients.len();
         for n in 0..clients.len() {
             let (name, client) = &clients[turns(n)];

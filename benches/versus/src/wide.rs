@@ -1,5 +1,5 @@
-//! Measures masters that are far apart. An acquisition should return as soon as the answer that completes a majority
-//! has arrived.
+//! Measures locks over masters that are far apart. An acquisition should return as soon as a majority of the masters
+//! has granted the lock, without waiting for more distant masters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) {
         let mut clients = Vec::new();
         for name in names {
             let client = match name {
-                // Distant masters need a longer node timeout: the default is 50 ms.
+                // Distant masters need a longer node timeout than the default of 50 ms.
                 Name::Classic | Name::Fenced | Name::Default => Contender::Quorate(
                     settings(name, &at.urls)
                         .node_timeout(Duration::from_millis(2 * slowest + 50))

@@ -1,12 +1,12 @@
 //! The hand-written baseline: a client that sends the same commands as the redis-rs baseline, but with hand-written
 //! RESP over plain TCP.
 //!
-//! The client library costs next to nothing here: one task per connection sends all queued requests in one write. The
-//! client can read only the replies to acquire and release.
+//! This client has almost no overhead: the task of each connection sends all queued requests in one write. The client
+//! can read only the replies to acquire and release.
 //!
-//! Instead of `SET NX PX` and the compare-and-delete script, the client can send the scripts of `quorate`. Then the
-//! figures are a lower bound for `quorate` with default settings. The rest of the cost of `quorate` is the cost of its
-//! library.
+//! Instead of `SET NX PX` and the compare-and-delete script, the client can send the scripts of `quorate`. Then its
+//! figures are a lower bound for `quorate` with default settings. The difference from this bound is the cost of the
+//! library `quorate`.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -27,7 +27,7 @@ use crate::floor::{RELEASE, fresh_token};
 pub(crate) struct Wire {
     lines: Vec<Arc<Line>>,
     quorum: usize,
-    /// The SHA-1 name of the script that acquires the lock. `None` if the client acquires with `SET NX PX`.
+    /// The SHA-1 digest of the script that acquires the lock. `None` if the client acquires with `SET NX PX`.
     acquire: Option<String>,
     release: String,
 }
@@ -39,8 +39,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Polls `connect`, which connects a client to the masters, and reads the scripts that this client loads. MONITOR
-    /// on the first master shows the scripts.
+    /// Polls `connect`, which connects a client to the masters. Returns the two scripts that this client loads, as
+    /// MONITOR on the first master shows them.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
         let connection =
             || Connection::tcp(addresses[0], PATIENCE).expect("the connection must be made");

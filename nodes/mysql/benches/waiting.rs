@@ -19,7 +19,7 @@ use quorate_testbed::{MariaDb, MariaDbOptions};
 
 /// The benchmark is run once with each of these numbers of waiting clients.
 const WAITERS: [usize; 3] = [1, 8, 50];
-/// How long the benchmark waits until all waiters are queued. Nothing is counted before.
+/// How long the benchmark waits for all waiters to be queued. It starts to count after this time.
 const QUEUED: Duration = Duration::from_secs(4);
 /// How long the benchmark counts the server's statements and CPU time while the clients wait.
 const COUNTED: Duration = Duration::from_secs(10);

@@ -31,7 +31,8 @@ const LARGEST_PACKET: usize = 64 << 20;
 /// A connection to one MySQL or MariaDB server.
 pub(crate) struct Connection {
     conn: Option<Conn>,
-    /// Whether a result on this connection was not read to its end. If so, the connection must not be used again.
+    /// True from the sending of a packet until its whole result was read. If it is still true before the next packet,
+    /// the connection must not be used again.
     asked: bool,
 }
 

@@ -65,7 +65,7 @@ fn of_server(said: &ServerError) -> Fault {
     let text = || plain(&format!("{message} ({code})"));
     let denied = |why: String| Fault::Denied(why.into());
     match code {
-        // The codes of a lock wait timeout, a deadlock, and a statement that was killed or took too long.
+        // The error codes for a lock wait timeout, a deadlock, and a statement that was killed or took too long.
         1205 | 1213 | 1317 | 1969 | 3024 => Fault::Busy,
         // An option of the server forbids the statement. The message names the option.
         1290 if message.contains("read-only") || message.contains("read_only") => Fault::ReadOnly,
@@ -77,7 +77,7 @@ fn of_server(said: &ServerError) -> Fault {
         // The account or this host is locked, blocked, or not allowed to connect.
         | 1129 | 1130 | 3118 | 3955 | 4150 | 4151 => denied(text()),
         1820 | 1862 => denied(format!("the password of the user in the URL has expired ({code})")),
-        // The user has used up a limit of its account, usually the number of its connections.
+        // The user has reached a limit of the user's account, usually the number of connections.
         1203 | 1226 if message.contains("max_user_connections") => {
             denied(format!("{}: raise this limit, {FEWER_SESSIONS}", text()))
         }
@@ -86,7 +86,7 @@ fn of_server(said: &ServerError) -> Fault {
         1053 => Fault::Down(text().into()),
         3159 => denied(format!("{}: {USE_TLS}", text())),
         1049 | 1054 | 1146 | 1305 => unprepared("the tables of quorate are missing, or belong to another version"),
-        // The code of a write at isolation level READ COMMITTED with a statement-based binary log.
+        // The error code for a write at isolation level READ COMMITTED if the binary log is statement-based.
         1665 => Fault::Unsupported("binlog_format is STATEMENT, but must be ROW or MIXED".into()),
         // Do not show the server's message: it repeats a part of the statement, which may contain stored data.
         1064 => Fault::Server("the server reports a syntax error in a statement of quorate (1064)".into()),

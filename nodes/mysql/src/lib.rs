@@ -22,7 +22,8 @@
 //! Each record of a lock is a row. One `UPDATE` in one round trip changes it, but only if the row still has the version
 //! that the client read. So no row stays locked between two round trips.
 //!
-//! The server runs no events. Only MySQL needs a stored procedure, which waits for wake-ups.
+//! The event scheduler of the server is not needed. MySQL, unlike MariaDB, needs a stored procedure, in which clients
+//! wait for wake-ups.
 //!
 //! The servers must be independent of each other. Do not use a replica that may be promoted: it can lack the most
 //! recent grants.

@@ -34,7 +34,7 @@ const BLOCKED: Duration = Duration::from_secs(15);
 /// How long after the expected end of a statement its result may arrive. After this time, the listener reports a
 /// timeout.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The age at which wake-ups that no client has read are removed: 60 s, in microseconds.
+/// Wake-ups older than this (60 s, in microseconds) are removed, even if no client has read them.
 const OLD: u64 = 60_000_000;
 /// The time between two removals of old wake-ups.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(30);
@@ -60,8 +60,9 @@ pub struct MySqlListener {
     address: Arc<Address>,
     connection: Connection,
     process: String,
-    /// The ids of two wake-ups: the last one that was received, and the last one that was removed from the table.
+    /// The id of the last wake-up that this listener has received.
     last_received: u64,
+    /// The id of the last wake-up that this listener has removed from the table.
     last_removed: u64,
     mariadb: bool,
     /// When this listener last removed old wake-ups; `None` before the first time.
@@ -71,8 +72,8 @@ pub struct MySqlListener {
     /// The [`Pace`] that the listener last used, and the start of the waiting time from which [`looks`] computes the
     /// pause between polls.
     awaited: (Pace, Instant),
-    /// The last [`Pace::Behind`] for which no session held the wait lock. For this pace, the listener polls instead of
-    /// blocking. `None` if there is no such pace, or if a session has taken the wait lock since.
+    /// A [`Pace::Behind`] whose wait lock no session held at the last check. For this pace the listener polls, because
+    /// `GET_LOCK` would not block. `None` if no such pace is known.
     unkept: Option<Pace>,
 }
 
@@ -234,8 +235,8 @@ impl MySqlListener {
             // The lock may become free soon, so poll with the shortest pause again.
             self.awaited.1 = Instant::now();
         }
-        // If the wait lock is free without a wake-up, the client ahead has left the queue or lost its session. An empty
-        // list then makes the waiter ask for the lock.
+        // If the wait lock is free and no wake-up has arrived, the client ahead has left the queue or lost its session.
+        // Return an empty list in this case: it makes the waiter request the lock.
         Ok((is_free || !words.is_empty()).then_some(words))
     }
 }

@@ -143,7 +143,7 @@ impl FirstSight {
 pub(crate) struct Names {
     /// The name of each running server, by the server's identity.
     running: HashMap<String, String>,
-    /// Maps each stored name to the name that this process uses. It keeps its entries when a server restarts.
+    /// Maps each stored name to the name that this process uses. The map keeps its entries when a server restarts.
     same: HashMap<String, String>,
 }
 

@@ -20,8 +20,8 @@ use crate::url::{Address, BadUrl};
 pub(crate) const VERSION: u64 = 1;
 /// The time limit of [`prepare`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A dropped table of records is noticed by every idle session within this time (3 s), because idle sessions query
-/// their server every two seconds.
+/// If the table of records is dropped, every idle session notices this within 3 s, because an idle session queries its
+/// server every two seconds.
 pub(crate) const NOTICED: Duration = Duration::from_secs(3);
 
 /// Why [`prepare`] failed.
@@ -293,7 +293,7 @@ async fn make_tables(
 }
 
 /// Creates the table of records. If an earlier table was dropped, the grants in it are lost. So this function also
-/// writes a new run of the server, and the restart guard applies as after a restart.
+/// stores a new server run in `quorate_run`, and the restart guard applies as after a restart.
 ///
 /// The function writes the run twice:
 ///
@@ -310,7 +310,7 @@ async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), 
     begin_run(connection, &id, Duration::ZERO).await
 }
 
-/// Writes a new run of the server to the table `quorate_run`. The run starts after the delay `later`; zero means now.
+/// Stores a new server run in the table `quorate_run`. The start of the run is the current time plus `later`.
 async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Result<(), Fault> {
     let mut said = connection.ask(QUESTION).await?;
     let report = said

@@ -345,8 +345,8 @@ impl Session for MySqlSession {
     }
 }
 
-/// Parses the result of a read into the server's clock and the records that exist. The clock is never `None`: a result
-/// without it is an error.
+/// Parses the result of a read into the server's clock and the records that exist. Returns an error if the result does
+/// not contain the clock, so the clock is never `None`.
 fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
     let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
     let clock = rows.first().and_then(|row| number(row, 0));

@@ -68,8 +68,10 @@ pub(crate) const RECORD: Table = Table {
     more: ["", " ROW_FORMAT=DYNAMIC"],
     rights: ALL,
 };
-/// The table of wake-ups. It is kept in memory, so a wake-up does not wait for the disk. After a restart of the server,
-/// the table is empty. No wake-up is missed: a listener wakes all its waiters after it has connected again.
+/// The table of wake-ups. It is kept in memory, so a wake-up does not wait for the disk.
+///
+/// A restart of the server empties the table. No waiter misses a wake-up, because a listener wakes all its waiters
+/// after it has connected again.
 pub(crate) const WOKEN: Table = Table {
     name: "quorate_woken",
     engine: "MEMORY",

@@ -95,8 +95,8 @@ async fn why_silent(host: &str, why: &str) -> String {
     }
 }
 
-/// Whether the error shows that the server accepted the connection and closed it immediately. The server may close it
-/// so early that the error appears while connecting.
+/// Whether the error shows that the server accepted the connection and closed it immediately. The server can close the
+/// connection so early that the client gets the error while it connects.
 fn hung_up(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     matches!(

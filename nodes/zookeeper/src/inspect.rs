@@ -1,4 +1,5 @@
-//! Inspects a ZooKeeper, for example for `quorate doctor`, over the same kind of session that a lock uses.
+//! Inspects a ZooKeeper server or ensemble, for example for `quorate doctor`, over the same kind of session that a lock
+//! uses.
 
 use std::time::{Duration, Instant};
 

@@ -6,7 +6,8 @@
 //! length of the lease, by the waiter's own clock. Therefore:
 //!
 //! - A lease may be shorter than the shortest session that the server allows.
-//! - No lock is released because sessions have expired, e.g. while the server was stopped.
+//! - The end of a session releases no lock. So a lock survives if all sessions expire, e.g. because the server was
+//!   stopped.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

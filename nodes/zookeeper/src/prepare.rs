@@ -105,8 +105,8 @@ async fn make(address: &Address) -> Result<Prepared, Fault> {
     })
 }
 
-/// Creates those znodes of the path that are missing. They admit only the user of the URL, or everybody if the URL has
-/// no user. Returns true if a znode was created.
+/// Creates those znodes of the path that are missing. The new znodes admit only the user of the URL, or everybody if
+/// the URL has no user. Returns true if a znode was created.
 async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     let fault = |path: &str, error: Error| fault::of_request(&error, path, address);
     let persistent = CreateMode::Persistent.with_acls(match address.user {
@@ -128,7 +128,7 @@ async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     Ok(made)
 }
 
-/// How many znodes got the ACL of the path, and how many refused it.
+/// The number of znodes that got the ACL of the path, and the number that this user has no right to read or change.
 #[derive(Default)]
 struct Passed {
     changed: usize,
@@ -171,7 +171,7 @@ async fn pass_on(client: &Client, address: &Address, acl: &[Acl]) -> Result<Pass
     Ok(passed)
 }
 
-/// Gives this ACL to a znode. Returns true if the znode had another ACL before.
+/// Gives this ACL to a znode. Returns false if the znode already had this ACL.
 async fn give(client: &Client, path: &str, acl: &[Acl]) -> Result<bool, Error> {
     let (before, _) = client.get_acl(path).await?;
     if before == acl {

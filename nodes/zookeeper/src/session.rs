@@ -1,4 +1,4 @@
-//! Reads and changes records in one session with a ZooKeeper.
+//! Reads and changes records in one session with a ZooKeeper server or ensemble.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,10 +32,11 @@ const LARGEST: usize = 1_000_000;
 /// the records of the current request.
 const MOST: usize = 16_384;
 
-/// The number of attempts to read a record. An attempt fails if another client removes the record meanwhile.
+/// The number of attempts to read a record. An attempt fails if another client removes the record during the attempt.
 const TRIES: usize = 5;
 
-/// After this time, the ACL of new records is read again before a record is created: 30 s.
+/// Before a session creates a record, it reads the ACL for new records again if the last read was longer ago than this:
+/// 30 s.
 const ACL_AGE: Duration = Duration::from_secs(30);
 
 /// A session with a ZooKeeper server or ensemble, in which the client reads and changes the records of locks.
@@ -56,8 +57,8 @@ pub struct ZooKeeperSession {
     date: AtomicU64,
 }
 
-/// The record that a read returns if the parent znode of the record contains no znode that this crate created. No znode
-/// can have the version of this record, so every change of it fails.
+/// A placeholder: a read returns it if the parent znode of a record contains no znode that this crate created. No znode
+/// can have the placeholder's version, so every change of the record fails.
 fn strange() -> Record {
     Record::new(u64::MAX, vec![u8::MAX])
 }
@@ -73,9 +74,11 @@ enum Outcome {
 
 /// A transaction that was sent and is not answered yet.
 struct Sent {
-    /// For each record: its name, its version before the transaction, and the operations on it.
+    /// The names of the records that the transaction changes or checks.
     names: Vec<Arc<[u8]>>,
+    /// The version of each record before the transaction, in the order of `names`.
     before: Vec<u64>,
+    /// The operations on each record, in the order of `names`.
     steps: Vec<Vec<Step>>,
     /// The number of wake-ups. In the transaction, they come after the operations on records.
     messages: usize,
@@ -184,7 +187,7 @@ impl ZooKeeperSession {
         Ok(())
     }
 
-    /// Reads the records in `open`. If a record was removed in the meantime, it stays in `open`.
+    /// Reads the records in `open`. A record stays in `open` if another client has removed its znode.
     async fn fetch(
         &mut self,
         names: &[Arc<[u8]>],
@@ -487,8 +490,8 @@ impl Session for ZooKeeperSession {
     }
 }
 
-/// A result without the server's clock. ZooKeeper dates changes by the clock of the current leader. The leader may
-/// change, so no lease can be measured by these dates.
+/// A result without the server's clock. ZooKeeper takes the time of a change from the clock of the current leader. The
+/// leader can change, so these times cannot measure a lease.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }
@@ -529,7 +532,8 @@ fn messages_of(commit: &Commit) -> Vec<Message> {
         .collect()
 }
 
-/// The versions of the records after this transaction was applied. `before` are the versions before it.
+/// Returns the version of each record after a transaction that was applied. `before` are the versions of the records
+/// before the transaction.
 fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -> Vec<u64> {
     let mut results = results.iter();
     let last = steps

@@ -1,4 +1,4 @@
-//! A ZooKeeper as a store of records.
+//! A ZooKeeper server or ensemble as a store of records.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::layout::Layout;
 use crate::listener::ZooKeeperListener;
 use crate::session::ZooKeeperSession;
 
-/// The number of commits that are sent before the first result is awaited.
+/// The largest number of commits in one batch. A session sends all commits of a batch before it awaits the first
+/// result.
 const BATCH: usize = 64;
 
 /// A ZooKeeper server or ensemble as a [`Store`], for a [`StoreNode`].
@@ -71,7 +72,8 @@ impl Store for ZooKeeper {
         };
         let (identity, (acl, date)) = futures::try_join!(greet(client, address), rights)?;
         let session = ZooKeeperSession::new(dialled, address.clone(), acl, date);
-        // The run is the ensemble's name, because a restart of the ensemble loses no grant.
+        // Use the ensemble's name as the run id. The run id need not change at a restart, because a restart loses no
+        // grant.
         let run = ServerRun::new(format!("zk-{identity}"));
         Ok((session, Greeting::new(run).server(identity)))
     }

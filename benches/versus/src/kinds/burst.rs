@@ -176,11 +176,11 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // A take holds the lock of the quota, so concurrent takes run one after the other. `beyond` is the time in
-        // seconds by which a take is longer than a cycle of a plain lock.
+        // Taking a unit locks the quota, so concurrent tasks take units one after the other. `beyond` is the additional
+        // time, in seconds, of taking a unit compared with a cycle of a plain lock.
         //
-        // `allowed` is the highest possible rate of takes. At this rate, a take lasts as long as a cycle of the
-        // contended plain lock, plus `beyond`.
+        // `allowed` is the highest possible number of units taken per second. It assumes that taking a unit lasts as
+        // long as a cycle of the contended plain lock, plus `beyond`.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);

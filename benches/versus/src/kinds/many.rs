@@ -7,7 +7,7 @@ use super::figure::Figure;
 use crate::contender::Name;
 use crate::held::{Hold, Row};
 
-/// The number of measurements with notes. The number of measurements without notes is the same.
+/// The number of measurements with notes, and also the number of measurements without notes.
 const ROUNDS: usize = 2;
 const SECONDS: u64 = 10;
 

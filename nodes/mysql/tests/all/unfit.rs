@@ -549,7 +549,8 @@ async fn column_of_a_wrong_sql_type_is_named_in_the_refusal() {
     ] {
         check_refusal_and_repair(&server, statement, &["quorate_", "quorate prepare-server"]).await;
     }
-    // Converting the table would lose its locks, so the fault is left to the administrator.
+    // Converting this table would lose its locks. So `prepare` returns an error, and the administrator must repair the
+    // table.
     let url = format!("{}?timeout=5s", server.url("locks"));
     for (statement, back, said) in [
         (
@@ -615,7 +616,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
     for database in ["locks", "others", "thirds"] {
         let url = server.url(database);
         prepare(&url).await.unwrap();
-        // Store a different name in each database. This happens if an administrator cannot see the other databases.
+        // Store a different name in each database, as `prepare` does if its user cannot see the other databases.
         let apart = format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
         server.sql(&apart).unwrap();
         stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());

@@ -120,7 +120,7 @@ test!(inspection_reports_the_server_and_its_faults, server => {
     assert!(seen.version.as_ref().is_some_and(|version| version.starts_with("3.")), "{seen:?}");
     assert!(seen.wake_ups && seen.run_id.is_some());
     assert!(seen.round_trip.is_some() && seen.connecting.is_some());
-    // While connecting, the client writes a znode to test its rights. No record is left behind.
+    // While connecting, the client writes a znode to test its rights. This test must leave no record.
     assert!(session(&server).await.page(0, 10).await.unwrap().what.is_empty());
     server.zookeeper.stop(0).unwrap();
     let begun = Instant::now();

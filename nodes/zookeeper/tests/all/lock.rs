@@ -161,7 +161,7 @@ test!(held_lock_survives_a_server_stop_longer_than_the_session_timeout, server =
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.zookeeper.cont(0).unwrap();
     assert!(is_held(&other, "a").await);
-    // Hold the lock for longer than one TTL in total, so that it needs renewals after the stop.
+    // Hold the lock for longer than one TTL in total. So the client must renew it after the server has continued.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(guard.is_valid() && is_held(&other, "a").await);
     guard.release().await;

@@ -223,7 +223,7 @@ test!(late_commit_of_a_dropped_future_is_refused_because_the_version_has_changed
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     let made = put(&mut first, "a", 0, b"0").await;
-    // Stop the server until the session has been dropped, so that the server processes the change only afterwards.
+    // Keep the server stopped until the session is dropped, so that the server processes the commit only after that.
     server.zookeeper.stop(0).unwrap();
     let late = [commit(change("a", made, b"late"))];
     let cut = tokio::time::timeout(Duration::from_millis(50), first.commit(&late)).await;
@@ -392,7 +392,7 @@ test!(session_reports_the_date_of_the_last_change_even_before_its_own_first_chan
     let both = Commit { changes: vec![change("a", version, b"2"), change("b", 0, b"2")], wakes: vec![], ..Commit::default() };
     session.commit(&[both]).await.unwrap();
     assert!(session.date() > last);
-    // Reading the server's date has left no record behind.
+    // The session has created and removed a znode to read the ensemble's clock. This must leave no record.
     let names: Vec<_> = session.page(0, 100).await.unwrap().what.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, [b"a".to_vec(), b"b".to_vec()]);
 });

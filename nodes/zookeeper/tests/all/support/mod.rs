@@ -1,4 +1,4 @@
-//! A ZooKeeper for one test, and short helpers for requests to it.
+//! A ZooKeeper server or ensemble for one test, and short helpers for requests to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const CALM: Duration = Duration::from_millis(150);
 /// URL settings with timeouts that are long enough even on a busy machine.
 const SETTINGS: &str = "timeout=4s&session=10s";
 
-/// A ZooKeeper with the znodes that a lock needs.
+/// A ZooKeeper server or ensemble with the znodes that a lock needs.
 pub(crate) struct Prepared {
     pub(crate) zookeeper: Process,
 }
@@ -26,7 +26,7 @@ impl Prepared {
         prepared
     }
 
-    /// Starts a ZooKeeper without the znodes that a lock needs.
+    /// Starts a ZooKeeper server or ensemble without the znodes that a lock needs.
     pub(crate) async fn bare(options: ZooKeeperOptions) -> Self {
         let started = tokio::task::spawn_blocking(move || Process::start_with(&options));
         let zookeeper = started.await.unwrap();
@@ -60,7 +60,8 @@ impl Prepared {
     }
 }
 
-/// Defines a test that starts a ZooKeeper. Server options may follow the test's name; the default is one server.
+/// Defines a test that starts a ZooKeeper server or ensemble. Server options may follow the test's name; the default is
+/// one server.
 macro_rules! test {
     ($name:ident, $server:ident => $body:block) => {
         test!($name, ZooKeeperOptions::new(), $server => $body);
