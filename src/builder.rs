@@ -52,8 +52,8 @@ pub struct RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
-    /// The masters that the caller gave as a [`Node`] instead of a URL. Each is paired with the number of masters that
-    /// the caller named by URL before it.
+    /// The masters that the caller gave as a [`Node`] instead of a URL. The number before each `Node` says how many
+    /// masters the caller had already named by URL.
     others: Vec<(usize, Arc<dyn Node>)>,
 }
 
@@ -264,8 +264,8 @@ impl RedlockBuilder {
 
     /// Whether every acquisition gets a fencing token. Default: `true`.
     ///
-    /// With `false` the lock is the classic Redlock algorithm: `SET key value NX PX ttl` on every master, without
-    /// fencing counter and queue. [`fencing_token`](crate::LockGuard::fencing_token) is then `None`, and the order is
+    /// With `false`, the lock follows the classic Redlock algorithm: `SET key value NX PX ttl` on every master, without
+    /// a fencing counter or a queue. [`fencing_token`](crate::LockGuard::fencing_token) is then `None`, and the order is
     /// [`Order::Unordered`].
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.settings.fencing = Some(fencing);

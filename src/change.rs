@@ -19,7 +19,8 @@ use crate::protocol::marker::Configuration;
 use crate::protocol::quorum::Quorum;
 use crate::redlock::Redlock;
 
-/// A replacement of the masters, whose steps an operator executes; see [`Redlock::change`].
+/// A change from the old set of masters to a new set. An operator calls its steps one after the other; see
+/// [`Redlock::change`].
 #[derive(Debug)]
 pub struct MastersChange<'a> {
     redlock: &'a Redlock,
@@ -135,8 +136,8 @@ impl MastersChange<'_> {
             && !before.is_open_for(self.configuration.first_marker() - 2)
         {
             missing.push(
-                "masters_generation is above 0, but the replacement that introduced these masters never opened them: \
-                 finish that replacement first"
+                "masters_generation is above 0, but the previous replacement has not completed its step `open`: finish \
+                 that replacement first"
                     .into(),
             );
         }
@@ -148,7 +149,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Begun;
         none(after.unless(
             reached,
-            "too few of masters or too few of next_masters have the generation marker: run the step `begin` again",
+            "too few old masters or too few next masters have the generation marker: run the step `begin` again",
         ))?;
         let after = self.carry_early(after).await?;
         let mut advice = before.holding_values();
@@ -173,7 +174,7 @@ impl MastersChange<'_> {
         let mut missing = before.obstacles();
         if before.stage() < ChangeStage::Begun {
             missing.push(
-                "too few of masters or too few of next_masters have the generation marker of this replacement: run the \
+                "too few old masters or too few next masters have the generation marker of this replacement: run the \
                  step `begin` first"
                     .into(),
             );
@@ -500,8 +501,8 @@ fn none(mut missing: Vec<String>) -> Result<(), ChangeError> {
     }
 }
 
-/// The age limit for copying a fencing counter: how far the counter is behind its master's clock. The limit is 10 s
-/// longer than `wait`, the wait before the step `open`, which is longer than the longest ttl.
+/// The largest age of a fencing counter that is copied. The age is the time by which the counter is behind its master's
+/// clock. The limit is 10 s longer than `wait`, the wait before the step `open`. `wait` is longer than the longest ttl.
 ///
 /// Older counters are not copied. A new counter starts from the master's clock, and the masters' clocks differ by less
 /// than the longest ttl. So every token that the next masters grant is larger than these older counters.

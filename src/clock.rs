@@ -12,7 +12,7 @@ impl Instant {
     }
 }
 
-/// Converts to an instant of the clock of std, with the same distance from now. The clock of std stops while the
+/// Converts to an instant of the standard library's clock that is equally far from now. That clock stops while the
 /// machine is suspended. So a suspension after the conversion delays a converted deadline by the length of the
 /// suspension.
 impl From<Instant> for std::time::Instant {
@@ -27,7 +27,7 @@ impl From<Instant> for std::time::Instant {
     }
 }
 
-/// Converts to an [`Instant`] with the same distance from now.
+/// Converts to an [`Instant`] that is equally far from now.
 impl From<std::time::Instant> for Instant {
     fn from(at: std::time::Instant) -> Self {
         let (now, std) = (Self::now(), std::time::Instant::now());
@@ -86,8 +86,8 @@ pub(crate) mod paced {
 
     static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
         let reading = || {
-            // Read the library's clock before tokio's. If the thread is interrupted in between, the converted clock is
-            // behind, which only makes leases shorter.
+            // Read the library's clock before tokio's. If the thread is interrupted in between, the converted times
+            // are too early. This can only make leases shorter.
             let ours = Instant::now();
             let tokio = std::time::Instant::now();
             (Instant::now().saturating_since(ours), ours, tokio)

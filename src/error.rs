@@ -182,7 +182,7 @@ impl Missed {
         let needed = self.majority.size();
         write!(f, "no quorum for {:?}: ", self.resource)?;
         if self.majority.is_joint() {
-            f.write_str("a majority of both masters and next_masters is needed")?;
+            f.write_str("a majority of masters and a majority of next_masters are needed")?;
         } else if can_vote < needed && !self.reports.is_empty() {
             let at_most = if silent > 0 { "at most " } else { "" };
             let of = self.majority.nodes();
@@ -264,9 +264,9 @@ impl AcquireError {
             Self::HeldByOther(missed) => (missed, held(missed.held_here)),
             Self::NotJoinable(missed) => (
                 missed,
-                "is held by its owner, but the owner cannot get a further hold now: no majority of the masters reports \
-                 the same fencing token for the existing holds; try again when the hold of a crashed process has \
-                 expired",
+                "is held by its owner, but the masters cannot grant the owner a further hold now: no majority reports \
+                 the same fencing token for the existing holds; if a process of the owner has crashed, try again when \
+                 the hold of this process has expired",
             ),
             Self::OtherMasters(missed) => (
                 missed,

@@ -55,7 +55,7 @@ fn is_of_a_lock(value: &[u8]) -> bool {
     keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
-/// Replaces the values that quorate did not write by a fixed text. A number in the text distinguishes different values.
+/// Replaces the values that quorate did not write by a fixed text. Different values get different numbers in the text.
 fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {

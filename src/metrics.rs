@@ -236,8 +236,8 @@ mod enabled {
         counter!(CONFIRMATIONS).increment(1);
     }
 
-    /// Records the result of renewing one lock. `margin` is the time that was left until the old end of the lock's
-    /// validity, when the deciding reply arrived.
+    /// Records the result of renewing one lock. `margin` is the time from the arrival of the deciding reply to the
+    /// old end of the lock's validity.
     pub(crate) fn renewal(outcome: Extension, margin: Duration) {
         let outcome = match outcome {
             Extension::Pending => return,

@@ -79,8 +79,8 @@ impl Options {
             );
             return Err(bad("drift floor", self.drift.floor, why));
         }
-        // With a larger ttl a lock could outlive its fencing counter. The same fencing token could then be granted
-        // twice.
+        // With a larger ttl, a lock could outlive its fencing counter. Without the counter, a later holder could get
+        // the same fencing token.
         if self.max_ttl > LONGEST_TTL {
             let why = format!("is too long: at most {} is allowed", text(LONGEST_TTL));
             return Err(bad("max_ttl", self.max_ttl, why));

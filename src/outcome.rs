@@ -10,8 +10,8 @@ use crate::protocol::quorum::Reason;
 pub(crate) enum Failure {
     /// Another client holds the lock, or another waiter is ahead in the queue.
     Contention,
-    /// A majority granted a further hold to an owner, but no majority returned the same fencing token for the owner's
-    /// other holds. So the new hold cannot join the other holds.
+    /// A majority granted a new hold to an owner, but no majority agreed on the fencing token of the owner's other
+    /// holds. So the new hold cannot join the other holds.
     NotJoinable,
     /// Less than a majority of the masters can answer.
     Outage,

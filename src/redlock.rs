@@ -318,7 +318,7 @@ impl Redlock {
         futures::future::join_all(nodes.map(|node| node.inspect(&scope))).await
     }
 
-    /// The settings that decide which rights the users of the masters need.
+    /// The settings that determine which rights the client's user needs on the masters.
     pub(crate) fn scope_of_rights(&self) -> Scope {
         let coordinator = &self.core.coordinator;
         let mut word = [0; 16];

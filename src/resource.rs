@@ -62,7 +62,7 @@ pub(crate) fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), Invali
         return Err(InvalidResource::TooLong(resource.len()));
     }
     let reserved = RESERVED.as_bytes();
-    // Check the whole key, because prefix and resource name can form the reserved word together.
+    // Check the whole key, because the prefix and the resource name together can begin with the reserved word.
     let key_start = prefix
         .as_bytes()
         .iter()

@@ -35,8 +35,8 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock keys to acquire. For a semaphore: the slot to ask for next.
     pub(crate) wanted: Wanted,
-    /// For a semaphore: the reservation of the slot that the next attempt asks for. Other tasks of this process then
-    /// prefer other slots. `None` for other kinds of locks.
+    /// For a semaphore: the reservation of the slot that the next attempt asks for. While the slot is reserved,
+    /// other tasks of this process prefer other slots. `None` for other kinds of locks.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt (`try_acquire`).
@@ -56,7 +56,7 @@ struct Meetings(u32);
 
 impl Meetings {
     /// Returns the longest pause before the next attempt. `took` is the duration of the last attempt. The first call
-    /// returns twice `took`. Each later call doubles the factor, up to 256.
+    /// returns twice `took`, the second call four times `took`, and so on, up to 256 times `took`.
     fn next(&mut self, took: Duration) -> Duration {
         self.0 = (self.0 + 1).min(8);
         took.saturating_mul(1 << self.0)
@@ -216,7 +216,8 @@ impl<'a> AcquireLoop<'a> {
             //
             // - This waiter reaches only a minority of the masters. Its queue entries would starve the waiters behind
             //   it.
-            // - This waiter competes with other holds of its owner. Each heartbeat would create another such hold.
+            // - This waiter competes with other holds of its owner. Each heartbeat is an attempt, and would leave one
+            //   more hold of this owner on some masters.
             (_, Some(line)) => {
                 self.until_over().wait(line.step_out()).await;
             }
@@ -366,8 +367,8 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // If no waiter is ahead, the holder has no queue entry, because its entry would count as a waiter ahead. The
-        // release of a holder without an entry may send no wake-up, so poll.
+        // If `ahead` is 0, the holder has no queue entry, because `ahead` would count its entry. The release of a
+        // holder without an entry possibly sends no wake-up, so poll.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.unqueued_holder;

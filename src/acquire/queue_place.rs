@@ -38,7 +38,8 @@ pub(super) struct QueuePlace<'a> {
     pub(super) ticket: Ticket,
     /// Names this queue entry in the request that removes it from the masters. No lock is acquired with this claim.
     claim: Arc<Claim>,
-    /// The lock's holder according to the masters, if no other waiter is ahead of this one.
+    /// The lock's holder according to the masters, if this holder has no entry in the queue. `None` if no such holder
+    /// is known, or if another waiter is ahead of this one.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
     /// How many times this waiter has asked the masters again only because a timer fired.
     looks: u32,

@@ -146,7 +146,7 @@ impl Observation {
     /// [`CannotBlock`] on a thread of a Tokio runtime.
     #[expect(
         clippy::should_implement_trait,
-        reason = "the name is that of the async method, and an endless sequence of leaders needs no `Iterator`"
+        reason = "named like the async method; not an `Iterator`, because a call can return an error"
     )]
     pub fn next(&mut self) -> Result<Option<Leader>, CannotBlock> {
         let (observation, home) = self.kept.split();

@@ -78,7 +78,7 @@ impl RedlockBuilder {
         if nodes.len() % 2 == 0 && self.next_masters.is_empty() {
             tracing::warn!(
                 masters = nodes.len(),
-                "an even number of masters survives no more failures than one master fewer: use an odd number"
+                "an even number of masters survives no more failures than the next lower odd number: use an odd number"
             );
         }
         let patience = Patience {
@@ -111,8 +111,8 @@ impl RedlockBuilder {
             _ => Duration::MAX,
         };
         let Some(heartbeat) = self.heartbeat else {
-            // The default is half the ttl, but not longer than the wait and not shorter than 30 ms. The minimum keeps a
-            // waiter with a short wait from sending too many heartbeats.
+            // The default heartbeat time is half the ttl, but not longer than the wait and not shorter than 30 ms. The
+            // minimum keeps a waiter with a short wait from sending too many heartbeats.
             return Ok((self.settings.ttl() / 2)
                 .min(wait)
                 .max(Duration::from_millis(30)));
@@ -141,7 +141,7 @@ impl RedlockBuilder {
         not(feature = "tls-rustls"),
         expect(
             clippy::unnecessary_wraps,
-            reason = "with TLS, reading the certificates may fail"
+            reason = "with TLS, reading the certificates can fail"
         )
     )]
     pub(super) fn node_options(

@@ -11,8 +11,8 @@ use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The allowed difference of the masters' clocks is `max_ttl` minus `SLACK`, but at least 1 s. Within the allowed
-/// difference, fencing tokens rise even if all masters lose their memory.
+/// The limit for the difference between the masters' clocks is `max_ttl` minus `SLACK`, but at least 1 s. While the
+/// difference is within the limit, fencing tokens rise even if all masters lose their memory.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// The stage of a replacement of the masters, derived from the generation markers of the masters.
@@ -49,9 +49,9 @@ pub struct Survey {
     pub(super) advice: Vec<String>,
     pub(super) configuration: Configuration,
     pub(super) quorum: Quorum,
-    /// The time at which this step had raised the generation markers, and had ended the connections of clients that
-    /// know only the old masters. `None` if the step only read the state of the masters, or only wrote the first
-    /// markers.
+    /// The time at which this step finished raising the generation markers. By then, the masters have also ended the
+    /// connections of clients that know only the old masters. `None` if the step only read the state of the masters, or
+    /// only wrote the first markers.
     pub(super) closed_at: Option<Instant>,
 }
 
@@ -111,8 +111,8 @@ impl Survey {
         self.marked(2) != MasterSet::default()
     }
 
-    /// Whether the marker was written for other masters: at the marker's number, this configuration expects another
-    /// fingerprint of the masters.
+    /// Whether the marker was written for other masters: at the marker's number, this configuration expects a
+    /// different fingerprint of the masters.
     pub(super) fn is_of_others(&self, marker: Marker) -> bool {
         let ours = self.configuration.print_at(marker.number);
         ours.is_some_and(|ours| ours != marker.print)
@@ -172,8 +172,8 @@ impl Survey {
         names.into_iter().cloned().collect()
     }
 
-    /// One line for each fencing counter that no majority of the next masters could raise, because an owner holds its
-    /// lock.
+    /// One line for each fencing counter that no majority of the next masters could raise, because an owner holds the
+    /// counter's lock.
     pub(super) fn held_by_owners(&self) -> Vec<String> {
         let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
         let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
@@ -291,8 +291,8 @@ impl Survey {
         missing
     }
 
-    /// One line if the masters' clocks differ too much; otherwise `None`. The fencing tokens of the next masters might
-    /// then not be larger than those of the old masters.
+    /// If the masters' clocks differ too much, returns one line about this problem; otherwise `None`. With such clocks,
+    /// the next masters could grant smaller fencing tokens than the old masters.
     pub(super) fn clocks_apart(&self, max_ttl: Duration) -> Option<String> {
         let masters = self.masters.iter();
         let clocks = masters.filter_map(|master| master.seen.clock_offset_ms);
@@ -301,7 +301,7 @@ impl Survey {
         let allowed = max_ttl.saturating_sub(SLACK).max(Duration::from_secs(1));
         (apart > allowed).then(|| {
             format!(
-                "the masters' clocks differ by {apart:?}, and at most {allowed:?} is allowed: synchronise them"
+                "the masters' clocks differ by {apart:?}, but at most {allowed:?} is allowed: synchronise the clocks"
             )
         })
     }
@@ -399,8 +399,8 @@ impl Survey {
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
         let advice = next.map(|master| {
             format!(
-                "{} already stores {} values (quotas, once-per-period records): the step `open` removes those that no \
-                 old master has; if this server was used before, delete its old data now",
+                "{} already stores {} values (quotas, once-per-period records): the step `open` removes each value \
+                 that no old master has; if this server was used before, delete its old data now",
                 master.node, master.seen.values
             )
         });

@@ -132,8 +132,10 @@ impl Carrier<'_> {
     }
 
     /// Checks that no next master is open. If a next master is open, another operator has already copied the values,
-    /// and the values on the old masters may be outdated. It is enough to ask a majority of the next masters: a client
-    /// writes to the next masters alone only after a majority of the next masters has opened.
+    /// and the values on the old masters may be outdated.
+    ///
+    /// The answers of a majority of the next masters are enough. A client that knows only the next masters cannot write
+    /// before a majority of the next masters is open.
     async fn look(self) -> Result<(), Carried> {
         let masters = self.redlock.masters_as_marked();
         let masters = masters.map_err(|error| Carried::Undecided(error.to_string()))?;
@@ -169,7 +171,7 @@ impl Copied {
             Err(error) => {
                 let is_denied = |fault: &Fault| matches!(fault, Fault::Denied(_));
                 let denied = failed_with(error.reports(), is_denied);
-                // A single master that refuses this user does not prevent the copy.
+                // If a majority remains without the masters that refuse this user, the right is not the problem.
                 let lines = if quorum.possible_without(denied) {
                     &mut self.left
                 } else {

@@ -226,7 +226,7 @@ settings! {
         change: "masters are being replaced while in use",
         option: Masters "URL,URL,..",
         help: "While masters are being replaced: the complete new set, including masters that stay",
-        more: "With this option every lock needs a majority of both sets. See `quorate masters`.",
+        more: "Every lock then needs a majority of --masters and a majority of --next-masters. See `quorate masters`.",
     }
     masters_generation: Option<u64> {
         variable: "QUORATE_MASTERS_GENERATION",
@@ -245,7 +245,7 @@ settings! {
     connect_timeout: Option<Duration> {
         variable: "QUORATE_CONNECT_TIMEOUT",
         default: "500ms",
-        change: "TLS over slow lines",
+        change: "connections use TLS over a slow network",
         option: Masters "TIME",
         help: "How long to wait for a connection to a master",
     }
@@ -266,7 +266,7 @@ settings! {
     restart_guard: Option<RestartGuard> {
         variable: "QUORATE_RESTART_GUARD",
         default: "on",
-        change: "masters with `appendfsync always`",
+        change: "all masters use `appendfsync always`",
         option: Masters "MODE",
         help: "Whether the votes of a restarted master are ignored until max_ttl has passed",
     }

@@ -226,7 +226,7 @@ impl Value for RestartGuard {
         ),
         (
             "after-first-contact",
-            "Like on, but only for restarts after the client's first connection to the master",
+            "Like `on`, but only for restarts after the client's first connection to the master",
         ),
         (
             "off",

@@ -98,7 +98,7 @@ impl Held {
             says,
         } = holding;
         // Start the count of renewals at a random value. Otherwise, locks that were acquired together would renew their
-        // notes in the same renewals.
+        // notes at the same time.
         let unkept = won.claim.token().to_bytes()[0] % KEPT_EVERY;
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {

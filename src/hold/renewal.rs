@@ -160,7 +160,8 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
     for batch in [plain, groups] {
         batch.send(renewal, coordinator, now);
     }
-    // Send the notes after the renewals: a master derives the expiry of a note from the remaining TTL of the lock.
+    // A master derives the expiry of a note from the lock's remaining TTL, which a renewal extends. So send the notes
+    // after the renewals.
     coordinator.note(notes);
 }
 

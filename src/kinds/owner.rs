@@ -103,7 +103,7 @@ impl Owner {
         if let Some(held) = self.held(resource) {
             return Ok(held);
         }
-        // Boxed, so that this future stays small.
+        // The future of the inner acquire is boxed, so that the future of this function stays small.
         let guard = Box::pin(self.lock(resource).acquire()).await?;
         Ok(self.keep(resource, guard))
     }

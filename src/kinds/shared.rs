@@ -19,8 +19,8 @@ pub enum DowngradeError {
     /// more; remaining keys are released in the background.
     #[error("the lock is lost ({0}) and cannot be downgraded: acquire it again with shared()")]
     Lost(LossCause),
-    /// Only a lock that is held exclusively on a single resource can be converted. This lock is a reader's lock
-    /// already, a permit, or an owner's hold, or it has several resources.
+    /// Only a lock that is held exclusively on a single resource can be converted. This lock is one of these: a
+    /// reader's lock, a permit, an owner's hold, or a lock on several resources.
     #[error(
         "only an exclusive lock on a single resource can be downgraded: release it, and acquire again with shared()"
     )]

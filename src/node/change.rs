@@ -23,8 +23,8 @@ pub enum ChangeOrder {
     ///
     /// - Without `keys`: tries every command on keys that no client uses. If no right is missing, also reads the keys
     ///   of all values and fencing counters.
-    /// - With `keys`: checks the rights to read and write these keys. They may have other prefixes than the configured
-    ///   one.
+    /// - With `keys`: checks the rights to read and write these keys. Their prefixes can differ from the configured
+    ///   prefix.
     Rights {
         /// The settings of the locks (prefix, fencing, order of waiters) that the user must be able to take.
         scope: Scope,

@@ -57,7 +57,7 @@ impl Claim {
     }
 
     /// Creates a claim on the plain lock `key`. The resource is the part of the key after the first `prefix` bytes.
-    /// `fenced` is whether the lock has a fencing counter.
+    /// If `fenced` is true, the masters keep a fencing counter for the lock.
     pub(crate) fn on(key: Arc<[u8]>, prefix: usize, token: Token, fenced: bool) -> Self {
         Self {
             key,
@@ -113,8 +113,8 @@ impl Claim {
         }
     }
 
-    /// Stores the fencing number on which the masters agreed. Only claims on a group store it: their renewals need the
-    /// number to restore the lock.
+    /// Stores the fencing number on which the masters agreed. Only a claim with the shape `Group` stores the number:
+    /// its renewals need the number to restore the lock.
     pub(crate) fn agreed(&self, number: Option<u64>) {
         if let (Shape::Group(group), Some(number)) = (self.shape(), number) {
             group.agreed(number);
@@ -140,8 +140,8 @@ impl Claim {
         alone.into_iter().chain(parts.iter().map(|part| &part.mode))
     }
 
-    /// The fencing number on which the masters agreed, if this is a claim on a group; otherwise 0. Renewals of a group
-    /// need the number to restore the lock.
+    /// The fencing number on which the masters agreed, if this claim has the shape `Group`; otherwise 0. Renewals of
+    /// such a claim need the number to restore the lock.
     pub(crate) fn number(&self) -> u64 {
         match self.shape() {
             Shape::Group(group) => group.number(),

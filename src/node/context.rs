@@ -7,8 +7,8 @@ use super::actor::trust::Roster;
 use crate::runtime::Runtime;
 use crate::settings::RestartGuard;
 
-/// The largest number of steps in which a connection is made. For Redis, these are opening the connection and the two
-/// messages of the handshake.
+/// The largest number of steps that making one connection takes. For Redis, the steps are opening the connection and
+/// the two messages of the handshake.
 ///
 /// Each step may take one connect timeout. So the client does not abandon an attempt that makes progress on a busy
 /// machine (`slow_handshake_that_makes_progress_does_not_time_out`).

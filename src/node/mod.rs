@@ -1,8 +1,9 @@
 //! The requests to one master, and the answers of the master.
 //!
-//! [`Node::send`] queues a request and passes the answer to a [`Reply`]. If the caller's future is dropped, its
-//! requests stay queued. So the release of a lock is always sent after the acquire of this lock. A node never decides
-//! that a lock is held: it gives only one of the votes.
+//! [`Node::send`] queues a request and passes the answer to a [`Reply`]. If the caller drops its future, its queued
+//! requests are still sent, in the order of queueing. So the release of a lock always follows the acquire of this lock.
+//!
+//! A node never decides that a lock is held: the answer of a node is only one vote.
 
 mod actor;
 mod answer;

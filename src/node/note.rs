@@ -142,9 +142,9 @@ impl Identity {
         }
     }
 
-    /// This process in the form `HOST:PID`. The names of its connections in `CLIENT LIST` and the ids of its waiters
-    /// contain this text. The host name is reduced to ASCII letters, digits, `.`, `-` and `_`, because the server
-    /// accepts no spaces.
+    /// This process as text: `HOST:PID`. The text is part of its connection names in `CLIENT LIST`, and of the ids of
+    /// its waiters. Connection names cannot contain spaces, so only ASCII letters, digits, `.`, `-` and `_` of the host
+    /// name are kept.
     pub(crate) fn of_connection(&self) -> String {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let host: String = self.host.chars().filter(|c| fits(*c)).collect();
@@ -239,8 +239,7 @@ impl Notes {
 /// The process id in a note that contains only a term. No process has this id.
 const NOBODY: u32 = 0;
 
-/// Returns a note without host, process and text. A leader that was elected without a note uses it, because the note
-/// also stores the term.
+/// Returns a note without host, process and text. It stores only the term of a leader whose lock has no other note.
 pub(crate) fn unsaid() -> Arc<str> {
     format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
 }

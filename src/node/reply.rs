@@ -27,8 +27,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases, for metrics. The `match` has no wildcard, so that a new phase does not compile until it is added to
-    /// this list.
+    /// All phases, for metrics. The `match` has no wildcard, so the compiler reports a phase that is missing in it.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         std::iter::successors(Some(Phase::Acquire), |phase| match phase {
             Phase::Acquire => Some(Phase::Confirm),

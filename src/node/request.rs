@@ -63,7 +63,7 @@ pub enum Request {
     Confirm {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
-        /// The fencing number on which the client has decided from the grants of a majority.
+        /// The fencing number to confirm. The client has chosen it from the numbers that a majority granted.
         token: u64,
     },
     /// Delete the lock if the claim holds it on this master, and wake the next waiter.

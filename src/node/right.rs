@@ -28,8 +28,8 @@ pub enum Purpose {
     Persistence,
     /// Needed to give the connection a name in `CLIENT LIST`.
     Naming,
-    /// Needed for locks on several resources, for readers-writer locks, and for locks that several holds of one owner
-    /// share.
+    /// Needed for locks on several resources, for readers-writer locks, and for locks that one owner can hold several
+    /// times.
     Groups,
     /// Needed for values that are stored under a lock: quotas, and tasks that run once per period.
     Values,
@@ -40,7 +40,8 @@ pub enum Purpose {
     /// Needed to notify the observers of an election immediately of a new leader. Without these rights, observers poll
     /// by timer.
     Elections,
-    /// Needed to read and restore the generation marker, and so to replace masters.
+    /// Needed to read and restore the generation marker. Without these rights, clients do not learn that masters are
+    /// replaced.
     Masters,
     /// Needed to request many locks in one command. Without these rights, each lock is requested with a separate
     /// command.

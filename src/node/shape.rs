@@ -42,7 +42,7 @@ pub(crate) enum Numbering {
     /// The lock gets a new fencing number, larger than every earlier number, because each grant raises the fencing
     /// counter.
     Raised,
-    /// The lock may get the fencing number of other holds that share its key.
+    /// The lock gets a new fencing number, or the fencing number of other holds that share its key.
     Joined,
     /// The lock must get the fencing number of its owner's other holds. The client waits for the answers of all
     /// masters, because it must know this number before it writes any fencing counter.
@@ -120,7 +120,7 @@ pub(crate) fn is_reader(place: &str) -> bool {
 /// How a claim holds one of its keys: exclusively, or shared with other holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// No other lock can hold the key at the same time. The key's value is the random value of the attempt.
+    /// No other claim can hold the key at the same time. The key's value is the random value of the attempt.
     Exclusive,
     /// Several holds of the same class can share the key: all readers, or all holds of one owner. The key's value is
     /// the marker of the class. A second key lists the holds.

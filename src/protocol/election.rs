@@ -1,4 +1,4 @@
-//! Which client leads according to the masters' answers, and which changes observers are notified of.
+//! Decides from the masters' answers which client leads, and whether an observer must be notified.
 
 use super::quorum::{MasterSet, Quorum};
 
@@ -8,8 +8,8 @@ pub(crate) type Standing = (u128, u64);
 /// Returns the lock value and the term that a majority of the masters shows; `None` if no majority agrees. `votes` are
 /// pairs of a master's index and its answer.
 ///
-/// While masters are replaced, a majority of one set is enough. The leader may have been elected by clients that know
-/// only this set.
+/// While masters are replaced, a majority of either the old or the next masters is enough. The leader may have been
+/// elected by clients that know only one of these two sets.
 pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Standing> {
     let agree = |vote: &Standing| -> MasterSet {
         let same = votes.iter().filter(|(_, other)| other == vote);
@@ -51,7 +51,7 @@ impl Observed {
         }
     }
 
-    /// Whether `term` is the last notified term, but its leader's lock value is not `value`. If so, the holder
+    /// Whether the last notified leader has the term `term`, but a lock value other than `value`. If so, the holder
     /// with the lock value `value` was not elected, and has no term.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value

@@ -12,9 +12,11 @@ pub(crate) enum Agreement {
     WriteBack(u64),
 }
 
-/// Compares the fencing numbers that the masters granted; `granted` are pairs of a master's index and its number. If a
-/// majority of each set granted the same number, this number is the token. Otherwise a majority must first confirm the
-/// largest number, so that no two holders get the same token.
+/// Compares the fencing numbers that the masters granted. `granted` are pairs of a master's index and its number.
+///
+/// - If a majority granted the same number, this number is the token. While masters are replaced, a majority of the old
+///   masters and a majority of the next masters must have granted this number.
+/// - Otherwise a majority must first confirm the largest number, so that no two holders get the same token.
 pub(crate) fn agree(
     quorum: Quorum,
     granted: impl Iterator<Item = (usize, u64)> + Clone,
@@ -92,8 +94,8 @@ impl ClockOffset {
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {
-            // Another client's clock is ahead, so follow it. Ignore smaller differences: otherwise clients would raise
-            // each other's estimates without end.
+            // Another client's clock is ahead: move the estimate to the granted number. Ignore smaller differences:
+            // otherwise clients would raise each other's estimates without end.
             Self(seen.saturating_sub(wall))
         } else {
             self
@@ -144,7 +146,8 @@ mod tests {
         let grown = Quorum::joint(MasterSet::first(3), MasterSet::first(5));
         for (quorum, granted, agreement) in [
             (disjoint, &[7, 7, 5, 7, 7, 5][..], Agreement::Agreed(7)),
-            // The next three rows have a majority only in the first set, only in the second set, and only in the union.
+            // In the next three rows, the number 7 has a majority of all six masters, but no majority in one of the two
+            // sets of masters.
             (disjoint, &[7, 7, 7, 7, 5, 9], Agreement::WriteBack(9)),
             (disjoint, &[7, 5, 9, 7, 7, 7], Agreement::WriteBack(9)),
             (disjoint, &[7, 7, 7, 7, 5, 5], Agreement::WriteBack(7)),

@@ -10,8 +10,8 @@ use super::quorum::Tally;
 pub(crate) enum Finding {
     /// The refusals alone made a majority impossible. Another client holds the lock or is ahead in its queue.
     Held,
-    /// A majority granted a further hold to an owner, but no majority returned the same fencing token for the owner's
-    /// other holds. So the new hold cannot join the other holds.
+    /// A majority granted a new hold to an owner, but no majority agreed on the fencing token of the owner's other
+    /// holds. So the new hold cannot join the other holds.
     NotJoinable,
     /// The faults alone made a majority impossible.
     Outage,
@@ -35,8 +35,8 @@ impl Finding {
         }
     }
 
-    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none). It does,
-    /// with two exceptions:
+    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none). A finding
+    /// replaces the last finding, with two exceptions:
     ///
     /// - `Split` does not replace a different finding, because its refusals may come from leftover keys without a
     ///   holder.
@@ -80,8 +80,8 @@ mod tests {
             (5, 0, 2, 1, None),
             (1, 0, 1, 0, Some(Held)),
             (1, 0, 0, 1, Some(Outage)),
-            // An even number of masters: refusals and faults each prevent a majority alone. The result is an outage,
-            // because no client can hold the lock now.
+            // An even number of masters: the refusals alone prevent a majority, and so do the faults alone. The result
+            // is an outage, because no client can hold the lock now.
             (4, 0, 2, 2, Some(Outage)),
             (4, 2, 2, 0, Some(Held)),
         ] {

@@ -6,7 +6,8 @@ use super::instant::Instant;
 use super::quorum::{Quorum, Tally, Verdict};
 use super::validity::{Drift, valid_until};
 
-/// A renewal starts a third of the ttl after the last one, so two more renewals fit before the lease ends.
+/// A renewal starts a third of the ttl after the acquire or the previous renewal. So two more renewals fit before the
+/// lease ends.
 const RENEWALS_PER_TTL: u32 = 3;
 
 /// When the next renewal is due; `started` is when the acquire or the last renewal was sent.
@@ -92,7 +93,8 @@ impl Ballot {
         }
         let outcome = if self.tally.verdict() == Verdict::Won {
             let end = valid_until(terms.started, terms.ttl, terms.drift);
-            // An extension that is counted after the old validity has ended could overlap with another holder.
+            // Count the extension only before the old validity ends. After that, another client may already hold the
+            // lock.
             if now < old_end {
                 Extension::Renewed(end.max(old_end))
             } else {

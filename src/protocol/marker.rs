@@ -10,24 +10,24 @@
 //! plus one if the client knows the next masters. An operator raises the generation in the configuration of each
 //! client. Masters reject a client whose generation was not raised.
 //!
-//! Every master stores a **generation marker**: a number that only rises, and the fingerprint of the masters that the
-//! number refers to. A master votes for a client at step `s` if the number is from `2s - 2` to `2s`. So a master never
-//! votes for two clients whose majorities may have no master in common. In the first replacement, the numbers have
-//! these meanings:
+//! Every master stores a **generation marker**: a number that only rises, and the fingerprint of the set of masters to
+//! which the number belongs (`Configuration::print_at`). A master votes for a client at step `s` if the number is from
+//! `2s - 2` to `2s`. So a master never votes for two clients whose majorities may have no master in common. In the
+//! first replacement, the numbers have these effects:
 //!
-//! - 1 closes the old masters.
-//! - 2 opens the next masters.
-//! - 4 also rejects clients that know both sets.
+//! - 1 closes the first set: masters reject clients that know only this set.
+//! - 2 opens the second set: masters accept clients that know only this set.
+//! - 4: masters also reject clients that know both sets.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The expiry of a marker that a client has restored on a master: ten years, which does not pass in practice. The
-/// remaining expiry shows how long ago the client restored the marker (`restart::guarded_for`).
+/// The expiry that a client sets when it restores a lost marker on a master: ten years, so the marker never expires in
+/// practice. The remaining expiry shows how long ago the client restored the marker (`restart::guarded_for`).
 pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// The generation marker of a master: a number that shows how far a replacement of the masters has come, and the
-/// fingerprint of the masters that the number refers to.
+/// The generation marker of a master: a number that shows the progress of a replacement of masters, and the fingerprint
+/// of the set of masters to which the number belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub(crate) number: u64,
@@ -104,7 +104,8 @@ pub(crate) struct Configuration {
 impl Configuration {
     pub(crate) fn new(generation: u64, masters: Fingerprint, next: Option<Fingerprint>) -> Self {
         Self {
-            // The limit is far above any real generation, so that sums with the generation do not overflow.
+            // Limit the generation, because larger values could overflow in sums. The limit is far above any real
+            // generation.
             generation: generation.min(u64::from(u32::MAX)),
             masters,
             next,
@@ -120,8 +121,8 @@ impl Configuration {
         self.next.is_some()
     }
 
-    /// Four times the generation. The replacement that led to this client's masters ended with this marker number. From
-    /// this number on, masters reject every client that still knows the earlier masters.
+    /// The marker number at the end of the replacement that led to this client's masters: four times the generation.
+    /// From this number on, masters reject every client that still knows the earlier masters.
     pub(crate) fn first_marker(self) -> u64 {
         4 * self.generation
     }

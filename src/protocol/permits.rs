@@ -30,9 +30,9 @@ pub(crate) enum NextSlot {
 /// - the first slot that a majority shows as free;
 /// - if there is none, the first slot that may be free on a majority.
 ///
-/// A master that granted the requested slot does not report its other slots, so each of them may be free there. Without
-/// the second rule, a client of three masters could ask for the same slot forever. For example, one master grants this
-/// slot, one refuses it, and one is down. Another slot is free on the first two masters.
+/// A master that granted the requested slot does not report its other slots, so the client assumes that they are free.
+/// Otherwise a client of three masters could ask for the same slot forever: one master grants the slot, one refuses it,
+/// and one is down. But a different slot is free on the two masters that answer.
 ///
 /// The client asks every master for the same slot. If each master chose a slot, the masters would grant different
 /// slots.

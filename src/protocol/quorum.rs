@@ -58,9 +58,9 @@ impl FromIterator<usize> for MasterSet {
 /// clients could get the lock, one in each half of a partitioned network.
 ///
 /// While masters are replaced, there are two sets, and a quorum is a majority of **each** set. A majority of the union,
-/// or of one set alone, would not exclude a second holder (`docs/protocol.md`, "Replacing masters"). A client asks a
-/// master in both sets once, and counts its vote in both sets. If no replacement is in progress, both sets are the
-/// same.
+/// or of one set alone, would not exclude a second holder (`docs/protocol.md`, "Replacing masters"). If a master
+/// belongs to both sets, a client asks it once, and its vote counts for each set. If no replacement is in progress,
+/// both sets are the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quorum {
     sets: [MasterSet; 2],
@@ -136,7 +136,7 @@ impl Quorum {
     /// Whether these masters include a majority of at least one set:
     ///
     /// - If they refuse a claim, the claim cannot get a majority of each set any more.
-    /// - If they show the same holder, the holder may be a client that knows only this set, and so holds the lock.
+    /// - If they show the same holder, it may hold the lock: a client that knows only one set needs only its majority.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
@@ -146,8 +146,9 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// Adds the masters in `said` in the order of their values, until they are a quorum. Returns the value of the last
-    /// added master; `None` if all masters together are no quorum. `said` are pairs of a value and a master's index.
+    /// Sorts `said`, which has pairs of a value and a master's index. Adds the masters in this order, until they
+    /// include a majority of each set. Returns the value of the last added master; `None` if all masters in `said` are
+    /// not enough.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();

@@ -238,7 +238,8 @@ pub(crate) fn carried(
     quorum.old_only().is_met_by(those(read, shown)) && quorum.next_only().is_met_by(next)
 }
 
-/// Whether a removal is complete: a majority of each set has executed it, and so has every master that showed a value.
+/// Whether a removal is complete: a majority of the old and a majority of the next masters have executed it, and so has
+/// every master that showed a value.
 pub(crate) fn removed(quorum: Quorum, read: &[ReadVote], written: MasterSet) -> bool {
     let left = |node: usize, vote: ReadVote| {
         !written.has(node) && matches!(vote, ReadVote::Value(_) | ReadVote::Old)
@@ -341,7 +342,7 @@ mod tests {
         assert_eq!(written(Quorum::of(3), &decided), Some(Writing::Written));
     }
 
-    /// A joint quorum of two sets: the last `both` old masters are also the first next masters.
+    /// A joint quorum of two sets. The last `both` of the old masters are also the first `both` of the next masters.
     fn sets(old: usize, both: usize, next: usize) -> Quorum {
         let nodes = |from: usize, count: usize| (from..from + count).collect();
         Quorum::joint(nodes(0, old), nodes(old - both, next))
@@ -487,7 +488,7 @@ mod tests {
         );
         assert!(
             !of(&[0, 1, 3]) && !of(&[2, 3, 4]),
-            "the removal must fail if it reaches only a minority of one set"
+            "the removal must fail if it reaches only a minority of the old or of the next masters"
         );
     }
 }

@@ -9,8 +9,8 @@ use super::marker::RESTORED;
 /// The time until which clients ignore the votes of a master that has been up for `uptime` whole seconds. `None` if
 /// every lock that the master may have forgotten has expired.
 ///
-/// - The remaining time is counted from the master's answer, because the master read its uptime after the request was
-///   sent.
+/// - The remaining time starts at the master's answer. The master read its uptime before that, so the time is never too
+///   short.
 /// - The uptime can be one second too large, because it is the difference of two times that are cut to whole seconds.
 pub(crate) fn quarantined_until(
     answered: Instant,
@@ -25,9 +25,9 @@ pub(crate) fn quarantined_until(
 /// How long clients must still ignore the votes of a master. `left_ms` is the remaining expiry (`PTTL`) of its
 /// generation marker, in milliseconds. A negative number means that the marker was never lost.
 ///
-/// A client restores a lost marker with the expiry [`RESTORED`]. The votes count again when `max_ttl` has passed since
-/// then. By that time, every lock has expired that the master may have forgotten, or that another server granted at the
-/// master's address.
+/// A client restores a lost marker with the expiry [`RESTORED`]. The votes count again `max_ttl` after that. By then,
+/// two kinds of locks have expired: locks that the master may have forgotten, and locks that another server granted at
+/// the master's address.
 pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;

@@ -219,7 +219,7 @@ mod tests {
         round.record(2, Vote::Refused);
         assert!(
             !round.is_lost_early(),
-            "a round must not count as lost early if a majority has refused"
+            "is_lost_early() must be false after a majority has refused"
         );
     }
 

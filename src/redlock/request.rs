@@ -260,8 +260,8 @@ impl LockRequest {
         self
     }
 
-    /// Makes the request a candidacy in an election. When the lock is acquired, its note is written immediately and not
-    /// after 100 ms, and clients that observe the election are woken.
+    /// Makes the request a candidacy in an election. When the client acquires the lock, it writes the lock's note
+    /// immediately, without the usual delay of 100 ms. The masters then wake the clients that observe the election.
     pub(crate) fn announced(mut self) -> Self {
         self.announce = true;
         self
@@ -337,7 +337,7 @@ impl LockRequest {
         self,
         body: impl AsyncFnOnce(&LockGuard) -> T,
     ) -> impl Future<Output = Result<T, ScopeError<T>>> {
-        // Boxed, so that the future of a scope stays small while the body runs.
+        // Boxed, so that the returned future stays small while the body runs.
         let acquire = Box::pin(self.acquire());
         async move {
             let guard = acquire.await?;

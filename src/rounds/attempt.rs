@@ -121,7 +121,7 @@ impl Coordinator {
         Token::from_bytes(bytes)
     }
 
-    /// Whether a master that granted the lock has lost its generation marker in the meantime (docs/protocol.md,
+    /// Whether a master that granted the lock is known to have lost its generation marker (docs/protocol.md,
     /// "Generation markers"). If so, the attempt fails, and the replies show this master as quarantined.
     fn doubts(&self, round: &AcquireRound) -> bool {
         let now = self.now();
@@ -177,8 +177,8 @@ impl Coordinator {
                 (reason.map(Failure::from), answers.round.finding())
             }
         };
-        // A node may have sent the acquire again, so that a master executed it after the first release. So withdraw the
-        // claim, which prevents further acquires, and release the keys once more.
+        // A node may have sent the acquire again, and its master may have executed it after the first release. So
+        // withdraw the claim, which prevents further acquires, and release the keys once more.
         let undo = if asks_all { cleanup.end() } else { undo };
         if failure.is_some() {
             metrics::round(failure);

@@ -90,8 +90,8 @@ impl Coordinator {
     /// Waits until a majority agrees on a fencing token, all masters have answered, or the time limit has passed. Then
     /// returns the agreement.
     ///
-    /// Used for a further hold of an owner. Such a hold must use the fencing token of the owner's other holds, so it
-    /// asks for this token before it raises any counter.
+    /// Used for a further hold of an owner. Such a hold must use the fencing token of the owner's other holds, so the
+    /// client looks for this token before it raises any counter.
     async fn agreement_of_all(&self, round: &AcquireRound) -> Agreement {
         let mut limit = Limit::new(&*self.runtime, self.answered_by());
         limit.wait(round.until(AcquireAnswers::settled)).await;

@@ -32,15 +32,15 @@ pub(crate) struct Coordinator {
     pub(crate) patience: Patience,
     /// The pauses between two rounds of one attempt.
     pub(super) retry: Retry,
-    /// True once this client has asked the masters. From then on, requests get no additional time for a first
-    /// connection.
+    /// True after this client's first round of acquire requests. From then on, requests get no additional time for a
+    /// first connection.
     pub(super) met: AtomicBool,
     /// The estimate of the masters' clocks minus this client's wall clock, in microseconds. Used to propose fencing
     /// tokens.
     pub(super) offset: AtomicI64,
 }
 
-/// The masters, and the rule for which of them make a majority.
+/// The masters, and the rule that decides which of them are a majority.
 pub(crate) struct Members {
     pub(crate) nodes: Vec<Arc<dyn Node>>,
     pub(crate) quorum: Quorum,

@@ -43,8 +43,7 @@ impl Coordinator {
 
     /// Writes or removes the value on every master. The requests are queued when this function returns.
     ///
-    /// - If `read` has an answer of a master, that master gets the write only if its server process has not restarted
-    ///   after this answer.
+    /// - A master that answered `read` gets the write only if its server process has not restarted since that answer.
     /// - Nothing is sent at the time `until` or later.
     pub(crate) fn write_value(
         &self,

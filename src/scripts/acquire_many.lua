@@ -27,11 +27,12 @@ local time = call('TIME')
 local lowest = string.format('%.0f', time[1] * 1000000 + time[2] - 1000000)
 local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
 local usual, find = #lowest == 16 and #highest == 16, string.find
--- The start of the 1,000 s period of `highest`. Only a counter from this period keeps its expiry (fence/raise.lua).
+-- The start of the 1,000 s period that contains the time `highest`. A counter that is smaller gets a new expiry
+-- (fence/raise.lua).
 local began = string.sub(highest, 1, 7) .. '000000000'
 
--- Handles one lock as a single request would. `taken` is the last lock that this function took. If an error follows,
--- the reply for that lock is the error and not 0, because 0 would make the client repeat the request.
+-- Handles one lock as a single request would. `taken` is the last lock that this function took. If the function fails
+-- after it took the lock, the reply for the lock is the error. The reply 0 would make the client repeat the request.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil

@@ -18,8 +18,8 @@ if held then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
     local lines = {'', held, others}
     if type(said) == 'table' then
-      -- Readers or an owner share the lock: list each hold, and the counter. Holds after this force-release have
-      -- larger fencing numbers than the counter, so they can be distinguished.
+      -- Readers or an owner share the lock: list each hold, and the counter. Later holds have larger fencing numbers,
+      -- so the counter distinguishes them from the holds that this force-release ends.
       local counter = string.match(was[3] or '', '^%d+$') or '0'
       lines = {'', held .. '\t' .. counter}
       for i = 1, #said, 3 do

@@ -22,8 +22,8 @@ local function keep(key, value, ttl, mode, number)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The user lacks the right to read the key, but may still hold the lock. So the result is an error and not 0: read
-    -- the key again with `call`, which raises the error.
+    -- The client's user lacks the right to read the key, but the client may still hold the lock. So the result is an
+    -- error and not 0: read the key again with `call`, which raises the error.
     held = call('GET', key)
   end
   local ours = mode == 'x' and value or mode
@@ -52,8 +52,8 @@ local function keep(key, value, ttl, mode, number)
   --+ fence/read.lua
   local owned, v, text = mode ~= '{shared}', tonumber(number), number
   if owned and counter > v then
-    -- All holds of an owner share one fencing number. A larger counter shows that another client has held the lock in
-    -- the meantime.
+    -- All holds of an owner share one fencing number. A larger counter shows that another client has held the lock
+    -- since this hold was granted.
     return '0'
   end
   if held then

@@ -41,7 +41,7 @@ if held == '{shared}' then
   -- Readers that were queued behind this waiter may join the readers that hold the lock.
   --+ wake/readers.lua
 elseif head and not held then
-  -- The wake-up is only a hint: a user that may not publish still releases the lock.
+  -- The wake-up is only a hint, so errors are ignored: a user without the right to publish can release the lock.
   redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), key)
 end
 return mine

@@ -38,7 +38,7 @@ if mine > 0 and type(redis.pcall('DEL', unpack(ours))) == 'table' then
 end
 for i, key in ipairs(keys) do
   if heads[i] then
-    -- The wake-up is only a hint: a user that may not publish still releases the lock.
+    -- The wake-up is only a hint, so errors are ignored: a user without the right to publish can release the lock.
     redis.pcall('PUBLISH', '{wake}' .. string.sub(heads[i], 1, 16), key)
   end
 end

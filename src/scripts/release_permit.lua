@@ -32,7 +32,7 @@ local clock = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 --+ line/purge.lua
 local head = call('ZRANGE', queue, 0, 0)[1]
 if head and head ~= waiter then
-  -- The wake-up is only a hint: a user that may not publish still releases the slot.
+  -- The wake-up is only a hint, so errors are ignored: a user without the right to publish can release the slot.
   redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), line)
 end
 return mine

@@ -13,8 +13,8 @@ if ARGV[3] then
   call('SET', value, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 else
   call('DEL', value)
-  -- The removed value cannot show the token any more. So store the token in the counter. Otherwise a late write of an
-  -- earlier holder would restore the value.
+  -- A stored value contains its writer's token, but no value remains after a removal. So store the token in the fencing
+  -- counter. Otherwise a late write of an earlier holder would restore the value.
   local v, time = tonumber(ARGV[1]), call('TIME')
   local now = time[1] * 1000000 + time[2]
   --+ fence/lives.lua

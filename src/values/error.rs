@@ -58,7 +58,7 @@ pub enum ValueError {
         name: String,
         /// How long after the masters' time the period begins.
         ahead: Duration,
-        /// Which period begins too late: true for the last recorded period, false for the period of this call.
+        /// Which period begins in the future: true for the last recorded period, false for the period of this call.
         recorded: bool,
     },
     /// The work of the period (the caller's `body`) was dropped before its end, because the lock was lost.
@@ -67,7 +67,7 @@ pub enum ValueError {
         name: String,
         /// Why the lock was lost.
         cause: LossCause,
-        /// Whether the period is recorded as done, although its work did not end.
+        /// Whether the period is recorded as done, although its work was not finished.
         recorded: bool,
     },
 }
@@ -128,13 +128,13 @@ impl ValueError {
             Self::Exists(trouble) => (trouble, "was not created: it exists already"),
             Self::Incomplete(trouble) => (
                 trouble,
-                "needs an answer of every master to be created or dropped: try again when all masters \
-                 answer; masters that have already dropped the value do not restore it",
+                "can be created or dropped only if every master answers: try again when all masters answer; \
+                 a value that a master has already dropped stays dropped on this master",
             ),
             Self::Unknown(trouble) => (
                 trouble,
-                "may have been written or not: treat this call as failed; the units or the period that it took may \
-                 be lost",
+                "may or may not have been written: treat this call as failed; the requested units or the period of \
+                 this call may be lost",
             ),
             _ => return None,
         })
@@ -272,8 +272,14 @@ mod tests {
         says(ValueError::NoQuorum(none()), "no majority");
         says(ValueError::Missing(none()), "does not exist");
         says(ValueError::Lost(none()), "is lost");
-        says(ValueError::Incomplete(none()), "an answer of every master");
-        says(ValueError::Unknown(none()), "may have been written or not");
+        says(
+            ValueError::Incomplete(none()),
+            "only if every master answers",
+        );
+        says(
+            ValueError::Unknown(none()),
+            "may or may not have been written",
+        );
         let ahead = |recorded| ValueError::Ahead {
             name: "prizes".into(),
             ahead: Duration::from_millis(90_500),

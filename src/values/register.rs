@@ -5,8 +5,8 @@
 //!   the writes of earlier holders, even if a write arrives very late.
 //! - A write succeeds only if a majority of the masters stored the value, each in the same server run in which it
 //!   answered the read. So the next read finds this value or a later one.
-//! - Each lock allows one write. Two values with the same token could not be distinguished, and a late copy of the
-//!   first write would undo the second.
+//! - After each acquire of the lock, only one write is allowed. Two values with the same token could not be
+//!   distinguished, and a late copy of the first write would undo the second.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ impl<'a> Register<'a> {
     /// Removes the value from every master that answers. Removes nothing if `ours` returns an error for the value of
     /// any master. Returns whether any master had a value.
     ///
-    /// If the future is dropped, some masters may still have the value: call it again.
+    /// If the future is dropped, some masters may still have the value. To remove it, call this method again.
     pub(crate) async fn remove(
         self,
         ours: impl Fn(&[u8]) -> Result<(), ValueError>,
@@ -131,14 +131,14 @@ impl<'a> Register<'a> {
     /// the old and the next masters.
     ///
     /// - `removes`: whether to remove the value from all masters if only next masters have one.
-    /// - `open`: some clients may know only the next masters. These next masters already vote for such clients.
+    /// - `open`: the next masters that already vote for clients that know only the next masters.
     ///
-    /// Cancel safety: if the future is dropped, only some masters may have been changed: call it again. The value
-    /// itself does not change.
+    /// Cancel safety: if the future is dropped, the change may have reached only some masters, so call this
+    /// method again. The current value does not change.
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
         let (read, _) = self.ask(ValueAnswers::complete).await;
         let carrying = read.carrying();
-        tracing::debug!(resource = %self.name(), ?carrying, "read the value that is copied to the next masters");
+        tracing::debug!(resource = %self.name(), ?carrying, "read the value to copy to the next masters");
         let coordinator = &self.guard.core.coordinator;
         let shown = || read.shown(coordinator.names());
         let undecided = |answers: &ValueAnswers| {
@@ -259,8 +259,8 @@ pub(crate) struct BegunWrite {
 impl BegunWrite {
     /// Whether the release may be sent directly after the write, without waiting for the write's result.
     ///
-    /// True if every master has answered the read. To a master without a read answer, a queued write is not sent after
-    /// the lock was released.
+    /// True if every master has answered the read. Otherwise the release could cancel the queued write to a master that
+    /// has not answered the read.
     pub(crate) fn may_be_followed(&self) -> bool {
         self.read.all_read()
     }

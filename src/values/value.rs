@@ -1,4 +1,5 @@
-//! A named value (quota or once-per-period record). Each call takes the lock with the same name, and releases it.
+//! A named value (quota or once-per-period record). Each call takes the lock that has the value's name, and releases
+//! it.
 
 use std::fmt;
 use std::sync::Arc;

@@ -116,7 +116,7 @@ impl OwnLocks {
 /// How likely the masters are to grant a slot, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
-    /// This process holds the slot, and all other slots of the semaphore.
+    /// This process holds every slot of the semaphore.
     Held,
     /// Another task of this process asks for the slot.
     Asked,
@@ -125,8 +125,8 @@ enum Hope {
     Free,
 }
 
-/// The reservation of a slot that a task of this process asks for. The task drops this value, which ends the
-/// reservation, once it holds the slot or no longer waits for it.
+/// The reservation of a slot that a task of this process asks for. Dropping this value ends the reservation: the task
+/// does so once it holds the slot or no longer waits for it.
 pub(crate) struct Asked {
     own: Arc<OwnLocks>,
     key: Arc<[u8]>,

@@ -247,7 +247,7 @@ fn outdated_due_times_of_renewals_are_dropped() {
     assert!(schedule.renewals.len() < 2_000);
     assert_eq!(schedule.entries.states.len(), 1);
     assert_eq!(schedule.next(BEGAN), None);
-    // The sweep keeps all due times that are not outdated, both of renewals and of ends.
+    // `Schedule::sweep` keeps all due times that are not outdated, both of renewals and of ends.
     let renewed = schedule.insert(held(None, true), at(3_000));
     let fixed = schedule.insert(held(None, false), at(3_000));
     for _ in 0..10_000 {

@@ -28,8 +28,8 @@ pub(in crate::node) struct Queued {
     reply: Reply,
     /// Whether the request is sent for the second time. The first time, the master did not have the script.
     pub(in crate::node) resent: bool,
-    /// Whether the request must be sent as a script call of its own. It was sent in one of two other forms before,
-    /// which the master could not execute:
+    /// Whether the request must be sent as a script call of its own, because the master could not execute the request
+    /// in one of these forms:
     ///
     /// - as the built-in delete command;
     /// - in one script call together with other requests.
@@ -165,9 +165,8 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests other than renewals that have been queued for at least `limit`. Because the queue stores no
-    /// arrival times, this is only approximate: if this method is called often, a request is taken after one to two
-    /// times `limit`.
+    /// Takes the requests other than renewals that have been queued for at least `limit`. The queue stores no arrival
+    /// times. So even if this method is called often, some requests are taken only after almost twice `limit`.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
@@ -349,7 +348,7 @@ mod models {
     }
 
     /// Reads the queue as the actor does, until it has taken this number of requests: registers its waker, and takes
-    /// requests until the queue is empty. Then marks them as answered.
+    /// requests until the queue is empty. Then marks the taken requests as answered.
     fn read(mailbox: &Mailbox, requests: usize) {
         let mut taken = Vec::new();
         block_on(std::future::poll_fn(|cx| {

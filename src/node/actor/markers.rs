@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(
             markers.missed(),
             Missed::Nothing,
-            "no marker must count as lost if the only marker on three masters does not admit the client"
+            "missed() must be Nothing if the only marker on three masters does not admit the client"
         );
     }
 
@@ -166,7 +166,7 @@ mod tests {
         assert!(markers.doubts(&b));
         assert!(
             !markers.doubts(&a) && !markers.doubts(&c),
-            "a master must not be doubted if it shows a marker or was never reached"
+            "doubts() must be false for a master that showed a marker or was never reached"
         );
         markers.trusts(&b);
         assert!(!markers.doubts(&b));

@@ -30,7 +30,7 @@ impl Memory {
     }
 
     /// Whether a stored value that was written in the server run `run` is certainly the newest value. True if the
-    /// server still is in this run, or if it loses nothing in a restart.
+    /// server is still in this run, or if the server loses nothing in a restart.
     pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(
             roster.enter("run 2", &b),
             Ok(()),
-            "a known name must be accepted if it now belongs to another server run"
+            "master b must be accepted if it reports a server run that no other master uses"
         );
         assert_eq!(
             roster.enter("run 3", &a),

@@ -20,8 +20,8 @@ pub(in crate::node) struct Window {
     limit: Duration,
     /// The shortest time from sending a request to its answer on this connection. It estimates the round trip.
     least: Duration,
-    /// The time at which the width was last reduced; `None` if it never was. A slow answer reduces the width again only
-    /// if its request was sent after this time.
+    /// The time at which the limit on outstanding requests (`width`) was last reduced; `None` if it never was. A slow
+    /// answer reduces the limit again only if its request was sent after this time.
     narrowed: Option<Instant>,
 }
 
@@ -40,7 +40,8 @@ impl Window {
         self.width
     }
 
-    /// Adapts the width after an answer. The request was sent at `at`, and its answer arrived at `now`.
+    /// Adapts the limit on outstanding requests after an answer. The request was sent at `at`, and its answer arrived
+    /// at `now`.
     pub(in crate::node) fn learn(&mut self, at: Instant, now: Instant) {
         let took = now.saturating_since(at);
         self.least = self.least.min(took);

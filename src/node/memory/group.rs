@@ -178,7 +178,7 @@ impl Master {
         let other = match part.class() {
             // Readers do not wait for readers, only for a writer that is ahead of them.
             Some(Class::Shared) => before.iter().find(|other| !is_reader(other)),
-            // If the owner already holds the lock, its next hold overtakes all waiters.
+            // If an owner already holds the lock, a further hold of this owner does not wait for the queue.
             Some(Class::Owner(_)) if joins(part, held) => None,
             Some(Class::Owner(_)) | None => before.first(),
         };
@@ -215,8 +215,9 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // `instead` is the replaced lock's token if that token is not the key's current value. If that lock was
-            // force-released, refuse the claim: another writer may have held the lock after the force-release.
+            // Refuse the claim if it replaces a lock that was force-released: another writer may have held the key
+            // since then. If the token of the replaced lock is still the value of the key, that lock was not
+            // force-released.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,

@@ -50,8 +50,8 @@ impl Item {
 
     /// Whether this item is a fencing counter that must be kept at the time `date` (microseconds since 1970).
     ///
-    /// A counter's number is a time as well. The counter is kept until one day after that time. If it were dropped
-    /// earlier, the next number would be derived from `date` and could be smaller.
+    /// The number of a counter is also a time: microseconds since 1970. The counter is kept until one day after that
+    /// time. Without the counter, the next number would be derived from `date`, and could be smaller.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
         let is_counter = self.id.kind == Kind::Text
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
@@ -64,8 +64,7 @@ impl Item {
 impl Master {
     /// All items that have not expired, and also:
     ///
-    /// - the expired places in queues that have not expired, because a waiter that repeats its request gets such a
-    ///   place back;
+    /// - the expired places in queues that have not expired: a waiter that repeats its request keeps its expired place;
     /// - the holds that expired less than a day ago.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {

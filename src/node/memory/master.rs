@@ -16,8 +16,8 @@ use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK
 /// The length of a process id, which is the beginning of a waiter id.
 pub(super) const PROCESS_LEN: usize = 16;
 
-/// The largest number of bytes of a lock value that a reply to another client contains. No lock value of this library
-/// is longer.
+/// The largest number of bytes of a lock value that a master returns to other clients. No lock value of this library is
+/// longer.
 const VALUE_SHOWN: usize = 96;
 
 /// 2^53. A master grants no lock whose fencing counter is this large: the scripts calculate with doubles, which cannot
@@ -48,8 +48,8 @@ pub(in crate::node) enum Dates {
     Own,
     /// Another clock, which now shows this many microseconds since 1970.
     Shown(u64),
-    /// The clock of the requesting client. It may be behind the clocks of other clients. So the counter never expires:
-    /// without it, the next number could be smaller than an earlier one.
+    /// The clock of the requesting client. This clock can be behind the clocks of other clients. So fencing counters
+    /// never expire: without the counter, the next number could be smaller than an earlier number.
     Unknown,
 }
 
@@ -166,8 +166,8 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // If the request also extends groups, a server executes the script KEEP. This script does not renew the
-                // notes of plain locks.
+                // A server extends groups with the script KEEP, which does not renew the notes of plain locks. So if
+                // the request contains a group, do not renew these notes here either.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -566,9 +566,7 @@ impl Master {
         match self.text(now, &Family::Fence.of(key))?.map(parse) {
             None => Ok(0),
             Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
-            Some(_) => Err(Fault::Server(
-                "the fencing counter is not a number below 2^53".into(),
-            )),
+            Some(_) => Err(Fault::Server("no number to count on".into())),
         }
     }
 
@@ -695,7 +693,8 @@ impl Waiting {
         }
         self.queue_expires = self.queue_expires.max(ms + beat);
         if self.ticket == 0 {
-            // The ticket key was deleted or evicted while waiters are queued. Restore the key.
+            // The ticket key does not exist: this is the first waiter, or the key was deleted or evicted. Set the key
+            // to the largest ticket of the queue.
             self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
             self.expires = self.queue_expires;
         } else if !known {
@@ -770,15 +769,12 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// The answer if a client repeats its acquire of a lock that it already holds. It contains the current fencing counter,
-/// because the lock gets no new number. If the counter does not exist, the answer is an error.
+/// The answer if a client repeats its acquire of a lock that it already holds. The answer contains the current fencing
+/// counter, because the lock gets no new number. If the counter does not exist, the answer is an error.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);
-        let why = format!(
-            "ERR quorate: the fencing counter {} is gone",
-            String::from_utf8_lossy(&fence)
-        );
+        let why = format!("ERR quorate: {} is gone", String::from_utf8_lossy(&fence));
         return Err(Fault::Server(why.into()));
     }
     let counter = Some(counter);

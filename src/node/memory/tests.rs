@@ -173,7 +173,7 @@ fn master_restored_from_stored_items_has_the_same_items_and_expiries() {
     let mut copy = Master::default();
     before.iter().cloned().for_each(|item| copy.put(item));
     assert_eq!(items(&copy, NOW), before);
-    // The place of the first waiter has expired, but is still listed, because its queue has not expired.
+    // The place of the first waiter has expired. It is still listed, because the queue has not expired.
     let later = items(&copy, NOW + 15 * SECOND);
     assert!(
         later

@@ -243,10 +243,11 @@ impl Actor {
                 self.armed = None;
                 return Next::Wait;
             };
-            // Check the clock too, because tokio's timer does not fire while the task has no budget left.
+            // Check the clock in addition to the timer, because tokio's timer does not fire while the task has no
+            // budget left.
             //
-            // While the link is connecting, wait for the timer instead of the clock: the master's answer may have
-            // arrived already. When the timer fires, tokio has also checked the socket for input.
+            // While the link is connecting, check only the timer. The master's answer may have arrived already, and
+            // when the timer fires, tokio has also checked the socket for input.
             let now = self.clock.now();
             if now >= at && !self.link.is_connecting() {
                 self.armed = None;
@@ -257,8 +258,8 @@ impl Actor {
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(tick)));
-            // If the timer is set to an earlier time, leave it unchanged: when the timer fires, this loop sets it to
-            // the deadline. So most requests do not change the timer.
+            // If the timer is set to an earlier time, leave it unchanged. When the timer fires, the loop continues and
+            // sets the timer to the next deadline. So most requests do not change the timer.
             if self.armed.is_none_or(|armed| armed > at) {
                 self.armed = Some(at);
                 timer.as_mut().reset(tick);

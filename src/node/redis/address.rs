@@ -326,7 +326,7 @@ mod tests {
         }
         assert!(hint.contains("unix:///path[?db=N]"), "{hint}");
         let address = Address::parse("unix:///path?db=3").ok();
-        let address = address.expect("the form of the hint must be accepted");
+        let address = address.expect("an address of the form in the hint must be accepted");
         assert_eq!(address.name().as_str(), "/path");
         assert_eq!(address.info.redis_settings().db(), 3);
     }

@@ -1,5 +1,5 @@
-//! Finds the Redis command that one line of a script calls. Some servers report an error of a script with only the line
-//! number, so the library looks up the command itself.
+//! Finds the Redis command that one line of a script calls. If a script fails, some servers report only the number of
+//! the line. The library then finds the command in this line.
 
 use crate::keys::Family;
 

@@ -110,7 +110,10 @@ fn lacking(missing: &[MissingRight]) -> Option<Fault> {
         return None;
     }
     let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
-    let why = format!("its user may not use {}", names.join(", "));
+    let why = format!(
+        "the configured user has no right to use {}",
+        names.join(", ")
+    );
     let rules: Vec<&str> = missing.iter().map(MissingRight::rule).collect();
     Some(Fault::Denied(match rules.join(" ").trim() {
         "" => format!("{why}: restore the names of these commands (rename-command)").into(),
@@ -366,8 +369,9 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises each fencing counter to its number in `counters`, and never lowers a counter. Returns the counters that
-    /// were not raised because an owner holds the lock, each with the value of the lock key.
+    /// Raises each fencing counter to its number in `counters`, and never lowers a counter. The counter of a lock that
+    /// an owner holds is not raised, because all holds of an owner share one number. Returns these counters, each with
+    /// the value of the lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = self.load(&with_parts(CARRY.source)).await?;
         let mut owned = Vec::new();

@@ -28,8 +28,8 @@ impl NoAnswer {
     }
 }
 
-/// Decodes a reply into the answer to its request. `memory` decides by the server run that wrote a stored value whether
-/// the value is trusted.
+/// Decodes a reply into the answer to its request. `memory` shows whether a stored value is trusted, depending on the
+/// server run that wrote the value.
 pub(super) fn decode(
     request: &Request,
     value: &Value<'_>,
@@ -215,8 +215,8 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
     }
 }
 
-/// The largest fencing counter that is accepted: 2^53. Lua numbers are doubles, which cannot tell neighbouring integers
-/// above 2^53 apart. Two holders would then get the same token.
+/// The largest fencing counter that is accepted: 2^53. Lua numbers are doubles, which cannot represent every integer
+/// above 2^53. So with larger counters, two holders could get the same token.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
 /// Decodes a fencing counter. The scripts return only numbers from 1 to 2^53. Any other number is malformed, and must

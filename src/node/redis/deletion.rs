@@ -86,8 +86,8 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
 /// Whether the built-in command can execute this release, because the release only has to compare the value and delete
 /// the key.
 ///
-/// The claim must be withdrawn, because only then the client never sends its acquire again. Suppose that the master has
-/// lost its scripts when it receives the acquire and then the release:
+/// The claim must be withdrawn: the client never sends the acquire of a withdrawn claim again. Suppose that the claim
+/// is not withdrawn, and that the master has lost its scripts when it receives the acquire and then the release:
 ///
 /// - A release by script fails like the acquire. The client sends both again, in the same order.
 /// - A release by command does not fail. The client would send only the acquire again, and the lock would stay held.

@@ -23,8 +23,10 @@ const STAGGER: Duration = Duration::from_millis(100);
 /// The largest number of addresses that are tried for one host name.
 const MOST_ADDRESSES: usize = 8;
 
-/// The lower limit of the TCP user timeout: 1 s. Within its limits, the TCP user timeout is the connect timeout. The
-/// kernel ends a connection if the server does not acknowledge sent data for this time.
+/// The lower limit of the TCP user timeout: 1 s. The kernel ends a connection if the server does not acknowledge sent
+/// data for the TCP user timeout.
+///
+/// The TCP user timeout equals the connect timeout, unless a limit applies: this limit or [`LONGEST_UNACKNOWLEDGED`].
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
 /// The upper limit of the TCP user timeout: 60 s.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
@@ -60,8 +62,8 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     }
 }
 
-/// Sorts the addresses so that IPv4 and IPv6 alternate, and otherwise keeps the resolver's order. So if one of the two
-/// protocols does not work, the second address that is tried uses the working one.
+/// Sorts the addresses so that IPv4 and IPv6 alternate, and otherwise keeps the resolver's order. So if only one of the
+/// two protocols works, one of the first two addresses uses this protocol.
 fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses

@@ -13,7 +13,8 @@ use crate::node::{
 };
 
 impl Scripts {
-    /// Writes one request as one command. `run` is the id of the server run, which is stored together with a value.
+    /// Writes one request as one command. `run` is the id of the server run. The command that writes a value also
+    /// stores this id.
     pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) {
         let shape = request.shape();
         match request {

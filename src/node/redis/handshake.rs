@@ -165,12 +165,12 @@ impl Handshake {
         now: Instant,
     ) -> Result<Step, Fault> {
         let Some(&asked) = self.asked.front() else {
-            return Err(malformed("the master sent a reply without a request"));
+            return Err(malformed("the master sent a reply that answers no request"));
         };
         match (asked, value) {
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
-            // The handshake has not subscribed to anything yet. A server that sends pushes nevertheless might never
-            // stop sending them.
+            // A server that sends pushes before the client has subscribed might never stop sending them. So end the
+            // handshake with a fault.
             (_, Value::Push(_)) => {
                 return Err(malformed(
                     "the master sent a message before the client subscribed to any channel",
@@ -457,7 +457,7 @@ fn hello_fault(error: &[u8], secret: bool) -> Fault {
         (_, Fault::Server(_)) => {
             let code = if code == "ERR" { code } else { "an error" };
             let why = format!(
-                "{code} in answer to HELLO; its text is not shown, because it may quote the password"
+                "{code} in answer to HELLO; the error text is hidden, because it can contain the password"
             );
             Fault::Server(why.into())
         }

@@ -32,8 +32,8 @@ use crate::repeats::warn_seldom;
 /// How long a link continues to deliver releases after the handle of the master was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a request may wait in this process because the master is slow, as a multiple of the node timeout. The node
-/// timeout of a request begins when the request is sent
+/// How long a request may wait in this process because the master is slow, as a multiple of the node timeout. The
+/// request's own node timeout begins only after this wait, when the request is sent
 /// (`client_queues_excess_requests_to_a_slow_master_so_that_none_times_out`).
 const BURST_TIMEOUTS: u32 = 10;
 

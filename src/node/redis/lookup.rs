@@ -36,7 +36,7 @@ impl Lookup {
         if addresses.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                "the name has no address",
+                "the host name has no address",
             ));
         }
         Ok(addresses)

@@ -52,8 +52,7 @@ use crate::node::Scope;
 use crate::node::inspection::Inspection;
 use crate::runtime::{self, BoxFuture};
 
-/// The handle of one master. Dropping the handle closes the queue. The actor then sends the remaining requests and
-/// ends.
+/// The handle of one master. When the handle is dropped, the actor sends the remaining requests and then ends.
 pub(crate) struct RedisNode {
     shared: Arc<Shared>,
 }

@@ -54,7 +54,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Order, "PTTL {ticket}"),
     (Purpose::Order, "PEXPIRE {ticket} 1"),
     (Purpose::Order, "PTTL {lines}"),
-    // The key {lines} may exist. This command sets the value that the key already has.
+    // The key {lines} can exist. This command then sets the value that the key already has.
     (Purpose::Order, "SET {lines} 1 XX KEEPTTL"),
     (Purpose::Order, "EXISTS {lines}"),
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),
@@ -197,8 +197,8 @@ pub(super) fn purposes_of_operators(
         .chain([Purpose::Changing])
 }
 
-/// The keys that a replacement of masters uses when it copies the value or the fencing counter that is stored under
-/// `key`, with the family of each key. Empty if `key` is neither a value nor a fencing counter.
+/// The keys that an operator uses to copy `key` to a new master, each with its family. Empty if `key` is neither a
+/// stored value nor a fencing counter.
 pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     let of = |families: BTreeSet<Family>, lock: &[u8]| {
         let key = |family: Family| (family, [family.before().as_bytes(), lock].concat());

@@ -51,8 +51,8 @@ pub(super) struct Online {
     last_reply: Instant,
     /// The outstanding requests, in the order in which they were sent.
     under_way: VecDeque<Sent>,
-    /// Requests whose scripts are not loaded yet, or whose scripts the master has lost. They are sent before all other
-    /// requests, when the scripts are loaded.
+    /// Requests whose scripts are not loaded yet, or whose scripts the master has lost. When the scripts are loaded,
+    /// these requests are sent before pending releases and new requests.
     again: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `again`.
     wanted: Vec<Set>,
@@ -141,7 +141,9 @@ impl Online {
             return Ok(());
         }
         let Some(Sent { what, at, along }) = self.under_way.pop_front() else {
-            return Err(Fault::Down("a reply came without a request".into()));
+            return Err(Fault::Down(
+                "the master sent a reply that answers no request".into(),
+            ));
         };
         match what {
             What::Request(queued) if along > 0 => {
@@ -261,8 +263,7 @@ impl Online {
         self.apart.push(queued);
     }
 
-    /// Whether a push is the reply to the oldest outstanding request. This is possible only for a subscription, because
-    /// all other replies are not pushes.
+    /// Whether a push is the reply to the oldest outstanding request. Only the replies to `Watch` requests are pushes.
     fn is_answer(&self, push: &[Value<'_>]) -> bool {
         let Some(What::Request(queued)) = self.under_way.front().map(|sent| &sent.what) else {
             return false;
@@ -318,18 +319,19 @@ impl Online {
             }
             batch.append(&mut self.again);
         }
-        // Send the requests in `apart` before all later requests, for example before a release of the same claim.
+        // Send the requests in `apart` before all requests that were queued later, for example before a release of the
+        // same claim.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
-        // Pending releases are sent first. They get at most half of `room`, so that other requests are sent too
+        // Pending releases are sent before new requests. They get at most half of `room`, so new requests are sent too
         // (`pending_releases_never_starve_requests`).
         batch.extend(pending_releases.take(room / 2, now));
         let room = room.saturating_sub(batch.len());
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Return true even if none of the taken requests is sent. The actor then calls `take` again. Otherwise requests
-        // could stay in the mailbox, because a new request wakes the actor only if the mailbox was empty
+        // Return true if any request was taken, even if none was sent. The actor then calls `take` again. Otherwise
+        // requests could stay in the mailbox, because a new request wakes the actor only if the mailbox was empty
         // (`every_request_is_answered_exactly_once`).
         let took = !batch.is_empty();
         if took {
@@ -360,8 +362,8 @@ impl Online {
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
         if placed.iter().any(|one| one.along > 0) && !self.scripts.has(Set::Many) {
-            // The scripts that execute many requests in one call are not loaded. Do not wait until they are: send each
-            // request as a separate command.
+            // The scripts that execute many requests in one call are not loaded. Send each request as a separate
+            // command now, instead of waiting for these scripts.
             for one in &mut placed {
                 one.along = 0;
             }

@@ -110,10 +110,10 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
              ones, see quorate masters status"
         ),
         Admission::Early => format!(
-            "{both}: if these are the next masters, run quorate masters open; otherwise correct masters_generation"
+            "{both}: if this is one of the next masters, run quorate masters open; otherwise correct masters_generation"
         ),
         Admission::Other => format!(
-            "{both}, but its generation marker is for other masters: compare masters, next_masters and \
+            "{both}, but the master's generation marker is for other masters: compare masters, next_masters and \
              masters_generation"
         ),
     };

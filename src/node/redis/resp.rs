@@ -337,7 +337,8 @@ mod tests {
         ] {
             assert_eq!(parse(bytes), Err(Malformed), "{}", bytes.escape_ascii());
         }
-        // A million elements are announced, but none has arrived. No memory is reserved for all of them.
+        // The reply announces a million elements, but none has arrived. The parser must not reserve memory for all of
+        // them.
         assert_eq!(parse(b"*1000000\r\n"), Ok(None));
     }
 

@@ -3,8 +3,7 @@
 //! - Only requests that are already queued are combined; no request waits for others.
 //! - Requests for the same lock keep their order.
 //! - Requests for different locks can change their order: queued releases are sent before queued acquires.
-//! - A run ends if otherwise a new request would be sent before, or together with, an earlier request for the same
-//!   lock.
+//! - A run contains at most one request for each lock. A second request for the same lock ends the run.
 
 use std::time::Duration;
 
@@ -272,7 +271,7 @@ mod tests {
             // a queue.
             ("a1 a2 a3 A4 A5", "[a1 a2 a3] A4 A5"),
             ("r1 r2 R3 R4", "[r1 r2] [R3 R4]"),
-            // Requests for other locks may be sent before the run.
+            // A request for another lock can be sent before the run.
             ("a1 s9 a2 a3", "s9 [a1 a2 a3]"),
             ("a1 a2 a3 s a4 a5 a6", "[a1 a2 a3] s [a4 a5 a6]"),
         ] {

@@ -40,7 +40,8 @@ pub(super) struct Row {
 pub(super) enum Set {
     /// The scripts for locks on one key, and for reading the state of any lock.
     Plain,
-    /// The scripts for locks on several keys, for readers-writer locks, and for locks that holds of one owner share.
+    /// The scripts for locks on several keys, for readers-writer locks, and for locks that one owner can hold several
+    /// times.
     Groups,
     Values,
     Semaphores,
@@ -56,7 +57,7 @@ pub(super) enum Set {
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests read these words"))]
 pub(super) enum Keys {
     One(&'static str),
-    /// Any number of keys. The header of the source gives them this name.
+    /// Any number of keys. The string is the name of these keys in the header of the Lua source.
     Many(&'static str),
 }
 
@@ -333,7 +334,7 @@ pub(super) static RAISE: OperatorRow = OperatorRow {
     },
 };
 
-/// Raises fencing counters to the numbers of the old masters.
+/// Raises fencing counters to the numbers that they have on the old masters.
 pub(super) static CARRY: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/carry.lua"),
     purposes: &[Changing, Locking, Fencing],

@@ -8,8 +8,8 @@ use crate::node::{Answer, Fault};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::Marker;
 
-/// Passes the answer to a request to its caller. A release that the master refused temporarily becomes pending.
-/// `noscript` is whether the master did not have the script of the request.
+/// Passes `answer` to the caller of the request `queued`. If the master refused a release temporarily, the release
+/// becomes pending. `noscript` is true if the master did not have the script of the request.
 pub(super) fn settle(
     shared: &Shared,
     pending_releases: &mut PendingReleases,

@@ -65,8 +65,8 @@ impl Votes {
     /// a different server now has its address.
     ///
     /// - With the restart guard, the votes of the master do not count for `max_ttl`.
-    /// - The client restores the marker when it knows the marker. The master then refuses again the clients that the
-    ///   lost marker did not admit.
+    /// - As soon as the client knows which marker was lost, it restores the marker. The master then again refuses
+    ///   clients that this marker does not admit.
     /// - Until `max_ttl` has passed, the client restores the marker with an expiry. While the marker has an expiry,
     ///   clients that connect later do not count the votes either.
     ///

@@ -19,11 +19,12 @@ const MOST: usize = 16_384;
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
-    /// Records with an unanswered change: this session has sent the change, but knows no result. Each record has the
-    /// batch in which its change was sent.
+    /// Records with an unanswered change: this session has sent the change, and does not know whether the change took
+    /// effect. The value is the number of the batch in which the change was sent.
     ///
-    /// An unanswered change may still take effect. So the next request for the record always writes the record. This
-    /// write gives the record a new version. If the store executes the unanswered change later, the change then fails.
+    /// An unanswered change may still take effect. So the next request for the record always writes the record, and
+    /// gives the record a new version. If the store executes the unanswered change after this write, the unanswered
+    /// change fails.
     dirty: HashMap<Name, u64>,
     /// The number of the current batch of requests. Records that were read or written in this batch are fresh.
     round: u64,
@@ -148,7 +149,7 @@ impl RecordCache {
     }
 
     /// Marks all records as doubtful, because a restart may have lost the server's last changes. The versions do not
-    /// show the loss: later changes may have got the versions of the lost changes.
+    /// show the loss: the server may have used the versions of the lost changes again.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
             cached.doubtful = true;

@@ -49,7 +49,7 @@ pub(super) enum Since {
     Before,
     /// The lease of a hold on a lock key that other holds share:
     ///
-    /// - The lease of a new hold counts from now, because the lease depends on the shared key.
+    /// - The lease of a new hold counts from now, even if the lock key was written earlier for another hold.
     /// - The lease of a hold that existed before counts from the first grant of the hold.
     Joined,
     /// The lease counts from now, because it is extended.
@@ -351,13 +351,13 @@ mod tests {
         assert_eq!(
             after(3_700_000, slack),
             Some(4_000_000),
-            "a stored expiry must not change if it covers the promised end plus the slack"
+            "a stored expiry must not change if it covers the promised lease and the clock slack"
         );
         assert_eq!(after(4_000_000, slack), Some(4_300_000));
         assert_eq!(
             after(4_000_000, 0),
             Some(4_000_000),
-            "if the slack is 0, a stored expiry that equals the promised end must not change"
+            "without clock slack, a stored expiry at the end of the promised lease must not change"
         );
         let again = Promised {
             since: Since::Before,
@@ -408,7 +408,7 @@ mod tests {
         let same = StoredItem::after(&again, items, now, clock, &[promised(now + life)]);
         assert_eq!(
             same, again,
-            "an extension must not change the record if this client wrote the record's stamp"
+            "an extension to the same end must not change a record that this client wrote"
         );
         let granted = Promised {
             since: Since::Before,

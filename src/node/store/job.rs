@@ -29,7 +29,7 @@ pub(super) const LEADER: u8 = b'l';
 pub(super) struct Job {
     pub(super) names: Vec<Name>,
     pub(super) asked: Vec<Asked>,
-    /// Whether the cached records of the job may be outdated, so that the task must read them again.
+    /// Whether the cached records of the job may be outdated. If so, the task must read them again.
     pub(super) stale: bool,
 }
 
@@ -195,7 +195,8 @@ impl Job {
                 .iter()
                 .filter(|stored| stored.item.lives(now))
                 .eq(lived);
-            // If a waiter must be woken, write the record even if only an expired item was removed.
+            // If a waiter must be woken, write the record even if its unexpired items are unchanged: wake-ups are sent
+            // only with a commit.
             let write = !same || !wakes.is_empty() || cache.is_dirty(name);
             changed |= write;
             changes.push(Change {

@@ -31,7 +31,8 @@ pub(super) struct State {
 struct Wanted {
     /// The time until which this process listens for the record.
     until: Instant,
-    /// The waiter of this process; `None` before its first answer, and after it has stopped waiting.
+    /// The queued waiter of this process. `None` until the store has answered the waiter's first request, and after the
+    /// waiter has stopped waiting.
     waiter: Option<QueuedWaiter>,
 }
 

@@ -19,8 +19,8 @@ pub enum Pace {
     Behind {
         /// The id of the waiter.
         waiter: Arc<str>,
-        /// The [wait lock](super::WaitLock) of the client ahead. The session of that client releases it when the client
-        /// leaves the queue or releases the lock.
+        /// The [wait lock](super::WaitLock) of the client ahead. The session of that client releases the wait lock when
+        /// the client leaves the queue, or releases the lock that it holds.
         wait_lock: Arc<str>,
     },
 }

@@ -139,7 +139,7 @@ impl<S: Store> SessionTask<S> {
             sweep: Sweep::new(now, seed),
             time: StoreTime::new(context.runtime.wall_micros(), now),
             back_off: BackOff::new(seed),
-            // The first requests wait until the first connection is established.
+            // The first requests wait for the first session, but not longer than the connect timeout.
             patience: Some(now + context.connect_timeout),
             patient_at: now,
             fault: Fault::Down("connecting".into()),
@@ -353,7 +353,7 @@ impl<S: Store> SessionTask<S> {
                 self.sweep(online).await?;
             }
             if self.time.is_date_old(self.now()) {
-                // Open a new session to get a fresh date. Requests wait for the session.
+                // The date is too old: open a new session, which returns a new date. Requests wait for the new session.
                 self.patience = Some(self.now() + limit);
                 *online = self.connect().await?;
                 self.patience = None;
@@ -523,8 +523,8 @@ impl<S: Store> SessionTask<S> {
         self.list(online).await
     }
 
-    /// Answers the remaining jobs with `Overloaded`. They have changed nothing, because other sessions kept changing
-    /// their records first.
+    /// Answers the remaining jobs with `Overloaded`. These jobs have changed nothing: whenever a job was committed,
+    /// another session had already changed one of its records.
     ///
     /// The task answers these jobs before the store's timeout, because a timeout would end the session although the
     /// store works.
@@ -577,8 +577,8 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Answers all requests for a record with a fault. A request for several locks is split, so that the requests for
-    /// the other locks are executed.
+    /// Answers every request that needs the record `name`; the answer is `fault`. A request for several locks is split,
+    /// so that the requests for the other locks are executed.
     fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
         let of = |job: &Job| job.names.contains(name);
         let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
@@ -625,8 +625,8 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // Keep the records of earlier chunks of commits in `risky`, because the callers get their answers only
-            // after the last chunk.
+            // Keep the records of earlier chunks in `risky` until the last chunk is answered. If a later chunk fails,
+            // the requests of all chunks are answered with a fault.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;

@@ -22,8 +22,8 @@ pub(super) struct Shared<S> {
     pub(super) listening: Listening,
     /// Limits how often warnings about the sessions with this store are logged.
     pub(super) repeats: Repeats,
-    /// The index of the only session that searches the store for obsolete records of other clients. It is the session
-    /// that begins a search first.
+    /// The index of the session that searches the store for obsolete records of other clients. Only the session that
+    /// first begins such a search does this.
     pub(super) pager: OnceLock<usize>,
     /// The receiver of the wake-ups. Unset if no client of this process needs wake-ups.
     pub(super) subscriber: OnceLock<Subscriber>,

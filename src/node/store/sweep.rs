@@ -67,8 +67,7 @@ impl Sweep {
         self.page
     }
 
-    /// Moves on to the next page, after a page with `found` records was read. After the last page, starts again with
-    /// the first page.
+    /// True if the store has no clock. This process's own clock is then used instead.
     pub(super) fn looked(&mut self, found: usize) {
         let more = found >= PAGE as usize;
         self.page = if more { self.page + found as u64 } else { 0 };

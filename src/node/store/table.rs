@@ -1,4 +1,4 @@
-//! A store in memory for tests and simulations. It can have a clock, dates and wake-ups, or lack them.
+//! A store in memory for tests and simulations. A test chooses whether the store has a clock, dates and wake-ups.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

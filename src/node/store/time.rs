@@ -12,9 +12,9 @@ const RATE: u64 = 10;
 /// How long this client uses a date that the store gave to a change: 12 hours, in microseconds. This is half of the
 /// lifetime of a fencing counter.
 ///
-/// If the store's clock is corrected, a client may still use an earlier date until this limit. All counters that were
-/// written after the correction still exist then. So the client finds the counter of its lock, and draws a larger
-/// number.
+/// If the store's clock is corrected, a client may continue to use an earlier date for at most this time. Fencing
+/// counters live longer, so all counters that were written after the correction still exist. The client finds the
+/// counter of its lock, and draws a larger number.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
@@ -195,7 +195,7 @@ mod tests {
             let shows = 9_000_000 + (lasts as f64 * gained) as u64;
             assert!(
                 least <= shows && shows <= least + slack,
-                "the estimate must include the time of a server clock with the rate {gained}"
+                "the server time must be within the estimate if the server clock has the rate {gained}"
             );
         }
     }
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(
             shown(&time, 500),
             None,
-            "fencing numbers of a store with a clock must not use the date of the store's changes"
+            "fencing numbers must not use the stored date if the store has a clock"
         );
         let mut time = StoreTime::new(5_000_000, at(100));
         time.learn(None, at(100), at(400));

@@ -4,8 +4,8 @@
 //! - The session of a queued waiter keeps a wait lock with the waiter's short id.
 //! - The session of a holder that has renewed its lock keeps a wait lock with the value of the lock.
 //!
-//! When a listener gets a wait lock, its waiter only requests the lock again: a wait lock never decides which client
-//! holds a lock. If the wait lock does not exist, the listener polls.
+//! A wait lock never decides which client holds a lock: when a listener gets a wait lock, its waiter only repeats the
+//! request for the lock. If the wait lock does not exist, the listener polls.
 
 use std::sync::Arc;
 
@@ -103,8 +103,8 @@ fn is_fit(name: &str) -> bool {
     !name.is_empty() && name.len() <= LONGEST && name.bytes().all(fit)
 }
 
-/// The longest name of a wait lock, in bytes. MySQL accepts names of 64 characters, and a prefix is added to these
-/// names.
+/// The longest name of a wait lock, in bytes. MySQL accepts names of at most 64 characters, including the prefix that
+/// is added to the name of a wait lock.
 const LONGEST: usize = 48;
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 local left, note
 if held then
   left = call('PTTL', key)
-  -- The holder's note is for information only. A user that may not read the note gets the refusal without it.
+  -- The holder's note is for information only. If the user lacks the right to read it, the refusal contains no note.
   note = redis.pcall('GET', '{note}' .. key)
 else
   left = tonumber(call('ZSCORE', alive, head) or ms) - ms

@@ -9,7 +9,7 @@ for i, key in ipairs(KEYS) do
   local counter, v = tonumber(call('GET', key) or '0'), tonumber(ARGV[i + 1])
   local held = redis.pcall('GET', string.sub(key, string.len('{fence}') + 1))
   if type(held) == 'table' and held.err and not string.find(held.err, 'WRONGTYPE', 1, true) then
-    -- This user may not read the lock key. An owner may hold the lock, so do not raise its counter.
+    -- The user lacks the right to read the lock key. An owner may hold the lock, so do not raise its counter.
     return held
   end
   local owned = type(held) == 'string' and string.sub(held, 1, string.len('{owner}')) == '{owner}'

@@ -1,5 +1,6 @@
 -- Wakes the first waiter in the queue of `key` if it is not a reader. Otherwise wakes the processes of all readers that
--- are queued before the first writer. A wake-up is only a hint: for a user that may not publish, the script goes on.
+-- are queued before the first writer. A wake-up is only a hint: if the user lacks the right to publish, the script goes
+-- on.
 local woken, count = {}, 0
 local standing = call('ZRANGE', '{queue}' .. key, 0, 255)
 for at, other in ipairs(standing) do

@@ -74,7 +74,7 @@ impl LocalLines {
     /// for several keys cannot wait for each other.
     pub(crate) fn enter(self: &Arc<Self>, wanted: &Wanted) -> Place {
         let mut map = self.map();
-        // The number is drawn under the mutex, so that numbers follow the order of entry.
+        // Draw the arrival number under the mutex, so that arrival numbers follow the order of entry.
         let place = self.place(wanted);
         for key in place.keys.all() {
             match map.entry(key.clone()) {
@@ -114,13 +114,15 @@ impl LocalLines {
         place
     }
 
-    /// Enters the local queues for a `try_acquire`, which does not wait.
+    /// Enters the local queues for a `try_acquire`, which does not wait. The first key whose queue is not empty
+    /// decides:
     ///
-    /// - If the queues are empty, returns a place.
-    /// - If a queue has a waiter behind its first waiter or its holder, returns the shared finding of this queue as the
-    ///   error.
-    /// - If this queue has no finding yet, or has only a first waiter or a holder, returns `None`: the caller must ask
-    ///   the masters itself.
+    /// - All queues are empty: returns a place.
+    /// - The queue has only a first waiter or a holder: returns `None`.
+    /// - Other waiters are behind the first waiter or the holder: returns the shared finding of the queue as the error,
+    ///   or `None` if there is no finding yet.
+    ///
+    /// If the result is `None`, the caller must ask the masters itself.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -318,7 +320,7 @@ impl Place {
     /// - has sent a wake-up since the last call of [`forget_wakes`](Self::forget_wakes), or
     /// - is in `free`: the masters on which the lock was free at the last attempt.
     ///
-    /// The wait ends [`GRACE`] after the first wake-up even if too few others follow.
+    /// The wait ends [`GRACE`] after the first wake-up even if too few other wake-ups follow.
     pub(crate) async fn woken(
         &self,
         runtime: &dyn Runtime,
@@ -349,7 +351,7 @@ impl Place {
 }
 
 impl Place {
-    /// Leaves each queue, and notifies the next waiter of a queue that has become its first waiter.
+    /// Leaves each queue. If another waiter becomes the first of a queue, notifies that waiter.
     fn leave(&self) {
         let turn = &self.turn;
         for key in self.keys.all() {

@@ -460,7 +460,7 @@ fn wait_ends_after_wake_ups_from_a_majority_or_after_the_grace_time() {
     );
     lines.woken(0, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // If no other wake-up follows the first one, the wait ends `GRACE` after it.
+    // If only one wake-up comes, the wait ends `GRACE` after that wake-up.
     place.forget_wakes();
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     clock.set(10);

@@ -239,8 +239,8 @@ fn request_answered_with_noscript_is_sent_again_together_with_the_scripts() {
     assert!(bench.link.take(at(1)));
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
-    // The link must send the scripts and the request together. Otherwise the master could lose the scripts in between,
-    // and the request would fail.
+    // The link must send the scripts and the request together. Otherwise the master could lose the scripts before the
+    // request arrives, and the request would fail.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -542,8 +542,8 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
             gone_by = Some(now);
         }
     }
-    // `gone_by` is the time of the first refusal as overloaded. It is `None` if the link first refuses all requests for
-    // another reason: the connection has stalled.
+    // `gone_by` is the time at which the link first refused a request as overloaded. It is `None` if the link refused
+    // all requests because the connection had stalled.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
         gone_by.is_none_or(|by| by <= limit),
@@ -715,8 +715,8 @@ fn value_write_whose_deadline_has_passed_is_not_sent() {
 fn value_is_not_written_if_the_server_restarted_after_it_was_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // The lock was released, so the claim is withdrawn. The write is still sent: a majority of the masters stores
-        // the value already, and the other masters must get it too.
+        // The claim is withdrawn, because its lock was released. The link still sends the write: a majority of the
+        // masters already stores the value, and the other masters must get the value too.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),

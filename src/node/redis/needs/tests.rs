@@ -33,7 +33,7 @@ fn of_operators() -> Vec<Purpose> {
     purposes
 }
 
-/// The arguments of `ACL SETUSER` after the user name that grant the rights for the `wanted` purposes.
+/// The rules for `ACL SETUSER` that grant the rights for the `wanted` purposes, without the user name.
 fn rules(prefix: &str, wanted: &[Purpose]) -> String {
     let needs = needs(wanted.iter().copied());
     let mut keys = BTreeSet::new();
