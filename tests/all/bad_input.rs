@@ -123,8 +123,8 @@ async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exist
         .await
         .expect_err("the creation must fail, because one master is away")
         .details();
-    let line = "the value of \"prizes\" needs an answer of every master to be created or dropped: try again when \
-                all masters answer; masters that have already dropped the value do not restore it";
+    let line = "the value of \"prizes\" can be created or dropped only if every master answers: try again when \
+                all masters answer; a value that a master has already dropped stays dropped on this master";
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);

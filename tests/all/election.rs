@@ -25,8 +25,7 @@ async fn change(observer: &mut Observation) -> Option<Leader> {
     change.expect("a change")
 }
 
-/// Waits for the next notification that names a leader, and returns this leader. Notifications that no leader exists
-/// are skipped.
+/// Waits for the next notification that names a leader, and returns this leader. Skips notifications without a leader.
 async fn led(observer: &mut Observation) -> Leader {
     loop {
         if let Some(leader) = change(observer).await {

@@ -55,7 +55,7 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
 async fn waiter_notices_the_release_by_a_foreign_client_within_450_ms() {
     let masters = masters(3);
     let mut took = Vec::new();
-    // Each foreign client holds its lock for a different time. So the releases do not all fall on the time of a retry.
+    // Each foreign client holds its lock for a different time, so that not all releases happen just before a retry.
     for round in 0..9 {
         let hold = ms(2_000 + 190 * round);
         took.push(after_a_foreign_release(&masters, format!("x{round}"), hold));
@@ -93,9 +93,8 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
             .expect("the waiter must get the lock after its release")
     });
     tokio::time::sleep(secs(3)).await;
-    // The pauses between retries grow to 250 ms, and a random part shortens each pause by up to a half. So after the
-    // first seven retries, each pause is at least 125 ms. The 16 extra scripts are for the first seven retries, two
-    // earlier attempts, and the holder's renewals.
+    // After the first seven retries, each pause takes 125 to 250 ms. The 16 extra scripts are for these seven retries,
+    // two earlier attempts, and the holder's renewals.
     let (count, passed) = looked(start);
     let most = passed.as_millis() / ms(125).as_millis() + 16;
     assert!(

@@ -1,5 +1,6 @@
 //! Tests of a message that renews many locks, one of which the masters cannot renew. The masters must renew the other
-//! locks. The cause is either a full master (`maxmemory-policy noeviction`) or a user without the right to one key.
+//! locks. The renewal of the one lock fails because the masters are full (`maxmemory-policy noeviction`), or because
+//! the user has no right to one of its keys.
 
 use std::time::Duration;
 
@@ -63,8 +64,8 @@ async fn renewals_continue_if_masters_without_free_memory_cannot_restore_another
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // The check skips the first lock, because a later renewal can restore it: after the first write of a script,
-        // Redis does not check the memory limit for this script any more.
+        // Redis checks the memory limit only until the first write of a script. So a script that first renews another
+        // lock can also restore the first lock. Therefore the check skips the first lock.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }

@@ -25,9 +25,8 @@ const NODE_TIMEOUT: Duration = ms(200);
 /// The longest wait of each acquire for its lock.
 const WAIT: Duration = secs(1);
 
-/// The time by which a call may exceed its time limit. The tests add twice the longest excess in the scene without a
-/// fault. The goal is 100 ms, but the machine may be busy. The bugs that these tests look for delay calls by at least 4
-/// s.
+/// The time by which a call may exceed its time limit on a busy machine (goal: 100 ms). The tests add twice the longest
+/// delay of a call in the scene without a fault. The bugs that these tests look for delay calls by at least 4 s.
 const MARGIN: Duration = secs(1);
 
 /// The number of tasks that acquire locks while the fault is active.
@@ -75,7 +74,7 @@ fn flood(first: &str, rest: &str) -> Script {
     })
 }
 
-/// The masters of a test scene apart from the hostile master.
+/// The other two masters of a test scene, in addition to the hostile master.
 #[derive(Clone, Copy, Debug)]
 enum Company {
     Nobody,
@@ -135,7 +134,7 @@ impl Scene {
         self.tally.lock().expect("no panic")
     }
 
-    /// Makes one call, which should end within `allowed`, and records by how much it ended later than that.
+    /// Makes one call, which should end within `allowed`. Records by how much the call exceeded this limit.
     async fn timed<T>(
         &self,
         call: &'static str,
@@ -450,7 +449,8 @@ async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
-    // The pauses between connection attempts grow from 10 to 150 ms. That allows about 35 attempts in four seconds.
+    // The pauses between connection attempts grow from 10 to 150 ms, so a client makes about 35 attempts in four
+    // seconds.
     let answers = |commands| {
         let words = "-ERR not now\r\n".into();
         Script::Greet(Then::HangUpAfter { commands, words })

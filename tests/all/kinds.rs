@@ -136,8 +136,8 @@ async fn client_without_fencing_refuses_every_kind_of_lock_that_needs_fencing() 
         "semaphores",
     ];
     assert_eq!(said, words.map(line));
-    // The locks of the quota and the once-per-period job are held. But `create` must fail before it asks for the lock,
-    // because these values need fencing.
+    // The locks of the quota and of the once job are held. `create` must nevertheless report that fencing is off,
+    // because it checks this before it asks for the lock.
     let held = ["prizes", "nightly"].map(|name| redlock.acquire(name));
     let held = futures::future::join_all(held).await;
     let quota = redlock.quota("prizes").create(1).await;

@@ -14,7 +14,7 @@ use quorate::{
 };
 use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, Way};
 
-/// The longest delay with which the test may notice an event, because the machine may be busy with other work.
+/// The time within which a test must notice an event. It allows for a busy machine.
 const MARGIN: Duration = secs(2);
 
 async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
@@ -504,8 +504,8 @@ async fn guard_report_includes_answers_that_arrived_after_acquire_returned() {
     guard.release().await;
 }
 
-/// Settings with this restart guard and with leases of at most 4 s. The guard ignores the votes of a restarted master
-/// for that time, so the time must be short.
+/// Settings with this restart guard. `max_ttl` is only 4 s, because the guard ignores the votes of a restarted master
+/// for `max_ttl`.
 fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
     Redlock::builder()
         .masters(masters.urls())

@@ -222,8 +222,8 @@ async fn successful_renewal_removes_earlier_renewal_failures_from_the_guard_repo
     guard.release().await;
 }
 
-/// No master answers the extension, so the call waits until the expiry that the lock had at the time of the call. In
-/// the meantime, a renewal extends the lock.
+/// No master answers the extension. So the call waits until the expiry that the lock had when the call began. During
+/// this wait, a renewal extends the lock.
 #[tokio::test]
 async fn unanswered_extension_reports_no_loss_if_a_renewal_keeps_the_lock() {
     let (nodes, redlock) = three(secs(3));

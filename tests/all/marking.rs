@@ -209,7 +209,8 @@ async fn mark_masters_writes_the_marker_of_the_configured_generation() {
     );
 }
 
-/// Tests only a new client. The connections of an existing client have read the marker before the master lost it.
+/// Tests a client that connects after the loss. An existing connection has already read the marker, so it does not
+/// notice the loss.
 #[tokio::test]
 async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker() {
     let servers = masters(3);

@@ -256,8 +256,8 @@ async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Two of the three old masters restart without data, so they did not stay closed for the waiting time. `open` must
-    // fail, even after a second `close`.
+    // Restart two of the three old masters without data, so that they are no longer closed. `open` must fail even after
+    // a second `close`, because these masters were not closed during the whole waiting time.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -734,8 +734,8 @@ async fn step_open_fails_until_masters_have_been_confirmed_as_closed_for_the_req
     change.open(&closed).await.expect("open");
 }
 
-/// Two operators replace the same masters by different next masters. When the second operator has written its markers,
-/// the change of the first operator must be reported as not begun.
+/// Two operators replace the same old masters, each with different new ones. When the second operator has written its
+/// markers, the change of the first operator must be reported as not begun.
 #[tokio::test]
 async fn change_is_reported_as_not_begun_if_a_different_change_has_closed_the_masters() {
     let scene = Scene::start();

@@ -1,4 +1,4 @@
-//! Tests of once jobs: a job runs at most once, or at least once, in each period, on whichever machine runs it.
+//! Tests of once jobs. In each period, all machines together run a job at most once, or at least once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

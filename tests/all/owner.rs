@@ -168,7 +168,11 @@ async fn owner_that_cannot_join_its_existing_hold_gets_a_not_joinable_error() {
     };
     assert!(matches!(error, AcquireError::NotJoinable(_)), "{error:?}");
     let text = error.details();
-    for part in ["held by its owner", "cannot join now", "nothing is held"] {
+    for part in [
+        "held by its owner",
+        "cannot grant the owner a further hold now",
+        "nothing is held",
+    ] {
         assert!(text.contains(part), "{text}");
     }
     assert!(!text.contains("another"), "{text}");

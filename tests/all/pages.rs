@@ -22,8 +22,8 @@ fn table(text: &str) -> Vec<Vec<String>> {
 mod quorum_size {
     use super::{page, table};
 
-    /// The number of seconds per year in which fewer than a majority of `n` masters are up. Each master is up for the
-    /// share `up` of the time.
+    /// The number of seconds per year in which fewer than a majority of `n` masters are up. `up` is the probability
+    /// that a master is up (0 to 1), independently of the other masters.
     fn without_quorum(n: u32, up: f64) -> f64 {
         let majority = n / 2 + 1;
         let ways = |k: u32| (0..k).fold(1.0, |ways, i| ways * f64::from(n - i) / f64::from(i + 1));
@@ -445,7 +445,8 @@ mod readme {
         // out more units than that, despite wrong clocks, crashes and late messages.
         if let Take::Taken { left } = redlock.quota("prizes").take(1).await? { /* one unit is yours */ }
 
-        // A job that starts at most once per day. An operator must first create the job's record with `Once::create`.
+        // A job that starts at most once per day. The masters store a record of its last run. Before the first run, create
+        // this record with `Once::create`.
         redlock.once("nightly", DAY).at_most_once(async |_| report().await).await?;
         Ok(())
     }

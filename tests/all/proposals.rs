@@ -123,7 +123,7 @@ async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() 
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // A process that adapted its proposals to the earlier token would propose tokens a second behind the clock. Delays
-    // of requests stay below 900 ms.
+    // If the process had adapted its proposals to the earlier token, they would be a second behind the clock. Otherwise
+    // only delays of requests count, and these stay below 900 ms.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

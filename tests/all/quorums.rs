@@ -116,7 +116,7 @@ fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
     quorums(["a", "b", "c"]).into_iter().chain([last]).collect()
 }
 
-/// A clock difference in microseconds. It is larger than the limit by which a token may differ from a master's clock.
+/// A clock difference in microseconds. It exceeds the largest allowed difference between a token and a master's clock.
 const APART_US: i64 = 1_100_000;
 
 /// The names of four locks. If the last of the four sets of masters is added or removed, three of these locks move to
@@ -128,8 +128,8 @@ fn locks(four: &[Quorum]) -> Vec<String> {
     moved.chain(same.into_iter().take(1)).collect()
 }
 
-/// Lets four clients acquire every lock three times, concurrently. Two clients use `first`, and two use `second`.
-/// Returns the violations that occurred.
+/// Runs four clients concurrently. Each client acquires every lock three times. Two clients use `first`, and two use
+/// `second`. Returns the violations that occurred.
 async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     let names: Arc<Vec<String>> = Arc::new(names.to_vec());
     let resources: Arc<Vec<Mutex<Resource>>> =

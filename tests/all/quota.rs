@@ -1,4 +1,4 @@
-//! Tests of quotas: whatever faults masters and callers have, no more units are taken from a quota than it was created
+//! Tests of quotas. Even if masters or callers fail, the callers must not take more units than the quota was created
 //! with.
 
 use std::future::Future;
@@ -145,7 +145,7 @@ async fn quota_lost_by_a_majority_at_the_same_time_hands_out_no_units() {
         let none = said.filter(|said| said.outcome == NodeOutcome::NoValue);
         assert_eq!(none.count(), 3, "{error}");
     }
-    // Only an operator can decide what happens to a lost quota.
+    // To replace a lost quota, an operator must first remove it with `drop_quota`.
     quota
         .drop_quota()
         .await
@@ -683,8 +683,8 @@ async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
 async fn quota_lock_is_held_until_the_write_is_answered_if_one_read_failed() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // After a failed read, the client sends the release only when its write is answered. These masters answer a write
-    // only after a release, so the take fails.
+    // After a failed read, the client waits for the answers to its write before it sends the release. These masters
+    // answer a write only after a release. So the write times out, and the take fails.
     let error = quota
         .take(1)
         .await

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// The longest TTL. It must be above 2 s, which is twice the limit by which a proposed fencing token may differ from a
+/// The longest TTL. It must be above 2 s: twice the largest allowed difference between a proposed fencing token and a
 /// master's clock. Otherwise tokens might not increase after all masters have lost their data.
 const MAX_TTL: Duration = secs(4);
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Names of folders whose files this project has not written.
+/// Names of folders whose files are not sources of this project.
 pub(crate) const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
 
 /// The root folder of the repository.

@@ -49,8 +49,8 @@ async fn lock_at_stores_is_exclusive_until_its_release() {
     }
 }
 
-/// A joining reader extends the expiry of the lock's record. A writer that has read the record before must not use the
-/// old expiry.
+/// A second reader joins the lock, which extends the expiry in the lock's record. A writer that read the record before
+/// this extension must not use the old expiry.
 #[tokio::test]
 async fn writer_does_not_acquire_a_lock_that_a_second_reader_has_extended() {
     for clocked in [true, false] {

@@ -42,7 +42,8 @@ const CIRCLES: [(&str, usize); 10] = [
     ("nodes/mysql/src", 0),
 ];
 
-/// The packages in which imports between a folder's own file (`mod.rs`, `lib.rs`) and its child modules count as well.
+/// In these packages, the search for import cycles also follows imports between a folder's own file (`mod.rs`,
+/// `lib.rs`) and its child modules.
 const FOLDERS_READ: [&str; 5] = [
     "testbed/src",
     "cli/src",

@@ -28,7 +28,7 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// The number of waiters in the queue of a resource: the smallest number on any master.
+/// The smallest number of waiters that the masters' queues of a resource contain.
 fn queued(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {

@@ -37,7 +37,7 @@ async fn waits(masters: &Masters, place: i64) -> Waiter {
     waiter
 }
 
-/// The number of clients that listen for wake-ups: the smallest number on any master.
+/// The number of clients that listen for wake-ups on the master with the fewest listeners.
 fn listeners(masters: &Masters) -> usize {
     let channels = |master| match ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]) {
         Reply::Array(channels) => channels.len(),

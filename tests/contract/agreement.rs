@@ -43,8 +43,8 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// If a key gets the same TTL on both masters, the two keys may expire this much apart. Reason: each master counts
-/// whole milliseconds, and these do not begin at the same moment.
+/// If a key gets the same TTL on both masters, the two keys may expire this much apart, because each master rounds
+/// times to whole milliseconds.
 const GRAIN: Duration = ms(2);
 
 /// The largest allowed difference between remaining times reported by the two masters, which are asked one after the
@@ -75,7 +75,7 @@ pub(crate) enum Deed {
     Counter(usize, i64),
     Delete(usize),
     DeleteCounter(usize),
-    /// Sets the fencing counter as a client would whose clock is a month ahead.
+    /// Sets the fencing counter as a client whose clock is a month ahead would.
     CounterAhead(usize),
     DeleteTicket(usize),
     /// Puts a key of another data type in place of a break record (the record of a forced release).
@@ -698,8 +698,8 @@ impl Pair {
             };
             let mut seen = self.look().await;
             if is_fleeting {
-                // Notes are not compared, because their end is not predictable here: a note lives for four times the
-                // remaining TTL of its lock.
+                // Do not compare notes. A note lives for four times the remaining TTL of its lock, so `dusk` cannot
+                // predict when the note expires.
                 if let Some((a, b)) = &mut said {
                     forget_notes([a, b]);
                 }
@@ -737,7 +737,8 @@ impl Pair {
                     );
                 }
             }
-            // Wake-ups arrive on the connection of the status requests, so all earlier wake-ups have arrived.
+            // `look` has received answers on the connection that also delivers wake-ups. So all earlier wake-ups have
+            // arrived.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }

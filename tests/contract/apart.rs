@@ -29,7 +29,7 @@ pub(crate) mod value;
 use agreement::{LASTING, compare_with, deed, group_deed};
 use arm::Arm;
 
-/// Cases that are skipped, because no client can write a lock value of this length to these masters.
+/// Cases that are skipped, because no client can write a lock value of 9 MiB to these masters.
 const IMPOSSIBLE: [&str; 1] =
     ["refusal_and_status_request_return_the_first_96_bytes_of_a_long_lock_value"];
 

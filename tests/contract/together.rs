@@ -33,7 +33,7 @@ const PROCESS: &str = "0000000000000007";
 /// One random operation that is applied to both masters.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A burst that is sent one request after the other to one master, and all at once to the other.
+    /// A burst of requests. One master gets them one by one, the other master gets all of them in one call.
     Burst(Vec<Ask>),
     /// Adds waiters to a lock's queue, one per entry. A waiter whose entry is `false` dies immediately and stays in the
     /// queue.
@@ -372,8 +372,7 @@ impl Pair {
             let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
             let claim = Claim::new("", &key(lock), asking::token(9), true);
             let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
-            // If the lock is free, the master grants it to the waiter. Delete the lock key, so that nobody holds the
-            // lock.
+            // If the lock is free, the request acquires it. So delete the lock key after each request.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asked.clone()).await;
                 arm.delete(&key(lock));
@@ -421,8 +420,9 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // Delete all queues, so no script can remove a dead waiter. After such a removal, even a full
-                    // server executes the later writes of the same script.
+                    // Delete all queues, so that no script can begin with the removal of a dead waiter. A full server
+                    // does not check the memory limit after the first write of a script, so it would execute all later
+                    // writes.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;

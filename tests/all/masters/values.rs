@@ -216,8 +216,9 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// Closes the masters while the body of an at-least-once job runs. Returns true if the record of the job was written
-/// nevertheless. If `reconnects` is true, the body ends only after the client has connected to the masters again.
+/// Runs the step `close` of a change while the body of an at-least-once job runs. Returns true if the client could
+/// still write the record of the job. If `reconnects` is true, the body ends only after the client has connected to the
+/// masters again.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
@@ -328,8 +329,8 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     assert!(u128::from(super::number(&next).await) > hour);
 }
 
-/// Tests stored values that an earlier use has left on the next masters. `open` removes them, because no old master has
-/// values with these names.
+/// Tests outdated values that are stored on the next masters before the change begins. `open` removes them, because no
+/// old master has values with these names.
 #[tokio::test]
 async fn outdated_stored_values_on_next_masters_are_reported_and_removed() {
     let scene = Scene::start();
