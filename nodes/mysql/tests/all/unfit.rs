@@ -172,7 +172,7 @@ async fn inspection_names_an_optional_right_that_the_user_lacks() {
     let fault = session.remove(&obsolete).await.unwrap_err();
     let text = fault.to_string();
     assert!(
-        text.contains("not removed") && text.contains("DELETE"),
+        text.contains("cannot remove records") && text.contains("DELETE"),
         "{text}"
     );
     // A new session does not try the removal again, because an error makes a session unusable.
