@@ -141,9 +141,8 @@ impl Online {
             return Ok(());
         }
         let Some(Sent { what, at, along }) = self.under_way.pop_front() else {
-            return Err(Fault::Down(
-                "the master sent a reply that answers no request".into(),
-            ));
+            let fault = "the master sent a reply that answers no request";
+            return Err(Fault::Down(fault.into()));
         };
         match what {
             What::Request(queued) if along > 0 => {
@@ -182,8 +181,7 @@ impl Online {
                     now,
                 );
             }
-            // The scripts that execute many requests in one call could not be loaded. Ignore the error: each request is
-            // then sent as a separate command.
+            // If the scripts for many requests in one call cannot be loaded, each request is sent as a separate command.
             What::Script(script)
                 if script.row().set == Set::Many && matches!(value, Value::Error(_)) => {}
             What::Script(script) => self.scripts.loaded(script, value)?,
