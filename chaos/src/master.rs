@@ -91,7 +91,7 @@ impl Master {
         }
     }
 
-    /// The ZooKeeper servers of this master.
+    /// The servers of the ZooKeeper ensemble that is this master.
     ///
     /// # Errors
     ///

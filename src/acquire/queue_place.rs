@@ -179,7 +179,8 @@ mod tests {
             // The delay grows with the number of waiters ahead, but stays the same above 100 waiters.
             (Some(ms(90)), 100, ms(30_000), ms(1_092)),
             (Some(ms(90)), 5_000, ms(30_000), ms(1_092)),
-            // If the next heartbeat is due earlier, or no master reported a time, the waiter asks at the heartbeat.
+            // The waiter asks again at its next heartbeat if the heartbeat is due before the lock may be free, or if no
+            // master reported when the lock may be free.
             (Some(ms(90)), 0, ms(240), ms(80)),
             (None, 0, ms(240), ms(80)),
             (None, 7, ms(240), ms(80)),

@@ -63,7 +63,7 @@ fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing
     assert!(run.summary.excused > 0, "{}", text(&run.output));
 }
 
-/// Running master servers for the tests of quotas.
+/// The master servers that run during a test of quotas.
 struct Lottery {
     masters: Vec<Master>,
     urls: Vec<String>,

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// Maximum relative difference between the rounds of the benchmark that causes no warning (0.25 means 25 %). [`Noise`]
-/// stores the measured difference as `apart`.
+/// `bench` warns if its rounds differ by more than this share (0.25 means 25 %). [`Noise`] stores the measured
+/// difference as `apart`.
 const APART: f64 = 0.25;
 /// The length of one tick, the unit of the processor times in `/proc/stat`, on common kernels.
 const TICK: Duration = Duration::from_millis(10);

@@ -29,7 +29,7 @@ pub struct Prepared {
     /// Whether at least one znode had to be created. False if all existed.
     pub made: bool,
     /// The number of existing znodes below [`path`](Self::path) whose ACL differed from the ACL of the path. `prepare`
-    /// has replaced their ACLs by the ACL of the path.
+    /// has replaced their ACLs with the ACL of the path.
     pub changed: usize,
     /// The number of znodes that `prepare` skipped below [`path`](Self::path), because the user in the URL has no right
     /// to read them or to change their ACL.

@@ -270,7 +270,7 @@ impl Master {
         below
     }
 
-    /// Stores a value of another type than string under `key`.
+    /// Stores a value under `key` whose type is not string.
     pub fn put_foreign(&mut self, key: &[u8]) {
         self.keys.insert(
             key.to_vec(),
