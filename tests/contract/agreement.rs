@@ -737,8 +737,7 @@ impl Pair {
                     );
                 }
             }
-            // `look` has received answers on the connection that also delivers wake-ups. So all earlier wake-ups have
-            // arrived.
+            // The replies to `look` share a connection with the wake-ups, so all wake-ups before them have arrived.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
