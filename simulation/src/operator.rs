@@ -193,7 +193,7 @@ impl Operator {
             if self.rng.chance(500_000) || !self.is_early() {
                 self.drop_lost(&redlock, &error).await;
             }
-            if change > 0 && misses(&error, "never opened") {
+            if change > 0 && misses(&error, "has not completed its step `open`") {
                 return false;
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
