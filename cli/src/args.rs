@@ -17,16 +17,16 @@ use crate::{
     prepare, quota, run, separator, status, watch,
 };
 
-/// Run commands under a lock that a majority of independent masters agrees on: Redis, Valkey, MySQL, ZooKeeper.
+/// Run commands under a lock that a majority of independent masters (Redis, Valkey, MySQL, ZooKeeper) grants.
 #[derive(Debug, Parser)]
 #[command(
     name = "quorate",
     version,
-    long_about = "Run commands under a lock that a majority of independent masters agrees on: Redis, Valkey, MySQL, ZooKeeper.\n\n\
-        The lock survives as long as any majority of the masters is up. quorate renews the lock while the command \
+    long_about = "Run commands under a lock that a majority of independent masters (Redis, Valkey, MySQL, ZooKeeper) grants.\n\n\
+        The lock survives as long as a majority of the masters is up. quorate renews the lock while the command \
         runs. If quorate cannot renew the lock, it stops the command before the lock expires.\n\n\
-        If the machine is paused, quorate cannot stop the command in time. So the resource that the command writes to \
-        should reject every fencing token that is smaller than the largest token it has seen.",
+        If the machine is paused, quorate cannot stop the command in time. Therefore, the resource that the command \
+        writes to should reject fencing tokens that are smaller than its largest token so far.",
     after_help = "Try it without any setup:  quorate demo\n\nMost common use:           quorate run nightly-report -- ./report.sh",
     after_long_help = manual::after_help(),
     arg_required_else_help = true,
@@ -173,8 +173,7 @@ fn set_by_named_file(command: &clap::Command, words: &[OsString]) -> Vec<String>
     if !words.iter().any(is_named) {
         return Vec::new();
     }
-    // Ignore the environment variables of settings for now. If the file overrides a variable, a bad value of that
-    // variable must not cause an error.
+    // Ignore the environment variables of settings here: a bad value must not cause an error if the file overrides it.
     let all: Vec<String> = file::KEYS.iter().copied().flat_map(options_of).collect();
     let command = without_variables(command.clone(), &all);
     let Ok(matches) = command.try_get_matches_from(words) else {
@@ -243,8 +242,8 @@ fn check_separator(
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// Returns true if, of the two options `two`, only the second was typed on the command line. In this case the caller
-/// must ignore the environment variable of the first option.
+/// Returns true if only the second of the two options was typed on the command line. The caller must then ignore the
+/// environment variable of the first option.
 ///
 /// # Errors
 ///
@@ -256,8 +255,8 @@ fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bo
     }
 }
 
-/// Makes the parser treat an empty environment variable as unset, for every option. By default the parser would use the
-/// empty text as the value. But a user that makes a variable empty, for example in a compose file, wants to unset it.
+/// Makes the parser treat an empty environment variable as unset, for every option. By default, the parser uses the
+/// empty text as the value.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| {

@@ -17,11 +17,11 @@ use crate::status::{ResourceStatus, holder_lines, no_quorum, wrong_name};
 
 /// The text below the options of `quorate break --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The holder is not notified. It notices the loss at its next renewal, within a third of its ttl. Until then two
-clients may believe that they hold the lock, and only the fencing token protects what they write.
+The holder is not notified. It notices the loss at its next renewal, within a third of the lock's ttl. Until then, two
+clients can believe that they hold the lock. During this time, only fencing tokens protect the data that they write.
 If the holder is dead, there is no need to break its lock: the lock expires after its ttl.
 
-To break a permit of a semaphore, give its --slot: a semaphore and the plain lock of the same name are separate.
+To break a permit of a semaphore, give its --slot. Without --slot, the plain lock of this name is broken.
 
 The fencing counter is kept, so later fencing tokens are larger. On Redis, quorate break does not delete a key that is
 not a string.

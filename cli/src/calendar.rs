@@ -47,7 +47,7 @@ fn fixed(text: &str) -> Result<Duration, String> {
         ["M", "y"].contains(&unit) || unit.starts_with("month") || unit.starts_with("year")
     };
     if units.any(uneven) {
-        return Err("a month or year of a fixed length does not follow the calendar: use month, or a number of days".into());
+        return Err("the length of a month or year varies: use month, or a number of days".into());
     }
     if length < Duration::from_millis(1) {
         return Err("a period must be at least 1ms long, for example 24h".into());
@@ -87,7 +87,7 @@ impl Schedule {
     pub(crate) fn new(per: Per, at: Option<Time>, tz: Option<TimeZone>) -> Result<Self, Failure> {
         if matches!(per, Per::Fixed(_)) && tz.is_some() {
             return Err(Failure::usage(
-                "--tz needs --per day, week or month, because not all days of a time zone have 24 hours",
+                "--tz works only with --per day, week or month: periods of a fixed length do not follow local time",
             ));
         }
         let (at, tz) = (at.unwrap_or(Time::midnight()), tz.unwrap_or(TimeZone::UTC));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn period_of_a_moment_begins_at_the_configured_time_of_day() {
+    fn period_begins_at_the_configured_time_of_day() {
         for (words, moment, expected) in [
             (
                 ["24h", "", ""],
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_periods_and_times_of_day_and_time_zones_are_refused() {
+    fn invalid_period_time_of_day_or_time_zone_is_refused() {
         for text in ["1month", "1M", "2 years", "1y", "0s", "fortnight"] {
             assert!(per(text).is_err(), "{text}");
         }

@@ -17,8 +17,8 @@ use crate::process;
 use crate::run::leaving_nothing;
 use crate::survey::{self, SurveyStatus};
 
-/// The longest ttl of the locks that are taken to copy stored values to the next masters. The locks are renewed during
-/// the copy. If this process is killed, the locks expire after at most this time.
+/// The longest ttl of the locks that the step `open` holds while it copies stored values to the next masters. If this
+/// process is killed, the locks expire after at most this time.
 const LOCKED: Duration = Duration::from_secs(5);
 
 const CUT_SHORT: &str = "the step may be only partly done: run the step again";
@@ -26,7 +26,7 @@ const CUT_SHORT: &str = "the step may be only partly done: run the step again";
 /// The text below the options of `quorate masters --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Steps to replace some or all masters while clients use them (the new set may be larger or smaller):
-    1 begin     start the new servers; here, keep masters and set next_masters to the complete new set; run begin
+    1 begin     start the new servers; in this configuration, add next_masters (the complete new set); run begin
     2 clients   set next_masters for all clients; quorate masters status lists the clients without next_masters
     3 close     run close: the masters now refuse clients without next_masters
     4 open      run open: it waits until the locks of refused clients have expired, and opens the next masters
@@ -376,7 +376,7 @@ fn what_next(survey: &Survey) -> &'static str {
     match survey.stage() {
         ChangeStage::Untouched => "the change has not begun: next, run quorate masters begin",
         ChangeStage::Begun => {
-            "the change has begun: set next_masters for all clients, then run quorate masters close; it refuses clients without next_masters"
+            "the change has begun: set next_masters for all clients, then run quorate masters close; after that, the masters refuse clients without next_masters"
         }
         ChangeStage::PartlyClosed => {
             "too few of the old masters are closed: run quorate masters close again"

@@ -94,8 +94,8 @@ impl MasterOptions {
         Ok((self, file))
     }
 
-    /// The origin of each setting that a flag, a variable or the file sets. The caller is `doctor`, which takes no
-    /// lock. So only settings of the masters can come from a flag.
+    /// The origin of each setting that a flag, a variable or the file sets, for `doctor`. This command has no flags for
+    /// settings of locks.
     pub(crate) fn origins(&self, file: &FileOptions) -> Vec<Origin> {
         let path = self.config.as_deref().unwrap_or(DEFAULT_FILE.as_ref());
         let is_typed = |word: OsString| word.to_string_lossy().starts_with("--config");

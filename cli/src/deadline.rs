@@ -31,9 +31,8 @@ impl Deadline {
     /// Computes when the command gets its signals. `ttl` is the ttl of the lock, or its `max_hold` if that is shorter.
     /// `grace` is the time between `SIGTERM` and `SIGKILL`.
     ///
-    /// A grace period is shortened if the sum of grace period and safety margin exceeds half of the ttl. A lock is
-    /// renewed when about two thirds of its ttl are left. So a failed renewal can be retried for at least about a sixth
-    /// of the ttl before the command gets `SIGTERM`.
+    /// The grace period is shortened so that `SIGTERM` is sent in the second half of the ttl. A failed renewal can then
+    /// be retried before the command is ended: locks are renewed when about two thirds of the ttl are left.
     pub(crate) fn new(ttl: Duration, grace: Duration) -> Self {
         let margin = (ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let fits = (ttl / 2).saturating_sub(margin);
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn sigterm_and_sigkill_are_sent_in_time_for_every_remaining_validity() {
+    fn remaining_validity_decides_when_sigterm_and_sigkill_are_sent() {
         use Action::{KeepRunning, Kill, Terminate};
         let plan = Deadline::new(ms(10_000), ms(5_000)); // grace is shortened to 4.8 s, margin is 200 ms
         for (remaining, terminated_for, expected) in [

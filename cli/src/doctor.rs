@@ -29,7 +29,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     role           no master is a replica or read-only
     cluster        no master is a node of a cluster (Redis Cluster, Galera)
     eviction       maxmemory-policy is noeviction
-    prepared       a database has the tables of quorate, and ZooKeeper has its path
+    prepared       each database has the tables of quorate, and each ZooKeeper has the path that its URL names
     binlog         the binary log of a database contains rows, not statements
     session        ZooKeeper keeps sessions long enough
     connections    the server accepts enough additional connections
@@ -41,8 +41,8 @@ Checks (errors and warnings make the exit code 1, notes do not):
     persistence    a restart loses no locks, or the restart guard covers the loss
     unseen         doctor could read all settings (if not, it names the missing right)
 
-doctor changes nothing on the masters. It checks the rights of the user for keys that begin with --prefix. Set --prefix
-to the text with which the names of all your locks begin, even if this text is part of the resource names.
+doctor changes nothing on the masters. It checks whether the user may access keys that begin with --prefix. If the
+names of all your locks begin with the same text, for example lock:, set --prefix to this text.
 
 Examples:
     quorate doctor

@@ -33,7 +33,10 @@ pub(crate) type Meaning = (&'static str, &'static str);
 /// pages in `docs/` with it.
 const TABLE: [Meaning; 11] = [
     ("0", "success (run: the command's own exit code)"),
-    ("1", "a check failed, or a step was not done"),
+    (
+        "1",
+        "a check or a step of quorate masters failed, or too few units were left",
+    ),
     (
         "64",
         "wrong usage: an argument, a variable, or the configuration file",

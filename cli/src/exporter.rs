@@ -203,8 +203,7 @@ fn check_kind(path: &Path) -> io::Result<()> {
 
 /// Replaces the metrics file atomically: writes a temporary file, whose name the collector ignores, and renames it.
 ///
-/// If the old file has a later time of the last success, written by another `quorate run`, the new file keeps that
-/// time.
+/// If another `quorate run` has recorded a later success in the old file, the new file keeps the time of that success.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());

@@ -124,7 +124,7 @@ fn read(path: &Path, source: Source) -> io::Result<String> {
     }
     let mut text = String::new();
     if file.take(LARGEST_FILE).read_to_string(&mut text)? as u64 == LARGEST_FILE {
-        return Err(io::Error::other("it is larger than 1 MiB"));
+        return Err(io::Error::other("the file is larger than 1 MiB"));
     }
     Ok(text)
 }

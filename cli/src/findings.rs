@@ -248,8 +248,8 @@ fn marked(masters: &[Inspection], add: &mut impl Add) {
         return;
     }
     let what = if masters.iter().any(|m| m.marked == Some(true)) {
-        "some masters have no generation marker: clients that know the marker of another master ignore the votes of \
-         these masters for max_ttl"
+        "some masters have no generation marker: a client that sees a marker on another master ignores their votes \
+         until max_ttl has passed"
     } else {
         "the masters have no generation marker, so clients cannot detect a wrong server at the address of a master"
     };
@@ -282,7 +282,7 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Error,
             "cluster",
-            "runs in cluster mode: it refuses keys of other hash slots, and its nodes are not independent".to_owned(),
+            "is a cluster node: it stores only a part of all keys, and cluster nodes are not independent".to_owned(),
             "use a server with cluster-enabled no",
         );
     }

@@ -59,8 +59,8 @@ pub(crate) fn on_screen(command: Command, width: usize, detail: Detail) -> Comma
             .after_long_help(long),
         (Detail::Usual, None, Some(after)) => command.after_help("").after_long_help(after),
         (Detail::Usual, None, None) => command,
-        // For `-h`, remove all texts that only `--help` shows. If a command has such a text, the parser prints each
-        // option on several lines.
+        // Move the long texts into the short ones: if a command has a long text, the parser prints each option on
+        // several lines.
         (Detail::All, long, after) => command
             .about(about.unwrap_or_default())
             .long_about(Resettable::Reset)
@@ -114,7 +114,7 @@ fn explained(arg: Arg) -> Arg {
 pub(crate) struct Topic {
     name: &'static str,
     about: &'static str,
-    /// Builds the text of the page. The page shows this text below the options, if it has options.
+    /// Builds the text of the page, which follows the options if `has_options` is true.
     text: fn() -> String,
     /// Whether the page shows the options about masters.
     has_options: bool,

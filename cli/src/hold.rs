@@ -32,7 +32,7 @@ and holds the lock until a signal arrives or the lock is lost.
 
 If the lock is lost, quorate reports the loss and exits with 74, before the lock expires. With --terminate PID, \
 quorate first sends SIGTERM to the process PID, for example to the script that relies on the lock. It sends SIGTERM \
-5 seconds before the lock expires, or after half of the ttl if the ttl is 10 seconds or less.
+5 seconds before the lock expires, or half a ttl before the lock expires if the ttl is 10 seconds or less.
 
 Examples:
     quorate hold deploy:web
@@ -167,9 +167,9 @@ fn still_held(
     Err(lost(guard, lock, began, why))
 }
 
-/// The longest time until the lock must be checked again; `None` if `hold` must report the lock as lost immediately.
-/// `grace` is the time between SIGTERM for the process that `--terminate` names and the end of the lock's validity;
-/// zero without `--terminate`.
+/// The longest time until the next check of the lock; `None` if `hold` must report the lock as lost now.
+///
+/// With `--terminate`, `grace` is the time between SIGTERM and the end of the lock's validity. Otherwise it is zero.
 fn nap(guard: &LockGuard, lock: &Lock, grace: Duration) -> Option<Duration> {
     match Deadline::new(lock.room(), grace).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) => Some(nap),

@@ -13,8 +13,7 @@ use tokio::sync::oneshot;
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Resolves at the end of standard input, which a separate thread reads. Never resolves if standard input is
-/// `/dev/null`. Services and background jobs have `/dev/null` as their input. Without this exception, `hold` would end
-/// immediately as a service.
+/// `/dev/null`: otherwise `hold` would end immediately as a service.
 pub(crate) async fn ended() {
     if is_null() {
         return std::future::pending().await;

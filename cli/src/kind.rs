@@ -203,8 +203,8 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // Add the name of this process. A daemon that the command starts inherits the entry and may outlive
-                // this process. The daemon ignores an entry whose process is not among its ancestors.
+                // Add the name of this process. A daemon that the command starts inherits the entry, but ignores it
+                // when this process is no longer an ancestor of the daemon.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -222,7 +222,7 @@ impl Kind {
 ///
 /// # Errors
 ///
-/// If an ancestor process holds the lock. The wait for it would never end.
+/// If an ancestor process holds the lock. A wait for this lock would never end.
 pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<(), Failure> {
     let held = Held::by_ancestors();
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
@@ -394,14 +394,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stored_lock_value_of_a_reader_or_owner_is_translated_into_words() {
+    fn holder_words_describes_the_stored_value_of_readers_or_an_owner() {
         assert_eq!(holder_words("quorate:shared"), "readers");
         assert_eq!(holder_words("quorate:owner:me"), "owner 'me'");
         assert_eq!(holder_words("0a1b"), "0a1b");
     }
 
     #[test]
-    fn escaped_bytes_are_unescaped_to_the_same_bytes() {
+    fn unprintable_restores_every_byte_escaped_by_printable() {
         let all: Vec<u8> = (0..=u8::MAX).collect();
         let text = printable(&all);
         assert!(

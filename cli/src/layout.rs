@@ -1,8 +1,11 @@
 //! Wraps help texts, so that columns stay aligned and examples can still be copied.
 //!
-//! A help page consists of blocks, separated by empty lines. A block is either a paragraph, or a heading followed by
-//! lines that are indented by four spaces. These indented lines are either all commands, or all have two columns. A
-//! line that is indented by eight spaces describes the command above it.
+//! A help page consists of blocks, separated by empty lines. A block is one of these:
+//!
+//! - a paragraph
+//! - a heading, followed by lines with two columns, indented by four spaces
+//! - a heading, followed by commands, indented by four spaces; a line indented by eight spaces describes the command
+//!   above it
 
 use std::fs::File;
 use std::os::fd::AsFd;

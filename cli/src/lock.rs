@@ -18,8 +18,8 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// The estimated maximum duration of an acquire. In the library, `max_hold` includes the acquire, but the argument
-/// `held_for` of [`Lock::max_hold_over`] does not. So that function adds this duration to `held_for`.
+/// The estimated maximum duration of an acquire. The library counts `max_hold` from the start of the acquire, so
+/// [`Lock::max_hold_over`] adds this duration to the time for which the lock was held.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -125,10 +125,7 @@ impl Lock {
     }
 
     /// Returns `max_hold` if the lock ended because of `max_hold`, otherwise `None`. `held_for` is the time for
-    /// which the lock was held.
-    ///
-    /// `held_for` may be a little shorter than `max_hold`, because the command is ended before the lock's validity
-    /// ends.
+    /// which the lock was held. It is a little shorter than `max_hold`, because the command is ended early.
     pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
         let (notice, _) = deadline.backstop();
         let reached = held_for + notice + SLACK.min(self.ttl / 4);

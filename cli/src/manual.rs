@@ -37,7 +37,7 @@ pub(crate) fn after_help() -> String {
     format!("{AFTER_HELP}\n\n{}\n\n{}", help::topics(), exit::table())
 }
 
-/// Environment variables that quorate reads although no option has them: name and meaning.
+/// Environment variables that quorate reads and that correspond to no option: name and meaning.
 const OTHERS: [(&str, &str); 3] = [
     (
         "RUST_LOG",

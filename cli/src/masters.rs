@@ -46,8 +46,8 @@ impl Scheme {
 pub(crate) fn scheme(url: &str) -> Scheme {
     let name = url.trim().split_once("://").map_or("", |(name, _)| name);
     let name = name.to_ascii_lowercase();
-    // Misspelled schemes, such as mysql+tls or jdbc:mysql, also select a kind of server, here MySQL. The driver of that
-    // kind then refuses the URL with an error that names the right spelling.
+    // Recognise misspelled schemes as well: `jdbc:mysql` selects MySQL. The MySQL driver then rejects the URL with an
+    // error that names the right spelling.
     let is = |names: &[&str]| {
         let mut words = name.split(['+', ':']);
         words.any(|word| names.contains(&word))

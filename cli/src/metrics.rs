@@ -72,7 +72,7 @@ impl RunMetrics {
         };
         metric(
             "quorate_run_running",
-            "1 while the command of the last run (the run that wrote this file last) is running, else 0",
+            "1 while the command of the last run is running, else 0",
             &one(Some(f64::from(u8::from(self.is_running)))),
         );
         metric(

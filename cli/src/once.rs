@@ -27,7 +27,7 @@ use crate::waiting::WaitDisplay;
 pub(crate) const AFTER_HELP: &str = "\
 For cron jobs on several machines. All machines must use the same options. --per day, week (from Monday) and month
 follow the calendar, in UTC or in the time zone of --tz. Other periods are counted from 1970-01-01 UTC. A call belongs
-to the period in which it began, even if it waits until a later one.
+to the period in which it began, even if the call waits until a later period.
 
 The command runs under the exclusive lock NAME (quorate help command). By default it runs at most once per period: the
 masters record the period as done before the command runs. A command that fails or crashes does not run again in this
@@ -49,7 +49,7 @@ Examples:
     quorate once --status --per day nightly-report
 
 JSON fields (stable): once, state (held, never, done, failed, unknown), done, period, holder, run (host, pid, began,
-ended, exit_code; if held: of the holder).";
+ended, exit_code). If state is held, run describes the holder.";
 
 /// The exit codes of `quorate once`, with their meanings.
 pub(crate) const CODES: [Meaning; 9] = [
@@ -225,8 +225,7 @@ async fn look_after(redlock: &Redlock, name: &[u8], verb: Verb) -> Result<&'stat
 
 /// Returns the status from the record. If the lock is held, returns the status from the note of the holder instead.
 ///
-/// The record can be read only under the lock. A concurrent `quorate once --try` fails while this function holds the
-/// lock. So this function acquires the lock only if the lock is free, and does not join its queue.
+/// Reads the record under the lock, but never waits in the queue of the lock.
 async fn status(
     redlock: &Redlock,
     name: &[u8],

@@ -353,8 +353,8 @@ fn redact_words(text: &str, is_secret: impl Fn(&str, &str) -> bool) -> Cow<'_, s
     Cow::Owned(clean)
 }
 
-/// The position of the first URL in `word`, except a URL at position 0; the length of `word` if there is no such URL. A
-/// comma or a quote does not end a URL, because a password may contain commas and quotes.
+/// The position of the first URL that begins after position 0 of `word`; the length of `word` if there is none. Commas
+/// and quotes do not end a URL, because passwords can contain them.
 fn end_of_first_url(word: &str) -> usize {
     let begins = word.match_indices("://").map(|(at, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');

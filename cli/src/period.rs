@@ -150,7 +150,7 @@ impl UnrecordedEnd {
 fn warn_if_unrecorded(code: u8, written: Result<(), String>) {
     if let Err(error) = written {
         output::mention(format!(
-            "warning: the command ended with exit code {code}, but this could not be recorded for quorate once --status: \
+            "warning: the command ended with exit code {code}, but quorate could not record this exit code: \
              {error}"
         ));
     }

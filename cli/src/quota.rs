@@ -20,10 +20,11 @@ use crate::waiting::WaitDisplay;
 pub(crate) const AFTER_HELP: &str = "\
 The masters record how many units are left. Every change takes the lock with the name of the quota.
 
-Clients never take more units than were created, whatever clocks, crashes and late messages do. Masters can even lose
-their data one after another, provided that a take succeeds between two losses. If a majority of the masters loses its
-data before the next take, the quota is lost and no unit can be taken. In this case drop the quota, and create it again
-with the number of units that are left according to your own records.
+Clients never take more units than were created, not even after crashes, clock jumps or late messages.
+
+Each successful take stores the quota on a majority of the masters again. If a majority loses the quota before the next
+take, the quota is lost and no unit can be taken. Then drop the quota, and create it again with the number of units
+that are left according to your own records.
 
 If take exits with 69 and says that the value may or may not have been written, you got no unit. But the units
 that you asked for may be missing from the quota.
@@ -45,7 +46,7 @@ JSON fields (stable): quota, taken, left.";
 pub(crate) const CODES: [Meaning; 8] = [
     (
         "0",
-        "done: the quota was created or dropped, the units were taken, or the number left was printed",
+        "done: the quota was created or dropped, the units were taken, or the number of units left was printed",
     ),
     (
         "1",

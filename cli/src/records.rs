@@ -31,7 +31,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
         ),
         Fault::Denied(why) if why.contains("is locked") || why.contains("is blocked") => (
             "login",
-            "if the finding names a user, unlock the user in the URL; if it names a host, unblock this client's host",
+            "unlock the user in the URL, or unblock the host of this client",
         ),
         Fault::Denied(_) => (
             "login",
@@ -44,7 +44,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
         ),
         Fault::Unsupported(why) if why.contains("(1290)") => (
             "option",
-            "turn this option off in the configuration of the server, or use another server",
+            "turn off the option that the finding names, or use another server",
         ),
         Fault::Unsupported(why) if why.contains("maxSessionTimeout") => (
             "session",
@@ -72,7 +72,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
 
 /// The advice for a server that accepts no more connections.
 const FEWER: &str =
-    "raise this limit on the server, or open fewer sessions with ?lanes= in its URL";
+    "raise the connection limit on the server, or open fewer sessions with ?lanes= in its URL";
 
 const READ_ONLY: &str = "if this server is a replica, list its source instead; otherwise run SET GLOBAL read_only = 0, or start the \
                  server without innodb_read_only";
@@ -435,7 +435,9 @@ mod tests {
             Fault::Down("Too many connections (1040): raise max_connections".into()),
             Fault::Denied("exceeded the 'max_user_connections' resource (1226)".into()),
         ] {
-            assert!(advice(&stranger, &full).starts_with("connections: raise this limit"));
+            assert!(
+                advice(&stranger, &full).starts_with("connections: raise the connection limit")
+            );
         }
         let locked = Fault::Denied("this account is locked (4151)".into());
         assert!(advice(&stranger, &locked).contains("unlock the user in the URL"));
@@ -443,7 +445,7 @@ mod tests {
             Fault::Denied("the password of the user in the URL has expired (1820)".into());
         assert!(advice(&stranger, &expired).contains("new password"));
         let option = Fault::Unsupported("running with the --x option (1290)".into());
-        assert!(advice(&database(&[]), &option).starts_with("option: turn this option off"));
+        assert!(advice(&database(&[]), &option).starts_with("option: turn off the option"));
         assert!(advice(&database(&[]), &Fault::ReadOnly).contains("read_only = 0"));
         let binlog = Fault::Unsupported("binlog_format=STATEMENT".into());
         assert!(advice(&database(&[]), &binlog).contains("binlog_format = ROW"));

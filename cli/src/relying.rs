@@ -19,7 +19,7 @@ impl Relying {
     ///
     /// # Errors
     ///
-    /// If there is no such process, or if this process may not signal it.
+    /// If there is no such process, or if this process lacks the right to signal that process.
     pub(crate) fn find(number: i32) -> Result<Self, Failure> {
         let refused =
             |why: rustix::io::Errno| Failure::usage(format!("--terminate {number}: {why}"));

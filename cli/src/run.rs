@@ -162,9 +162,8 @@ struct Plan {
 impl Plan {
     /// Returns the message that says why the lock was lost, and what happened to the command.
     ///
-    /// `cause` is the reason that the library reported. If the lock was held until shortly before the end of
-    /// `max_hold`, the message names `max_hold` instead of `cause`. In this case `cause` does not name `max_hold`,
-    /// because the supervisor ends the command before the library reports the end of `max_hold`.
+    /// The reason is `cause`, or `max_hold` if the lock was held for about that time. The supervisor ends the command
+    /// early, so `cause` does not name `max_hold`.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {

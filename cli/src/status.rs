@@ -99,7 +99,7 @@ pub(crate) struct StatusArgs {
 /// One resource in the JSON form of `status`.
 #[derive(Debug, Serialize)]
 pub(crate) struct ResourceStatus {
-    /// The name of the resource; in a name that is not UTF-8, bytes that are not printable are written as `\xNN`.
+    /// The name of the resource. If the name is not UTF-8, it is escaped: `\xNN` for an invalid byte.
     pub(crate) resource: String,
     /// The name of the resource with control characters escaped, for the output for people.
     #[serde(skip)]
@@ -178,7 +178,7 @@ pub(crate) struct NoteStatus {
     pub(crate) pid: u32,
     /// The name of the holder's process.
     pub(crate) process: String,
-    /// When the holder acquired the lock, by the clock of the holder's machine.
+    /// When the holder acquired the lock, in RFC 3339, by the clock of the holder's machine.
     pub(crate) since: String,
     /// The text of the holder's option `--note`; null if the option was not given.
     pub(crate) text: Option<String>,
@@ -304,8 +304,8 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
     }
 }
 
-/// Reads the state of each resource. If no majority of the masters replied, but silent masters may be up, asks the
-/// masters again with longer timeouts.
+/// Reads the state of each resource. If the replies of silent masters could make up a majority, asks the masters again
+/// with longer timeouts.
 async fn look_patiently(
     masters: &mut MasterOptions,
     names: &[OsString],
@@ -351,7 +351,7 @@ pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failur
     Failure::usage(format!("cannot use '{shown}' as the name of a lock: {why}"))
 }
 
-/// The failure of `status` if no majority of the masters replied.
+/// The error for a resource about which no majority of the masters replied.
 pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     let kinds = status.masters.iter().filter_map(|master| master.error_kind);
     unanswered(
@@ -360,11 +360,14 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     )
 }
 
-/// The failure if too few masters replied: `answered` of `of` masters. At least `needed` are required, and during a
-/// change of the masters also a majority of the masters and a majority of the next masters.
+/// The error if too few masters replied.
 ///
-/// `kinds` are the kinds of errors of the other masters. If one of these errors shows that the configuration of this
-/// client is outdated, the exit code is `CONFIG`; otherwise it is `UNAVAILABLE`.
+/// - `answered`: the number of masters that replied.
+/// - `of`: the number of all masters.
+/// - `needed`: the number of replies that are required. While masters are replaced, a majority of the old masters and a
+///   majority of the next masters are required as well.
+/// - `kinds`: the kinds of errors of the other masters. If one shows that the configuration of this client is outdated,
+///   the exit code is `CONFIG`; otherwise it is `UNAVAILABLE`.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -407,8 +410,7 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // If the queue of the semaphore could not be read, report the reason. Reading the permits needs the same rights
-        // as reading the queue, so the permits are unknown as well.
+        // If the queue could not be read, the permits are unknown as well: both need the same rights.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -577,10 +579,8 @@ fn page(status: &ResourceStatus) -> String {
     )
 }
 
-/// Describes the queue of the master with the longest queue: one line for each of the first [`SHOWN`] clients, and one
-/// line with the number of further clients.
-///
-/// `queues` are the queues of all masters. `holder` is the holder's note, which names its host and process.
+/// Describes the longest of the masters' queues: one line for each of the first [`SHOWN`] clients, and one line with
+/// the number of remaining clients. `holder` is the note of the lock's holder.
 fn waiting_lines<'a>(
     queues: impl Iterator<Item = &'a Vec<WaiterStatus>>,
     holder: Option<&NoteStatus>,
@@ -591,7 +591,7 @@ fn waiting_lines<'a>(
     let waiters: Vec<&WaiterStatus> = living.max_by_key(Vec::len).unwrap_or_default();
     let mut lines = String::new();
     for (at, waiter) in waiters.iter().take(SHOWN).enumerate() {
-        // If the holder waited before it got the lock, the first entry can still be the holder's.
+        // A holder that waited for the lock can still be the first client in the queue.
         let holds = at == 0
             && holder.is_some_and(|holder| {
                 (Some(&holder.host), Some(holder.pid)) == (waiter.host.as_ref(), waiter.pid)

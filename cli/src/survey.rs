@@ -13,8 +13,8 @@ pub(crate) struct SurveyStatus {
     /// The stage of the replacement of `masters` by `next_masters`: `untouched`, `begun`, `partly_closed`, `closed`,
     /// `open` or `finished`. `None` if `next_masters` is not set.
     stage: Option<&'static str>,
-    /// The number of this command's configuration in the order of the steps of a replacement: twice
-    /// `masters_generation`, plus 1 if `next_masters` is set. A higher number is a later step.
+    /// How far this command's configuration has advanced in a replacement of the masters: twice `masters_generation`,
+    /// plus 1 if `next_masters` is set.
     step: u64,
     masters: Vec<MasterRow>,
     clients: Vec<ClientRow>,

@@ -16,13 +16,12 @@ use crate::output::{self, human};
 
 /// If stderr is not a terminal: how long the wait must last before the first line is printed.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// If stderr is not a terminal: the shortest time between two lines, even if the state of the wait changes more often.
+/// If stderr is not a terminal: the shortest time between two lines.
 const CHANGE: Duration = Duration::from_secs(2);
-/// If stderr is not a terminal: the time after which another line is printed although the state of the wait has not
-/// changed.
+/// If stderr is not a terminal: the time between two lines if the state of the wait does not change.
 const STILL: Duration = Duration::from_secs(30);
 
-/// With `--quiet`: how long a wait must last before one warning says that no majority of the masters answers.
+/// With `--quiet`: how long a wait must last before `quorate` warns that no majority of the masters answers.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 
 /// The spinner on the terminal; `None` while no spinner is shown.
@@ -47,8 +46,7 @@ pub(crate) struct WaitDisplay {
     /// does not run under a lock.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// How long the wait had lasted when the last line was printed, and the [`key`] of the state that the line showed.
-    /// `None` if no line was printed.
+    /// The last printed line: how long the wait had lasted, and the [`key`] of its state. `None` before the first line.
     last: Mutex<Option<(Duration, String)>>,
 }
 
@@ -82,7 +80,7 @@ impl WaitDisplay {
         }
     }
 
-    /// Shows the current state of the wait, if it is time for an update.
+    /// Shows the state `seen` of the wait. On a terminal, updates the spinner; otherwise prints a line if one is due.
     pub(crate) fn see(&self, seen: &Waiting) {
         if output::is_quiet() {
             self.warn_if_unreachable(seen);

@@ -72,8 +72,8 @@ fn renamed(word: &str) -> Option<String> {
     former.map(|(_, _, now)| (*now).to_owned())
 }
 
-/// The text of the given kind that the parser has attached to the error; `None` if there is none. If the parser has
-/// attached several texts, returns the last one, which is its best suggestion.
+/// The detail of this kind in a parser error; `None` if the error has none. Of several details, returns the last one,
+/// which is the parser's best suggestion.
 fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text.clone()),

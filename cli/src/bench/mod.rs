@@ -1,10 +1,9 @@
 //! `quorate bench`: measures the cost of a quorum, by number or by kind of masters, on configured or newly started
 //! masters.
 //!
-//! The benchmark runs in three rounds. Each round measures every set of masters for a short time in every setting of
-//! the lock. So a burst of other load on the machine affects all measurements about equally. Absolute times depend on
-//! the machine and its load, but ratios can be compared. This command does not measure other lock libraries; the
-//! project's own benchmarks do.
+//! The benchmark runs in three rounds. Each round measures every set of masters in every setting for a short time, so
+//! that other load on the machine affects all of them about equally. Ratios can be compared between machines; absolute
+//! times cannot.
 
 mod far;
 mod ground;
@@ -35,19 +34,19 @@ use results::{Results, Row, Wide};
 
 /// The text below the options of `quorate bench --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Each number of masters is measured in three settings. The options --fencing and --order have no effect.
+Each number of masters is measured in three settings, regardless of --fencing and --order:
     classic    --fencing off
     fenced     --order unordered
     default    with fencing tokens, first come first served
 
-With --masters, n masters are the first n of the list. By default, all odd numbers of masters are measured. If the
+With --masters, a measurement of n masters uses the first n. By default, all odd numbers of masters are measured. If the
 masters are of several kinds, each kind is measured alone, and then all masters together.
 
 The names of the locks begin with quorate-bench:. The locks are released at the end. Their fencing counters stay on the
 masters for a day.
 
-Every setting is measured in three rounds. Each round has a median time. The column APART is the difference between the
-largest and the smallest of these medians, divided by the middle one.
+Every setting is measured in three rounds. Each round has a median time. The column APART compares these three medians:
+(largest - smallest) / second largest.
 
 A warning is printed if APART exceeds 25 % for half of the settings, or if other processes use more than 10 % of the
 processor time (known only with --spawn). The numbers of such a busy machine are not reliable.

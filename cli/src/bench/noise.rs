@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn own_processor_time_does_not_count_as_noise_of_bench() {
+    fn cpu_time_of_bench_itself_does_not_count_as_noise() {
         let look = |worked, all, ours| Look {
             machine: Some((worked, all)),
             ours: Duration::from_millis(ours),

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn masters_of_several_kinds_are_compared_by_kind() {
+    fn bench_measures_each_kind_of_masters_alone_and_then_all_together() {
         let urls = ["redis://a", "mysql://b/db", "redis://c"].map(str::to_owned);
         let labels: Vec<String> = Party::each_kind(&urls).iter().map(Party::label).collect();
         assert_eq!(labels, ["2 redis", "1 mysql", "2 redis + 1 mysql"]);

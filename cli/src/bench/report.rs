@@ -265,7 +265,7 @@ fn far(results: &Results) -> Option<Figure> {
     Some(Figure {
         file: "wide",
         title: "Masters far apart",
-        caption: "an acquire takes about one round trip of the q-th fastest master (q: a majority)"
+        caption: "an acquire takes about one round trip of the q-th fastest master (q: the size of a majority)"
             .to_owned(),
         words,
         series: all,

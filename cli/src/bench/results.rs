@@ -204,8 +204,8 @@ impl Results {
                 .map(|ms| plot::trim(*ms))
                 .collect();
             text += &format!(
-                "\nRound trips of the masters, in ms: {}. A row with n MASTERS uses the first n of them. THEORY is the \
-                 round trip of the q-th fastest master of the row (q: the size of a majority):\n",
+                "\nRound trips of the masters, in ms: {}. A row with n MASTERS uses the first n masters. THEORY is \
+                 the round trip of the q-th fastest of these masters (q: the size of a majority):\n",
                 trips.join(", ")
             );
             let mut heading = vec!["MASTERS", "THEORY ms"];

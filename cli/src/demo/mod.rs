@@ -46,7 +46,7 @@ fencing_tokens[], tokens_rising, longest_gap_ms, took_ms.";
 pub(crate) const CODES: [Meaning; 4] = [
     (
         "0",
-        "ten prizes were sold, never by two workers at once, and the fencing tokens increased",
+        "ten prizes were sold, no two workers held the lock at the same time, and the fencing tokens increased",
     ),
     ("64", ""),
     (
@@ -55,7 +55,7 @@ pub(crate) const CODES: [Meaning; 4] = [
     ),
     (
         "128+n",
-        "signal n ended the demo; the masters of the demo are stopped",
+        "signal n ended the demo, and its masters were stopped",
     ),
 ];
 
@@ -134,7 +134,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
         let mut signals = Signals::receive().map_err(Failure::internal)?;
         tokio::select! {
             summary = sell_out(&stage, &progress) => summary,
-            sig = signals.next_that_ends() => Err(Failure::cut_short(sig, "the demo was interrupted; the masters of the demo are stopped")),
+            sig = signals.next_that_ends() => Err(Failure::cut_short(sig, "the demo was interrupted, and its masters were stopped")),
         }
     })?;
     progress.finish();
@@ -147,7 +147,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
         Ok(exit::OK)
     } else {
         Err(Failure::internal(
-            "the demo failed: the result above must not happen; please report it",
+            "the demo failed: quorate must never produce the result above; please report this bug",
         ))
     }
 }

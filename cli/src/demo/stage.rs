@@ -119,8 +119,8 @@ impl Stage {
             .map(|(name, count)| format!("{count} x {name}"))
             .collect();
         let fate = match self.0.len() {
-            MASTERS.. => "2 killed, 1 came back",
-            3.. => "1 killed, and came back",
+            MASTERS.. => "2 masters killed, 1 of them restarted",
+            3.. => "1 master killed and restarted",
             _ => "no master killed (the demo kills a master only if at least three run)",
         };
         format!("{}, {fate}", kinds.join(", "))
@@ -192,10 +192,10 @@ impl Stage {
         let words = match (&self.0[event.master], event.up) {
             (_, false) => "is killed",
             (Actor::Real(Spawned::Redis(_)), true) => {
-                "comes back empty: it does not vote until every lock that it lost has expired"
+                "restarts without data: its votes do not count until every lost lock has expired"
             }
             (Actor::Real(Spawned::MariaDb(_)), true) => {
-                "comes back: it does not vote until every lock from before the crash has expired"
+                "restarts: its votes do not count until every lock from before the crash has expired"
             }
             (Actor::Real(Spawned::ZooKeeper(_)) | Actor::Memory(_), true) => "comes back",
         };

@@ -9,8 +9,8 @@ use rustix::process::{WaitOptions, WaitStatus};
 ///
 /// The child may be an orphan: the first process of a container adopts all orphans.
 ///
-/// While other code of this process waits for a child, do not call this function: it may reap that child, and its exit
-/// code would be lost.
+/// Do not call this function while other code of this process waits for a child. That code would miss the exit code of
+/// a child that this function has reaped.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
         // Use `wait` of rustix, because `wait` of nix returns an error if a real-time signal ended the child.

@@ -13,8 +13,8 @@ use crate::output;
 pub(super) struct Group(pub(super) Pid);
 
 impl Group {
-    /// Sends `sig` to all processes of the group that this process has the right to signal. Returns an error only if
-    /// the group has processes, and this process has the right to signal none of them.
+    /// Sends `sig` to all processes of the group that this process has the right to signal. Succeeds if the group is
+    /// empty. Fails if this process has the right to signal no member of the group.
     pub(super) fn signal(self, sig: Signal) -> Result<(), Errno> {
         match killpg(self.0, sig) {
             Err(Errno::ESRCH) => Ok(()),

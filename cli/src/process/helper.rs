@@ -1,14 +1,12 @@
 //! Helper processes that `quorate` starts from its own binary:
 //!
-//! - The **trampoline** prepares its own process, and then becomes the command by `exec`. To prepare means: set the
-//!   parent-death signal, and stop until `quorate` continues the process. Without the trampoline, this preparation
-//!   would need unsafe code.
-//! - The **guard** kills the command's process group if `quorate` is killed. The parent-death signal is not enough,
-//!   because it reaches only the direct child. The guard reads from a pipe that only `quorate` can write to. When the
-//!   pipe closes, `quorate` has ended. `quorate` sends deadlines through the pipe, and moves them after each renewal of
-//!   the lock. If a deadline passes, for example because `quorate` is stopped, the guard signals the group.
-//! - The third helper replaces `quorate` by `exec`, and ends itself by a signal, so that the parent of `quorate` sees
-//!   this signal. See [`die_of`].
+//! - The **trampoline** sets its parent-death signal, stops until `quorate` continues it, and then becomes the command
+//!   by `exec`. Without the trampoline, these steps would need unsafe code.
+//! - The **guard** ends the command's process group if `quorate` cannot. It reads from a pipe that only `quorate` can
+//!   write to. If the pipe closes, `quorate` has ended, and the guard kills the group. After each renewal of the lock,
+//!   `quorate` sends new deadlines. If a deadline passes, the guard signals the group.
+//! - The third helper replaces `quorate` by `exec`, and ends itself by a signal. The parent of `quorate` then sees this
+//!   signal. See [`die_of`].
 
 use std::io;
 use std::os::unix::process::CommandExt;

@@ -11,7 +11,7 @@
 //! | `quorate` and the guard process are both killed | the command is killed immediately, but its children are not | the parent-death signal (Linux) |
 //! | `quorate` receives a signal | `quorate` forwards the signal to the group | the supervisor |
 //! | the user presses Ctrl-C a second time within 5 s | the group gets `SIGTERM`, and after the grace period or a third Ctrl-C `SIGKILL` | [`Interrupts`] |
-//! | `quorate` may not signal the command, because it is a set-uid program | the command continues to run, and a message gives its pid | the supervisor |
+//! | `quorate` lacks the right to signal the command, which is a set-uid program | the command continues to run, and a message gives its pid | the supervisor |
 //! | orphans end in a container whose first process is `quorate` | `quorate` reaps the orphans | the supervisor |
 //!
 //! `quorate` starts the command through a trampoline (see [`helper`]). The kernel sends the parent-death signal when
@@ -23,7 +23,7 @@
 //! - It does not follow processes that leave the group (`setsid`, the jobs of an interactive shell).
 //! - It does not stop processes that are still in the background when the command ends by itself. A message names them.
 //! - It does not become a subreaper. It finds the processes of the group in `/proc`, even if they are not its children.
-//! - It creates no cgroup, because ordinary users may create one only if systemd has delegated a cgroup to them.
+//! - It creates no cgroup, because ordinary users can create one only if systemd has delegated a cgroup to them.
 
 mod binary;
 mod captured;
@@ -237,7 +237,7 @@ struct Watch {
     /// The signals that `quorate` has received so far.
     received: SigSet,
     interrupts: Interrupts,
-    /// Whether the user was warned that this process may not signal the command.
+    /// Whether the user was warned that this process lacks the right to signal the command.
     denied: bool,
     /// True once the command has ended or was killed. If false, dropping this value kills the group.
     over: bool,

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn program_is_searched_for_in_the_same_directories_as_by_execvp() {
+    fn program_search_follows_the_rules_of_execvp() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let path = std::env::join_paths(dirs.iter().map(tempfile::TempDir::path)).expect("a path");
         let kind = |name: &str| found(OsStr::new(name), &path).map_err(|error| error.kind());

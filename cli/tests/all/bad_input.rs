@@ -101,7 +101,7 @@ fn wrong_arguments_are_refused_with_a_one_line_error() {
 }
 
 #[test]
-fn variable_with_a_wrong_value_is_named_in_the_error() {
+fn error_names_the_environment_variable_with_an_invalid_value() {
     let run =
         done(
             bare()
@@ -201,7 +201,7 @@ fn sources_of_a_setting_have_the_documented_precedence() {
 }
 
 #[test]
-fn commands_lower_their_default_ttl_to_the_option_max_ttl() {
+fn default_ttl_is_lowered_to_the_value_of_the_option_max_ttl() {
     let masters = masters(1);
     for words in [
         &["run", "r", "--max-ttl", "5s", "--", "true"][..],
@@ -293,7 +293,7 @@ fn run_with_file(masters: &Masters, lines: &str, variables: &[(&str, &str)]) -> 
 }
 
 #[test]
-fn quorate_try_is_ignored_if_the_file_of_the_option_config_sets_wait() {
+fn variable_quorate_try_is_ignored_if_the_config_file_sets_wait() {
     let masters = masters(1);
     for lines in ["", "wait = '1m'\n"] {
         let held = masters[0].command(&["SET", "r", "somebody else", "PX", "700"]);
@@ -305,7 +305,7 @@ fn quorate_try_is_ignored_if_the_file_of_the_option_config_sets_wait() {
 }
 
 #[test]
-fn invalid_variable_is_refused_unless_the_config_file_overrides_it() {
+fn invalid_environment_variable_is_refused_unless_the_config_file_overrides_it() {
     let masters = masters(1);
     let variables = [
         ("QUORATE_TTL", "garbage"),

@@ -100,7 +100,7 @@ fn option_kinds_of_bench_compares_each_kind_of_lock_with_the_plain_lock() {
 }
 
 #[test]
-fn bench_on_a_busy_machine_warns_that_other_processes_used_it() {
+fn bench_warns_if_other_processes_use_the_cpu() {
     // Run one more busy loop than the machine has processors.
     let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
     let loops = (0..busy).map(|_| {

@@ -84,7 +84,7 @@ fn demo_on_two_redis_servers_and_a_zookeeper_sells_each_prize_once() {
 }
 
 #[test]
-fn demo_replaces_a_server_that_is_not_installed_with_a_master_in_memory() {
+fn demo_uses_a_memory_master_instead_of_a_server_that_is_not_installed() {
     let server =
         quorate_testbed::available().expect("redis-server or valkey-server must be installed");
     let run = done(

@@ -2,8 +2,8 @@
 
 use crate::common::{Done, bare, done};
 
-/// Command lines whose help is tested. The number is how many words name the command or subcommand; the remaining words
-/// are its required arguments.
+/// Command lines whose help is tested. The number counts the first words, which name the command (or a subcommand); the
+/// remaining words are its required arguments.
 const COMMANDS: [(usize, &[&str]); 26] = [
     (1, &["run", "r", "true"]),
     (1, &["hold", "r"]),
@@ -48,7 +48,7 @@ fn ask(words: &[&str]) -> Done {
 /// has no value.
 fn options(help: &str) -> Vec<(String, String)> {
     let rows = help.lines().filter_map(|line| {
-        // Only the rows of lists of options are indented like this.
+        // Only lines that describe an option are indented like this.
         let long = line.strip_prefix("      --");
         let words = long.or_else(|| line.strip_prefix("  -")?.get(1..)?.strip_prefix(", --"))?;
         let name: String = words
@@ -68,7 +68,7 @@ fn options(help: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn help_of_every_command_stays_within_its_line_limit_at_80_and_100_columns() {
+fn help_of_every_command_has_at_most_the_allowed_number_of_lines() {
     for (number, words) in COMMANDS {
         for columns in ["80", "100"] {
             for (flag, most) in [("-h", 45), ("--help", 120)] {
@@ -129,8 +129,7 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
                 _ => drop(command.arg(value(&value_name))),
             }
             let rest = &words[*number..];
-            // Leave out the command's required arguments if they are not allowed, or not needed, together with this
-            // option.
+            // Some options forbid or replace required arguments. Leave these arguments out.
             let without_command = ["create", "drop", "status", "shell", "yes"].contains(&&*option);
             let rest = match (&*option, words[0]) {
                 ("per", _) => &rest[2..],
@@ -156,7 +155,7 @@ fn every_option_in_the_help_of_a_command_is_accepted_by_the_command() {
 }
 
 #[test]
-fn options_about_masters_are_shown_only_by_help_masters() {
+fn options_about_masters_are_shown_only_in_the_help_topic_masters() {
     let topic = ask(&["help", "masters"]).out;
     let words = topic.split_whitespace().collect::<Vec<_>>().join(" ");
     let all = options(&topic);

@@ -26,7 +26,7 @@ fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
 }
 
 #[test]
-fn run_locks_its_resource_and_all_resources_of_the_option_also() {
+fn run_locks_its_resource_and_every_additional_resource() {
     let masters = masters(3);
     let mut both = lasting(&masters, &["a", "--also", "b"]);
     until("both locks are held", || {
@@ -181,10 +181,10 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
     }
 }
 
-/// `QUORATE_HELD` lists the locks of ancestor processes. A daemon can inherit it from a `quorate run` that has ended.
-/// If the daemon starts `quorate`, this `quorate` must ignore the entry of the ended run.
+/// A daemon can inherit `QUORATE_HELD` from a `quorate run` that has ended. A `quorate` that the daemon starts must
+/// ignore the entry of the ended run.
 #[test]
-fn entry_of_the_variable_quorate_held_is_ignored_if_its_holder_is_not_an_ancestor() {
+fn quorate_held_entry_of_a_process_that_is_not_an_ancestor_is_ignored() {
     let masters = masters(3);
     let told = &["sh", "-c", "echo \"$QUORATE_HELD\""];
     for outer in [
@@ -226,7 +226,7 @@ fn nested_run_or_lead_fails_immediately_if_its_ancestor_holds_the_lock() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // `lead` runs a command again if it fails. So the script exits with 0 if the inner process exits with 75.
+    // `lead` repeats a command that fails. So the script turns the expected exit code 75 into 0.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);
@@ -245,7 +245,7 @@ fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::Done {
 }
 
 #[test]
-fn nested_run_finds_the_lock_and_the_owner_id_among_several_ancestors() {
+fn nested_run_uses_the_locks_and_owner_ids_of_all_its_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [

@@ -90,7 +90,7 @@ fn leader(watch: &Lines) -> Value {
 }
 
 #[test]
-fn note_of_the_holder_is_shown_by_status_and_in_waiting_and_error_messages() {
+fn note_given_by_the_lock_holder_appears_in_status_and_messages() {
     let masters = masters(3);
     let secret = format!("sleep {}", mark());
     let holder = run(

@@ -74,7 +74,7 @@ impl Scene {
 /// Two of five masters do not reply. These two are a majority of the three old masters, so a client that knows only the
 /// old masters can hold a lock on them. The three masters that reply cannot show whether such a lock exists.
 #[test]
-fn commands_status_and_break_need_a_majority_of_the_old_masters_during_a_change() {
+fn status_and_break_require_a_majority_of_old_masters_while_masters_are_replaced() {
     let scene = Scene(masters(5));
     for master in scene.0.iter().take(2) {
         master.stop().expect("stopped");
@@ -129,7 +129,7 @@ fn documented_steps_replace_the_masters_while_clients_take_locks() {
         steps.push(step.to_owned());
     }
     assert_eq!(steps, ["begin", "status", "close", "open", "finish"]);
-    // Every command reports an error to a client whose configuration still names the old masters.
+    // With the configuration of the old masters, every command must report an error.
     let mut outdated = Scene::quorate(&scene.urls(0..3));
     let told = done(outdated.args(["masters", "status"]));
     assert!(told.out.contains("refuse this configuration"), "{told:?}");
@@ -333,7 +333,7 @@ fn change_of_masters_needs_only_a_majority_of_the_old_masters() {
 }
 
 #[test]
-fn doctor_recommends_the_command_masters_mark_until_all_masters_have_markers() {
+fn doctor_recommends_marking_masters_until_every_master_has_a_generation_marker() {
     let scene = Scene(masters(5));
     let first = scene.urls(0..3);
     let doctor = || {
@@ -476,7 +476,7 @@ fn change_of_masters_keeps_a_once_record_despite_failures_of_different_masters()
 }
 
 #[test]
-fn masters_open_stops_if_a_quota_is_lost_but_not_if_it_was_dropped() {
+fn lost_quota_prevents_the_opening_of_new_masters_but_a_dropped_quota_does_not() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.begin();
@@ -532,8 +532,10 @@ fn quota_survives_a_change_of_masters_and_the_change_back() {
     assert_eq!(left.code, Some(64), "{left:?}");
 }
 
-/// Regression test. With a user that has only the documented rights of clients, `status` exited with 69 although all
-/// masters had answered. `begin` failed only after it had already marked the next masters.
+/// Regression test for two bugs if the user lacks an operator right:
+///
+/// - `status` exited with 69 although all masters had answered.
+/// - `begin` failed only after it had marked the next masters.
 #[test]
 fn masters_commands_report_an_operator_right_that_the_user_lacks() {
     let scene = Scene(masters(5));

@@ -122,7 +122,7 @@ fn waiting_message_does_not_report_healthy_masters_as_silent() {
 }
 
 #[test]
-fn wait_without_a_time_limit_exits_with_69_if_the_masters_can_never_grant_the_lock() {
+fn run_without_a_wait_limit_exits_with_69_if_all_masters_deny_access() {
     let user = |_| {
         ServerOptions::new()
             .acl("lock on >right ~* &* +@all -@scripting")
@@ -256,7 +256,7 @@ fn even_number_of_masters_causes_a_warning() {
 }
 
 #[test]
-fn warnings_before_the_loss_of_a_lock_are_printed_while_the_command_runs() {
+fn run_warns_about_lost_connections_and_failed_renewals_of_its_lock() {
     let masters = masters(3);
     let mut holder = run(&masters, &["--ttl", "3s", "lost"], &["sleep", "60"]);
     let holder = holder.spawn().expect("runs");

@@ -86,7 +86,7 @@ fn check_with_promtool(file: &Path) {
 }
 
 #[test]
-fn metrics_file_given_as_a_symlink_keeps_the_success_time_of_another_run() {
+fn metrics_file_behind_a_symlink_keeps_the_success_time_of_a_concurrent_run() {
     let masters = masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let (file, link) = (dir.path().join("a.prom"), dir.path().join("link.prom"));
@@ -98,8 +98,7 @@ fn metrics_file_given_as_a_symlink_keeps_the_success_time_of_another_run() {
     until("the command runs", || {
         value(&file, "quorate_run_running", "") == Some(1.0)
     });
-    // The second run waits until the first run has succeeded. Then the command of the second run fails. The file must
-    // keep the time at which the first run succeeded.
+    // The first run succeeds, then the second run fails. The metrics file must keep the time of the success.
     let second = done(&mut run(&masters, &options, &["false"]));
     assert_eq!((end(first).code, second.code), (Some(0), Some(1)));
     let success = value(&file, "quorate_run_last_success_time_seconds", "");

@@ -13,8 +13,8 @@ fn mariadb(test: &str) -> Option<MariaDb> {
 }
 
 #[test]
-fn database_holds_locks_after_prepare_server() {
-    let Some(server) = mariadb("database_holds_locks_after_prepare_server") else {
+fn run_succeeds_on_a_database_only_after_prepare_server() {
+    let Some(server) = mariadb("run_succeeds_on_a_database_only_after_prepare_server") else {
         return;
     };
     let url = server.url("locks");
@@ -55,8 +55,8 @@ fn database_holds_locks_after_prepare_server() {
 }
 
 #[test]
-fn run_accepts_masters_of_mixed_kinds_and_names_a_wrong_url() {
-    let Some(server) = mariadb("run_accepts_masters_of_mixed_kinds_and_names_a_wrong_url") else {
+fn run_accepts_mixed_kinds_of_masters_but_no_invalid_url() {
+    let Some(server) = mariadb("run_accepts_mixed_kinds_of_masters_but_no_invalid_url") else {
         return;
     };
     let redis = [(); 2].map(|()| Server::start(ServerOptions::new()).expect("a Redis"));

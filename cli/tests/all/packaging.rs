@@ -367,7 +367,8 @@ fn compose_file_has_five_masters_and_a_job_that_uses_them() {
     }
 }
 
-/// Checks that docker accepts the file. Returns an error with the reason if docker cannot be run on this machine.
+/// Runs this docker command, and checks that docker accepts the file. Returns an error if this machine has no suitable
+/// docker.
 fn docker_reads(docker: &mut Command) -> Result<(), String> {
     let said = docker
         .output()
@@ -478,7 +479,7 @@ fn first_command_in_the_cron_section_of_the_operations_page_is_quorate_once() {
     assert!(help.out.contains("--per"), "{help:?}");
 }
 
-/// The text files in `folder` of the repository that show commands to users, with their names.
+/// The text files in `folder` and its subfolders that show commands to users: the path and the text of each.
 fn pages(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut pages = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {

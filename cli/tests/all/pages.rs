@@ -211,7 +211,7 @@ fn completed(words: &[&str]) -> Done {
 }
 
 #[test]
-fn shell_completes_the_words_of_the_command_after_the_separator() {
+fn shell_completes_the_command_after_the_double_dash() {
     let command = completed(&["quorate", "run", "x", "--", "prin"]);
     assert!(
         command.out.lines().any(|word| word == "printf"),

@@ -10,8 +10,8 @@ use crate::common::{
     self, alive, bare, done, end, mark, masters, quorate, run, signal, sleeps, until, until_held,
 };
 
-/// The longest time that `quorate` needs to start, connect and end on an overloaded machine. Tests add it to the times
-/// that they set.
+/// The longest time that `quorate` needs to start, connect and end on an overloaded machine. Tests add it to the
+/// expected duration of a run.
 const START: Duration = Duration::from_secs(3);
 
 #[test]
@@ -162,12 +162,11 @@ fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
         run.stdout(Stdio::piped()).stderr(Stdio::piped());
         run
     };
-    // Each round trip takes 400 ms. To connect needs several round trips, so it takes longer than the connect timeout
-    // of 500 ms.
+    // Connecting takes several round trips of 400 ms each, which is longer than the connect timeout of 500 ms.
     let (_delays, urls) = delayed(&masters, Duration::from_millis(200));
     let far = done(&mut tried(&["--masters", &urls]));
     assert_eq!((far.code, &*far.out), (Some(0), "ran\n"), "{far:?}");
-    // Stop two of three masters (SIGSTOP) for longer than any timeout of a single attempt, so that they are silent.
+    // Stop two of three masters with SIGSTOP, for longer than any timeout of a single attempt.
     let frozen = || masters.iter().take(2);
     frozen().for_each(|master| master.stop().expect("stopped"));
     let run = tried(&[]).spawn().expect("quorate starts");
@@ -194,7 +193,7 @@ fn run_with_the_option_try_uses_longer_timeouts_than_the_defaults() {
 }
 
 #[test]
-fn commands_quota_status_and_break_succeed_despite_slow_masters() {
+fn quota_and_status_and_break_succeed_despite_slow_masters() {
     let masters = masters(3);
     let created = done(quorate(&masters).args(["quota", "create", "prizes", "9"]));
     assert_eq!(created.code, Some(0), "{created:?}");

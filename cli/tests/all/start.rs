@@ -256,10 +256,10 @@ fn run_as_pid_1_reaps_orphans() {
 }
 
 #[test]
-fn run_as_pid_1_exits_with_128_plus_n_on_a_signal() {
+fn run_as_pid_1_exits_with_128_plus_the_signal_number() {
     if !works(&FIRST) {
         return did_not_run(
-            "run_as_pid_1_exits_with_128_plus_n_on_a_signal",
+            "run_as_pid_1_exits_with_128_plus_the_signal_number",
             "this machine allows no pid namespace",
         );
     }
@@ -282,10 +282,10 @@ fn child_of(parent: u32) -> Pid {
 }
 
 #[test]
-fn run_started_from_outside_of_its_container_does_not_stop_itself() {
+fn run_started_from_outside_its_container_does_not_stop_on_sigtstp() {
     if !works(&FIRST) {
         return did_not_run(
-            "run_started_from_outside_of_its_container_does_not_stop_itself",
+            "run_started_from_outside_its_container_does_not_stop_on_sigtstp",
             "this machine allows no pid namespace",
         );
     }
@@ -353,7 +353,7 @@ fn pipe_or_directory_with_the_name_of_the_configuration_file_is_ignored() {
 }
 
 #[test]
-fn named_configuration_file_may_be_a_pipe() {
+fn option_config_accepts_a_pipe() {
     let masters = masters(1);
     let urls = masters.urls().join(",");
     let script =

@@ -167,7 +167,7 @@ fn status_shows_only_the_first_ten_waiters_and_skips_expired_ones() {
 
 /// Reads the name of a held lock from `quorate status --json`, and passes it to `quorate status NAME`.
 #[test]
-fn status_accepts_a_name_with_a_newline_from_its_own_json_list() {
+fn status_accepts_a_listed_resource_name_that_contains_a_newline() {
     let masters = masters(1);
     let name = "a\n\\b\u{1b}[31m";
     let set = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);
@@ -208,8 +208,8 @@ fn status_reports_a_lock_as_unknown_if_a_majority_has_just_restarted() {
         let set = master.command(&["SET", "r", &value, "PX", "60000"]);
         assert!(set.expect("a reply").is_ok());
     }
-    // A restart guard of 8 s keeps a master from voting after its start. Wait until all five masters vote. Then restart
-    // three masters, so that these do not vote.
+    // The restart guard keeps a master from voting for 8 s after its start. Wait until all five masters vote, then
+    // restart three of them.
     std::thread::sleep(std::time::Duration::from_secs(10));
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
@@ -331,7 +331,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn status_lists_every_permit_and_break_with_the_option_slot_deletes_one_permit() {
+fn option_slot_of_break_deletes_one_of_the_permits_listed_by_status() {
     let masters = masters(3);
     let permit = |note: &str| {
         let options = ["--permits", "2", "--note", note, "api"];

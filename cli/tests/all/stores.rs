@@ -382,8 +382,7 @@ fn printed_sql_replaces_the_server_run_id_only_if_the_record_table_is_missing() 
     server.sql(&sql).expect("the SQL runs");
     assert_ne!(run(), first);
 
-    // The block is in a special comment that only MySQL executes. Remove the comment signs, so that the MariaDB of this
-    // test executes it.
+    // The procedure is in a special comment that only MySQL executes. Remove the comment markers for this MariaDB.
     let block = sql.replace("/*!50700 ", "").replace(" */ //", " //");
     server.sql(&block).expect("the procedure must be created");
     let called = server.sql("CALL locks.quorate_listen('p',0,0,0)");

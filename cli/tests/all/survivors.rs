@@ -52,8 +52,7 @@ impl Ordinary {
         Ok(this)
     }
 
-    /// The path of a set-uid program, which any user runs as root. With the arguments `--reuid=0 COMMAND`, it runs
-    /// COMMAND with root as both the effective and the real user.
+    /// The path of the set-uid program. With the arguments `--reuid=0 COMMAND`, it runs COMMAND as root.
     fn root(&self) -> String {
         self.dir.path().join("become").display().to_string()
     }
@@ -91,10 +90,10 @@ impl Ordinary {
 const QUIET: &str = ">/dev/null 2>&1";
 
 #[test]
-fn command_of_another_user_is_reported_as_not_stopped() {
+fn unstoppable_command_of_another_user_is_reported() {
     let ordinary = match Ordinary::new() {
         Ok(ordinary) => ordinary,
-        Err(why) => return did_not_run("command_of_another_user_is_reported_as_not_stopped", &why),
+        Err(why) => return did_not_run("unstoppable_command_of_another_user_is_reported", &why),
     };
     let masters = masters(3);
     let ends = Ends(mark());

@@ -93,7 +93,7 @@ fn ctrl_c_ends_the_command() {
 /// While the command reads from the terminal, Ctrl-C reaches only the command, and not quorate. The help names two
 /// other ways to end such a command, and this test tries both.
 #[test]
-fn documented_ways_to_end_a_command_that_ignores_ctrl_c_work() {
+fn documented_ways_end_a_command_that_ignores_ctrl_c() {
     let masters = masters(1);
     let line = "quorate run r -- sh -c \"trap '' INT; while :; do read x; done\"";
     for end in [&["\x1c"][..], &["\x1a", "kill %1; fg\n", "\n"]] {

@@ -85,7 +85,7 @@ fn quota_can_be_created_taken_read_and_dropped() {
 }
 
 #[test]
-fn quota_is_created_only_on_all_masters_and_lost_with_the_data_of_a_majority() {
+fn quota_creation_needs_all_masters_and_taking_needs_the_data_of_a_majority() {
     let masters = masters(3);
     masters[1].kill().expect("killed");
     let away = ask(&masters, &["quota", "create", "prizes", "3"]);
@@ -382,7 +382,7 @@ fn quorate_once_warns_if_the_success_of_its_command_cannot_be_recorded() {
 }
 
 #[test]
-fn quorate_once_status_restores_a_lost_record_without_being_queued() {
+fn quorate_once_status_restores_a_lost_record_without_joining_the_queue() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let lost = &masters[0];
@@ -410,7 +410,7 @@ fn quorate_once_status_restores_a_lost_record_without_being_queued() {
 }
 
 #[test]
-fn option_yes_of_once_is_refused_without_drop() {
+fn quorate_once_refuses_the_option_yes_without_the_option_drop() {
     let said = done(bare().args(["once", "--yes", "--per", "1h", "r", "--", "true"]));
     assert_eq!(said.code, Some(64), "{said:?}");
     assert!(said.err.contains("'--yes' cannot be used with"), "{said:?}");
@@ -498,8 +498,8 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // Delay each reply by one second. SIGTERM must arrive after the grant of the lock and before the reply with the
-        // stored record. The holder's note appears on a master in this interval, so the test waits for the note.
+        // Delay each reply by one second. Send SIGTERM when the masters have the holder's note: the lock is granted
+        // then, but the reply with the stored record has not arrived.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));
@@ -645,7 +645,7 @@ fn quota_take_exits_with_70_if_its_result_cannot_be_printed() {
 }
 
 #[test]
-fn help_of_quota_and_once_shows_how_to_create_a_value() {
+fn help_shows_how_to_create_a_quota_or_a_once_record() {
     for (command, wanted) in [
         ("quota", "quota create prizes 10"),
         ("once", "once --create"),

@@ -61,7 +61,7 @@ fn misspelt_environment_variable_is_reported_with_a_suggestion() {
 }
 
 #[test]
-fn nested_quorate_does_not_warn_of_variables_that_the_outer_quorate_has_set() {
+fn nested_quorate_does_not_warn_about_variables_set_by_the_outer_quorate() {
     let masters = masters(3);
     let inner = env!("CARGO_BIN_EXE_quorate");
     for options in [&["--owner", "me"][..], &["--permits", "2"]] {

@@ -121,8 +121,7 @@ pub(crate) fn signal(child: &Child, name: &str) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process must exist");
 }
 
-/// Returns a number of seconds for `sleep` that no other call returns. A test finds the processes that it has started
-/// by this number in their command lines.
+/// Returns a unique number of seconds for `sleep`. A test finds its processes by this number in their command lines.
 pub(crate) fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -173,8 +172,7 @@ pub(crate) fn did_not_run(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
 }
 
-/// Whether a process `sleep MARK` runs. A forked shell that has not called `exec` yet does not count, because it does
-/// not react to signals as `sleep` does.
+/// Whether the command `sleep MARK` is running. A shell process that has not yet called `exec` does not count.
 pub(crate) fn sleeps(mark: &str) -> bool {
     let wanted = format!("sleep\0{mark}\0").into_bytes();
     let processes = std::fs::read_dir("/proc").expect("/proc must be readable");
