@@ -14,8 +14,8 @@ use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
 
-/// The maximum length of the fault-free period at the end of a run with a known-bad lock implementation. The period
-/// normally ends when all clients have made progress, but known-bad clients may never make progress.
+/// The maximum length of the fault-free period at the end of a run with a known-bad lock implementation. Clients of
+/// such an implementation possibly never make progress, so the run does not wait longer.
 const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
 
 /// Start real masters and client processes, inject real faults, and check whether the lock kept its promises.
@@ -228,7 +228,7 @@ fn mix(names: &str) -> Result<Mix, String> {
 }
 
 impl MatrixArgs {
-    /// The sets of masters of the matrix, one list of kinds per set. Each set is used in runs of its own.
+    /// The sets of masters of the matrix. Each set is a list of the kinds of its masters.
     pub(crate) fn fleets(&self) -> Vec<Vec<NodeKind>> {
         match &self.mixes[..] {
             [] => {
@@ -282,7 +282,7 @@ pub(crate) struct Named(pub(crate) Vec<Workload>);
 
 fn workloads(name: &str) -> Result<Named, String> {
     let found = Workload::named(name).map(Named);
-    found.ok_or_else(|| format!("there is no workload {name:?}"))
+    found.ok_or_else(|| format!("there is no workload {name:?}: see --help"))
 }
 
 impl Command {

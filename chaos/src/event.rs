@@ -313,8 +313,8 @@ pub enum Event {
     },
     /// A client was restarted with a different set of masters.
     Sent {
-        /// The number of the client's configuration: twice the number of completed changes of masters, plus one if the
-        /// client uses both the old and the new masters.
+        /// The number of the client's configuration: 0 with the first set of masters, 1 with the first and the second
+        /// set together, 2 with the second set, and so on.
         step: u64,
     },
     /// A master was stopped for good, because a change of masters has removed it.

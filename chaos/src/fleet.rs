@@ -106,8 +106,8 @@ impl Fleet {
             member.child.try_wait()?.is_none(),
             "the client had already ended before the kill"
         );
-        // Read the time before the kill. A time that is read after the kill may be too late: the client's child process
-        // may release the lock, and another client may acquire it, before a busy driver reads the clock.
+        // Read the time before the kill. After the kill, another client can acquire the lock before this thread reads
+        // the clock.
         let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
@@ -121,8 +121,7 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts a killed client again. The restart guard of the new process applies from the first contact with a master,
-    /// because masters may have restarted after the kill.
+    /// Starts a killed client again. The restart guard of the new process applies from the first contact with a master.
     ///
     /// # Errors
     ///
@@ -196,8 +195,7 @@ impl Fleet {
     }
 
     /// Starts a new process, with changed settings, for a client whose process has ended. The restart guard of the new
-    /// process applies from the first contact with a master, because masters may have restarted after the old process
-    /// ended.
+    /// process applies from the first contact with a master.
     ///
     /// # Errors
     ///
@@ -297,9 +295,9 @@ impl Fleet {
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
-            .context("start a client process")?;
+            .context("cannot start a client process")?;
         let (Some(mut input), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
-            bail!("no pipes to the client")
+            bail!("the stdin or stdout of the client is not a pipe")
         };
         widen_pipe(&events);
         writeln!(input, "{}", serde_json::to_string(&settings)?)?;
@@ -370,7 +368,7 @@ impl Drop for Fleet {
 pub fn program() -> anyhow::Result<PathBuf> {
     match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
         Some(path) => Ok(path.into()),
-        None => std::env::current_exe().context("find the path of this program"),
+        None => std::env::current_exe().context("cannot find the path of this program"),
     }
 }
 

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_during_a_change_leave_majorities_of_old_and_new_masters_unaffected() {
+    fn faults_hit_only_minorities_of_the_old_masters_and_of_the_new_masters() {
         let sets: [&[usize]; 2] = [&[0, 1, 2, 3, 4], &[1, 2, 3, 4, 5]];
         let mut hazards = hazards();
         let mut hit: Vec<usize> = Vec::new();

@@ -275,15 +275,15 @@ impl Attempt {
     /// The interval in which the client certainly believed that it held the lock, in nanoseconds since the run began.
     /// `None` if the attempt never obtained the lock.
     ///
-    /// The interval begins when the client obtained the lock. It ends at the earliest of these events:
+    /// The interval begins when the client obtained the lock. It ends at the earliest of these events, or at `end` if
+    /// the history has none of them:
     ///
     /// - The client began to release the lock.
     /// - The latest recorded validity ended.
     /// - The client was notified of the loss.
     /// - The client process ended.
     ///
-    /// If none of these events was recorded, the interval ends at `end`. For a killed client, the interval can be too
-    /// short, because the client's last renewals can be missing in the history.
+    /// For a killed client, the interval can be too short, because its last renewals can be missing in the history.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
         let from = self.obtained?;
         let told = self.notified.as_ref().map(|(t, _)| *t);

@@ -177,7 +177,7 @@ fn listen() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("start the runtime that waits for signals")?;
+        .context("cannot start the runtime that waits for signals")?;
     std::thread::spawn(move || {
         runtime.block_on(async {
             use tokio::signal::unix::{SignalKind, signal};

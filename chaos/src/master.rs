@@ -249,6 +249,6 @@ fn blocking<T>(what: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("start an async runtime")?;
+        .context("cannot start an async runtime")?;
     Ok(runtime.block_on(what))
 }

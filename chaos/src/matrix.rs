@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn matrix_report_sums_up_all_runs_and_lists_those_that_are_not_valid() {
+    fn matrix_report_contains_totals_and_every_run_without_the_verdict_valid() {
         let mut without = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
         let unavailable = [("kill".to_owned(), "no".to_owned())];
         without.summary.unavailable = unavailable.into();

@@ -64,11 +64,8 @@ impl NodeKind {
         }
     }
 
-    /// Whether the master's own clock decides when a lease expires, so that all clients see the expiry at the same
-    /// time.
-    ///
-    /// False for a ZooKeeper, because each client of a ZooKeeper measures time itself. A lease has expired for a client
-    /// if the client has seen no change of the lease for the full length of the lease.
+    /// Whether the master's own clock decides when a lease expires. False for a ZooKeeper: there, each client measures
+    /// how long it has seen no change of the lease.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }

@@ -1,8 +1,7 @@
 //! Reads which locks are held on one master that is not a Redis.
 //!
-//! A ZooKeeper does not expire leases by its own clock: each client measures time itself. A lease has expired for a
-//! client if the client has seen no change of the lease for the full length of the lease. So an observer must watch the
-//! locks for one TTL before its answers are correct.
+//! A ZooKeeper does not expire leases by its own clock: each client measures how long it has seen no change of the
+//! lease. So an observer must watch the locks for one TTL before its answers are correct.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ impl Observer {
             .worker_threads(1)
             .enable_all()
             .build()
-            .context("start an async runtime")?;
+            .context("cannot start an async runtime")?;
         let inside = runtime.enter();
         // The observer only reads, so no restart guard is needed.
         let redlock = locking::over(&[url.to_owned()])?

@@ -51,8 +51,8 @@ pub struct Idle {
 pub struct Life {
     /// The client and its process, e.g. `c1.2` for the second process of `c1`.
     pub who: String,
-    /// The number of the client's configuration: twice the number of completed changes of masters, plus one if the
-    /// client uses both the old and the new masters.
+    /// The number of the client's configuration: 0 with the first set of masters, 1 with the first and the second set
+    /// together, 2 with the second set, and so on.
     pub step: u64,
     /// The start of the process, in nanoseconds since the run began.
     pub from: u64,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_and_client_lifetimes_are_computed_from_the_run_history() {
+    fn operator_steps_and_client_lifetimes_are_computed_from_the_run_history() {
         let step = |step: &str, since, done| Event::Step {
             change: 0,
             step: step.into(),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::event::{Clock, Entry, Event, STALLED};
 use crate::workload::family;
 
-/// The name under which the progress of leader-election followers is counted. It is used like the name of a workload.
+/// The workload name under which the recorder stores the progress of followers of an election.
 pub const FOLLOWING: &str = "following";
 
 /// Collects all events of a run. Clones are cheap and share the events.
@@ -80,7 +80,7 @@ impl Recorder {
         self.state().totals
     }
 
-    /// The number of disturbances that this client has reported as ended. Counts only disturbances that a fault caused.
+    /// The number of disturbances by faults that this client has reported as ended.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }

@@ -37,7 +37,7 @@ impl Register {
     /// If the socket cannot be created.
     pub fn open(dir: &Path, recorder: &Recorder) -> anyhow::Result<Self> {
         let path = dir.join("register.sock");
-        let listener = UnixListener::bind(&path).context("open the socket of the register")?;
+        let listener = UnixListener::bind(&path).context("cannot open the register's socket")?;
         let protected = Arc::new(Mutex::new(Protected::default()));
         let recorder = recorder.clone();
         thread::spawn(move || {

@@ -90,8 +90,8 @@ struct Driver<'a> {
     world: World,
     plan: Vec<Planned>,
     gauged: Option<Instant>,
-    /// The folder of the files that the clients share. This field is the last one, because fields are dropped in order:
-    /// the folder must be removed after the clients have ended.
+    /// The folder of the files that the clients share. This must be the last field: fields are dropped in order, and
+    /// the clients must end before the folder is removed.
     dir: tempfile::TempDir,
 }
 
@@ -190,8 +190,8 @@ impl<'a> Driver<'a> {
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             active = self.heal_due(active);
-            // Injecting a fault takes time, so the run can fall behind the schedule. Then an earlier fault can still
-            // affect a target of the next fault.
+            // Wait while an active fault has a target in common with the next fault. This happens if the run is behind
+            // the schedule.
             let free =
                 |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
             let ready = |planned: &Planned| began + planned.at <= now && free(planned);
@@ -350,8 +350,7 @@ impl<'a> Driver<'a> {
         self.keys("at-once")?;
         let mut slack = Duration::from_millis(500);
         if scenario.has(Needs::Clocks) {
-            // If a key was set while its master's clock was ahead, the key expires later, by as much as the clock was
-            // ahead.
+            // A key that was set while the clock of its master was ahead expires later.
             slack += Duration::from_secs(4);
         }
         let begun = Instant::now();
@@ -380,9 +379,8 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // Do not record the first reading of a ZooKeeper: its observer still sees locks that were lost and not
-            // released. The reading itself is necessary, because the observer must watch a lock for one TTL to notice
-            // the expiry.
+            // A ZooKeeper observer gives correct answers only after it has watched the locks for one TTL. So start it
+            // now, and discard this reading.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;
@@ -390,7 +388,7 @@ impl<'a> Driver<'a> {
             let (left, eternal) = self
                 .world
                 .keys(master)
-                .with_context(|| format!("read the keys of m{}", master + 1))?;
+                .with_context(|| format!("cannot read the keys of m{}", master + 1))?;
             let keys = Event::Keys {
                 when: when.to_owned(),
                 left,
@@ -454,7 +452,7 @@ fn unavailable(kind: &str, why: String) -> Event {
     Event::Unavailable { kind, why }
 }
 
-/// The settings that all clients have in common. The name and the masters of each client are filled in elsewhere.
+/// The settings that all clients share. The name and the masters are still empty.
 fn settings(
     scenario: &Scenario,
     clock: Clock,
@@ -492,8 +490,8 @@ fn settings(
     }
 }
 
-/// The path of the `quorate` program, which some workloads and changes of masters need: the path in the variable
-/// `QUORATE_CLI`, or else `quorate` in the folder of this program. `None` if this file does not exist.
+/// The path of the program `quorate`: the value of the variable `QUORATE_CLI`, or else `quorate` in the folder of this
+/// program. `None` if no file exists at that path.
 fn find_quorate() -> Option<PathBuf> {
     let named = std::env::var_os("QUORATE_CLI").map(PathBuf::from);
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));

@@ -25,8 +25,8 @@ pub struct Scenario {
     /// The kinds of the masters. If empty, all are Redis.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeKind>,
-    /// The changes of masters; `None` if the masters stay the same. With changes, `masters` counts all servers that are
-    /// a master at any time.
+    /// The changes of masters; `None` if the masters stay the same. With changes, `masters` counts both old and new
+    /// masters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Changes>,
     /// The number of client processes.
@@ -68,7 +68,7 @@ pub struct Scenario {
 pub enum Exclusion {
     /// There are never two holders at the same time.
     Holds,
-    /// Two holders at the same time are possible, but only during some of the faults.
+    /// Two holders at the same time are allowed, but only during faults that can break exclusion.
     MayBreak,
     /// Two holders at the same time are certain. If the checker does not find them, the verdict is "unknown".
     MustBreak,
@@ -101,7 +101,7 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// The kinds of the masters.
+    /// The kind of each master: Redis for all masters if the field `nodes` is empty.
     pub fn nodes(&self) -> Vec<NodeKind> {
         match &self.nodes[..] {
             [] => vec![NodeKind::Redis; self.masters],
@@ -129,7 +129,7 @@ impl Scenario {
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // If no workload has `shows_breaks`, two holders are not certain: clients rarely compete for the same lock.
+        // Two holders are certain only if clients often compete for the same lock.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -140,11 +140,10 @@ impl Scenario {
         }
     }
 
-    /// After the end of a fault, a leftover lock key is no violation for this time. The reason is that the fault can
-    /// delay a request, which then sets the key after the release of the lock.
+    /// The time after a fault during which a leftover lock key is no violation. A request that the fault delayed can
+    /// set the key after the release of the lock.
     ///
-    /// `None` if a fault changes clocks. A wrong clock changes the lifetime of keys, so the checker must use a longer
-    /// time.
+    /// `None` if a fault changes clocks: the checker must then use a longer time.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -152,8 +151,8 @@ impl Scenario {
         if self.faults.is_empty() {
             return Some(Duration::ZERO);
         }
-        // In milliseconds. Links that are down lose packets, and the kernel retransmits lost packets at growing
-        // intervals.
+        // The longest delay of a request, in milliseconds. It is longer if links go down, because the kernel sends lost
+        // packets again only later.
         let held_up = if self.has(Needs::Links) { 2_500 } else { 1_000 };
         Some(self.ttl + Duration::from_millis(held_up))
     }
@@ -220,8 +219,7 @@ impl Scenario {
             .any(|two| two[0].iter().any(|one| two[1].contains(one)));
         ensure!(
             !wrong || !meet,
-            "a run with an operator that skips steps must replace all masters in one change: if a master \
-             stays, the run does not always cause two holders at the same time"
+            "an operator that skips steps must replace all masters in one change: give --replace-at-once"
         );
         Ok(())
     }
@@ -250,8 +248,8 @@ impl Scenario {
         }
     }
 
-    /// The persistence of the master with this index, if it is a Redis. The Redis masters get different kinds of
-    /// persistence if the faults of the scenario need different kinds.
+    /// The persistence of the Redis master with this index. If the faults need several kinds of persistence, successive
+    /// Redis masters get different kinds.
     pub fn persistence(&self, index: usize) -> Persistence {
         let mut wanted: Vec<Persistence> = Vec::new();
         for kind in &self.faults {

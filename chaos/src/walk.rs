@@ -1,5 +1,5 @@
-//! The tasks of an operator that changes masters, in order. A careful operator follows docs/operations.md. A known-bad
-//! operator skips some steps of that page.
+//! The tasks of an operator that changes masters, in order. A careful operator follows docs/operations.md. Other
+//! operators make mistakes that the checkers must find.
 
 use crate::changes::{Changes, Operator};
 

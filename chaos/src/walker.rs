@@ -53,8 +53,8 @@ pub struct Walker {
     dir: PathBuf,
     change: usize,
     tasks: VecDeque<Task>,
-    /// When the current task was begun, in two forms: nanoseconds since the start of the run, and an instant. `None` if
-    /// the current task was not begun yet.
+    /// When the current task began: the nanoseconds since the start of the run, and the same time as an `Instant`.
+    /// `None` if the task has not begun.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
     /// The damaged stored values that a failed step has reported. They must be dropped before the step is tried again.
@@ -120,7 +120,7 @@ impl Walker {
         ]
     }
 
-    /// The clients that are being restarted, which no fault may affect now.
+    /// The clients that are being restarted. The driver must inject no fault into them.
     pub fn moving(&self) -> Vec<usize> {
         let Rolling {
             leaving, arriving, ..
@@ -185,8 +185,8 @@ impl Walker {
         Ok(Now::Goes)
     }
 
-    /// The driver must call this after it has injected the fault that [`Now::Wants`] requested. Ends the walker's task
-    /// of requesting the fault.
+    /// Continues with the next task. The driver must call this after it has injected the fault that [`Now::Wants`]
+    /// requested.
     pub fn went_wrong(&mut self) {
         self.tasks.pop_front();
     }
@@ -217,7 +217,7 @@ impl Walker {
                 self.is_dropping = drops.is_some();
                 let words = drops.unwrap_or_else(|| vec!["masters".to_owned(), step.to_owned()]);
                 let mut command = self.command(&words, world);
-                self.running = Some(command.spawn().context("start quorate")?);
+                self.running = Some(command.spawn().context("cannot start quorate")?);
             }
             return Ok(None);
         };
@@ -230,8 +230,8 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // The command that ended only dropped a value, so the step has no result yet. If the drop failed, the next
-            // try of the step reports the value again.
+            // This command was not the step: it dropped a damaged value. If the drop failed, the step reports the value
+            // again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {
@@ -353,11 +353,11 @@ impl Walker {
         Ok(Some(Ok(names.join(", "))))
     }
 
-    /// Makes the mistake of the operator `opens-by-hand`: writes the generation markers that open the new masters,
-    /// although the old masters were never closed.
+    /// Writes generation markers that open the new masters, although the old masters were never closed. Returns the
+    /// last marker.
     ///
-    /// The hash in a marker is copied from the connection name of a client that uses both sets of masters. Returns
-    /// `None` if no such client is connected to one of the new masters.
+    /// Copies the hash of each marker from the connection name of a client that uses both sets of masters. Returns
+    /// `None` if a new master has no such client.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Workload {
     /// Read, change and write a file under the lock: detects lost updates.
     File,
-    /// Write to a register without checking the lock again. The register refuses a fencing token that is smaller than
-    /// the largest token it has seen.
+    /// Write to a register twice, without checking the lock before the second write. The register rejects a fencing
+    /// token that is smaller than an earlier one.
     Register,
     /// Take an item from a stock in a file under the lock: detects items that are taken twice.
     Stock,
@@ -118,8 +118,8 @@ impl Workload {
         names.join(",")
     }
 
-    /// Whether all clients share the locks of this workload, so that each client must make progress. Only in `many`,
-    /// each client has its own locks.
+    /// Whether all clients compete for the same locks, so that each client must make progress. False for `many`, in
+    /// which each client has its own locks.
     pub fn is_shared(self) -> bool {
         self != Self::Many
     }

@@ -36,16 +36,16 @@ const CLIENTS: Login<'_> = Login {
 /// The longest time that a master may take to start, even on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The equipment that a fault requires from the run.
+/// A feature of the run that a fault requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// No special equipment.
+    /// No special feature.
     Nothing,
     /// Clients connect to masters through proxies.
     Proxies,
     /// Each master is behind its own network link, which can be taken down.
     Links,
-    /// The masters' clocks can be moved.
+    /// The masters' clocks can be changed.
     Clocks,
     /// Clients use host names for masters.
     Names,
@@ -64,7 +64,7 @@ pub struct Layout {
     pub masters: Vec<(NodeKind, Persistence)>,
     /// The timeout of the clients' requests to masters other than Redis.
     pub timeout: Duration,
-    /// The server program; `None` for the default of the machine.
+    /// The server program of the Redis masters. `None` selects the program that `quorate_testbed::available` finds.
     pub server: Option<PathBuf>,
     /// The requirements of all faults of the run.
     pub needs: Vec<Needs>,
@@ -132,7 +132,7 @@ pub struct World {
     direct: bool,
     /// The user name and password of clients at a Redis, as part of a URL.
     login: String,
-    /// The observers of the locks on the masters; `None` for a Redis.
+    /// One observer of the locks for each master; `None` for a Redis master.
     observers: Vec<Option<Observer>>,
     timeout: Duration,
 }
@@ -151,12 +151,12 @@ impl World {
             let mut row = Vec::new();
             for (index, master) in masters.iter().enumerate() {
                 let seed = layout.seed ^ ((client * 64 + index) as u64);
-                row.push(Road::open(&master.addrs(), seed).context("start a proxy")?);
+                row.push(Road::open(&master.addrs(), seed).context("cannot start a proxy")?);
             }
             roads.push(row);
         }
-        // If masters are behind network links, clients connect directly unless another fault needs proxies. A proxy
-        // would accept a connection although the link to its master is down.
+        // Masters behind links are reached directly, unless another fault needs proxies: a proxy accepts connections
+        // even if the link to its master is down.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -302,8 +302,7 @@ impl World {
 }
 
 /// The resources of a master other than Redis: memory, open file descriptors, and client connections. The memory is
-/// always 0: such a server fills its caches over time, and a soak would report this growth as a leak. For a ZooKeeper,
-/// the number of file descriptors is 0 as well.
+/// always 0, because a soak would report growing caches as a leak. A ZooKeeper has 0 file descriptors as well.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;
@@ -338,12 +337,12 @@ fn start_masters(
     for &(_, disk) in &layout.masters {
         let mut one = server_options(layout, disk);
         if let Some(shim) = shim {
-            let offset = shim.offset_file().context("create a clock offset file")?;
+            let offset = shim.offset_file().context("cannot create the clock file")?;
             one = one.clock(shim, &offset);
             offsets.push(offset);
         }
         if layout.has(Needs::Links) {
-            let namespace = Namespace::create().context("create a network namespace")?;
+            let namespace = Namespace::create().context("cannot create a network namespace")?;
             one = one.namespace(Arc::new(namespace));
         }
         options.push(one);
@@ -365,7 +364,7 @@ fn start_masters(
     });
     let mut masters = Vec::new();
     for master in started {
-        masters.push(master.context("start a master")?);
+        masters.push(master.context("cannot start a master")?);
     }
     Ok((masters, offsets))
 }

@@ -86,7 +86,7 @@ fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
         missing.push("the end of at least one client was not recorded".into());
     }
     if obtained < FEW * case.scenario.clients {
-        missing.push(format!("there were only {obtained} acquisitions"));
+        missing.push(format!("only {obtained} acquisitions: use a longer run"));
     }
     missing
 }

@@ -43,7 +43,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // The faults of this run always break exclusion. The checker found no overlapping holds, so the checker is
+        // The faults of this scenario always cause overlapping holds. The checker found none, so the checker is
         // possibly broken.
         return finding.at_least(Verdict::Unknown);
     }

@@ -1,6 +1,8 @@
-//! Checks fencing tokens. No token is used twice, except by holds that share a lock. A hold that began after another
-//! hold was obtained has the larger token. The register never accepts a write with a token smaller than one it has
-//! seen. These rules apply even when exclusion is broken.
+//! Checks fencing tokens, even in runs in which exclusion is broken:
+//!
+//! - Only holds that share a lock have the same token.
+//! - If an acquisition begins after another hold was obtained, it gets a larger token than that hold.
+//! - The register never accepts a write with a smaller token than one that it has seen.
 
 use std::collections::HashMap;
 
@@ -60,17 +62,18 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold of a lock owner, and two times in nanoseconds since the start of the run:
+/// A hold of a lock owner, as a tuple:
 ///
-/// - the time until which the client believes that it holds the lock
-/// - the start of the acquisition in which the masters issued the fencing token
+/// - the attempt
+/// - the end of the client's belief that it holds the lock
+/// - the start of the acquisition that got the fencing token
 ///
-/// Later holds of the same owner can join this hold. They then share its token.
+/// Times are in nanoseconds since the start of the run.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// Returns the start of the acquisition in which the masters issued the token of this hold. If the hold joined an
-    /// earlier hold of its owner, returns the start of the acquisition of that earlier hold.
+    /// Returns the start of the acquisition that got the token of this hold. A hold that joins an earlier hold of its
+    /// owner has the token of the earlier hold.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;
@@ -98,8 +101,8 @@ fn breached(resource: &str, new: &Obtained<&Attempt>, breach: Breach<&Attempt>) 
         }
         Breach::Smaller(other) => {
             let what = format!(
-                "{} got fencing token {} for {resource:?}, but {name}, which began later, got the smaller token \
-                 {token}",
+                "{} got fencing token {} for {resource:?}; {name} began to acquire after that, but got the smaller \
+                 token {token}",
                 other.who.name(),
                 other.token
             );
@@ -126,7 +129,7 @@ fn register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) 
                         who: vec![name(seen.1), name(by)],
                         resource: Some(key.clone()),
                         what: format!(
-                            "the register accepted a write with token {token} by {by} after one with token {} by {}",
+                            "the register accepted token {token} of {by} after token {} of {}",
                             seen.0, seen.1
                         ),
                         excused: None,

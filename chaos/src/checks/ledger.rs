@@ -1,6 +1,7 @@
-//! Checks the accounts of the bank. The sum of all balances never changes, even when locks are lost. A lost transfer,
-//! or a transfer computed from outdated balances, would change the sum. No transfer is booked after a transfer with a
-//! larger token.
+//! Checks the accounts of the bank, even in runs in which locks are lost:
+//!
+//! - The sum of all balances never changes. A transfer that is computed from outdated balances can change the sum.
+//! - No account gets a booking with a smaller token than its previous booking.
 
 use std::collections::BTreeMap;
 

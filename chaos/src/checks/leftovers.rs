@@ -102,7 +102,7 @@ impl Case<'_> {
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
         let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
         let recent = before(lives * self.scenario.max_ttl);
-        // Keys of queues live longer than keys of locks, so excuse them for a longer time after a fault.
+        // Queues and holder's notes have keys that live longer than lock keys, so excuse them for a longer time.
         let felt = match self.scenario.settling() {
             Some(settling) if !key.starts_with("quorate:") => before(settling),
             _ => recent,
@@ -116,7 +116,7 @@ impl Case<'_> {
                     .iter()
                     .any(|attempt| attempt.who == line.who && is_of(key, attempt))
         }) || self.faults.iter().any(|fault| {
-            // The fault possibly set the master's clock back, or delayed a release on its way to the master.
+            // A fault that ended recently can have delayed a release, or moved a clock back and so delayed an expiry.
             fault.healed.unwrap_or(self.end) > felt
         })
     }

@@ -71,8 +71,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         );
     }
     // If no client of the library gets any lock, the verdict is "invalid", even if the clients share no lock (workload
-    // `many`). Known-bad clients are exempt from this rule: they can block each other, and another checker must report
-    // them.
+    // `many`). Known-bad clients are exempt, because they can block each other.
     let finding = Finding::of("liveness", looked_at, violations);
     if first.is_none() && case.scenario.locker == Locker::Quorate {
         return finding.at_least(Verdict::Invalid);
@@ -80,8 +79,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// The name of the resource that all clients of this workload lock. `None` for the workload `many`, because its clients
-/// lock different resources, and for a workload that this machine does not support.
+/// The name of the resource that all clients of this workload lock. `None` if each client locks its own resources
+/// (workload `many`), or if this machine cannot run the workload.
 fn shared(workload: Workload, case: &Case<'_>) -> Option<&'static str> {
     let unavailable = case.history.lines.iter().any(|line| {
         matches!(

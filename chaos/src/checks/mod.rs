@@ -28,17 +28,16 @@ use serde::{Deserialize, Serialize};
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 
-/// The longest time for which a thread is assumed to wait for a CPU, in nanoseconds. So if a wait ends more than this
-/// time after the end of an interval, the wait began after the interval.
+/// The longest time for which a thread is assumed to wait for a CPU, in nanoseconds.
 const LONGEST_WAIT: u64 = 5_000_000_000;
 
 /// A checker's verdict, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The checker had enough events to test its promise, and the promise was kept.
+    /// The history contains enough events for a verdict, and every violation is excused.
     Valid,
-    /// The history does not contain enough to decide whether the promise was kept.
+    /// The history contains too few events for a verdict.
     Unknown,
     /// A promise of the lock was broken.
     Invalid,
@@ -155,11 +154,11 @@ pub(crate) struct Case<'a> {
     history: &'a History,
     attempts: Vec<Attempt>,
     faults: Vec<FaultSpan>,
-    /// For each client: the intervals in which it was not scheduled, because the machine was busy. They are given as
-    /// (start, end), in nanoseconds since the run began.
+    /// For each client: the intervals in which the busy machine did not schedule it, as (start, end), in nanoseconds
+    /// since the run began.
     stalls: HashMap<&'a str, Vec<(u64, u64)>>,
-    /// For each client: the intervals in which its threads waited for a CPU. Each is given as (start, end, sum of the
-    /// waiting times of all threads), in nanoseconds. Start and end are counted from the start of the run.
+    /// For each client: the intervals in which its threads waited for a CPU, as (start, end, sum of the waiting times
+    /// of all threads). In nanoseconds; start and end are counted from the start of the run.
     starved: HashMap<&'a str, Vec<(u64, u64, u64)>>,
     end: u64,
 }
@@ -226,8 +225,8 @@ impl Case<'_> {
         };
         let near = starved.partition_point(|(_, until, _)| *until < from);
         for (since, until, waited) in &starved[near..] {
-            // The list is sorted by the ends of the waits, and a wait is assumed to last at most `LONGEST_WAIT`. So
-            // this wait and all later ones in the list began after `to`.
+            // The list is sorted by end. A wait lasts at most `LONGEST_WAIT`, so this wait and all later ones began
+            // after `to`.
             if *until > to.saturating_add(LONGEST_WAIT) {
                 break;
             }

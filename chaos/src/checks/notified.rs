@@ -4,8 +4,8 @@ use quorate_promises::LossNotice;
 
 use super::{Case, Finding, Violation, seconds};
 
-/// How long after the deadline of the lease the client's log may record the loss notification, in nanoseconds. Delays
-/// that the machine is known to have caused are allowed in addition.
+/// The accepted delay between the deadline of the lease and the recorded loss notification, in nanoseconds. Delays that
+/// the machine caused are accepted in addition.
 const SLACK: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -37,7 +37,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 who: vec![attempt.who.clone()],
                 resource: Some(attempt.resource.clone()),
                 what: format!(
-                    "{} continued to work on {:?} for {} after its lease had ended, and was {}",
+                    "{} continued to work on {:?} for {} after its lease had ended: the client was {}",
                     attempt.name(),
                     attempt.resource,
                     seconds(late),

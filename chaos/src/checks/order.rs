@@ -15,8 +15,7 @@ use crate::scenario::{Locker, Order, Workload};
 use crate::workload::family;
 
 /// The minimum time between the starts of two waits, in nanoseconds. If the difference is smaller, the order in the
-/// queue is uncertain. After this time, the first attempt of the earlier client has reached the masters even on a busy
-/// machine.
+/// queue is uncertain, because a busy machine can delay the first attempt.
 const LATER: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -68,8 +67,7 @@ fn is_in_line(workload: &str) -> bool {
     in_line.any(|one| one.name() == workload)
 }
 
-/// Whether both attempts can hold the lock at the same time. The checker cannot judge the order of such attempts: both
-/// obtain the lock, and the client that came later can be the first to record that it has the lock.
+/// Whether both attempts can hold the lock at the same time. The checker cannot judge the order of such attempts.
 fn at_once(one: &Attempt, other: &Attempt) -> bool {
     let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
     one.claim.is_beside(&other.claim) || (permits(one) && permits(other))

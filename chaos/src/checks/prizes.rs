@@ -73,8 +73,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether every quota must survive the changes of masters in this scenario. True if the scenario has changes of
-/// masters but no faults, and more than half of each new set of masters belongs to the previous set. False otherwise.
+/// Whether every quota must survive the changes of masters in this scenario: there are changes but no faults, and more
+/// than half of each new set of masters belongs to the previous set.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));
@@ -127,7 +127,7 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
                 bad(
                     one,
                     format!(
-                        "{name} took a unit, but the quota of {pieces} units still has {} units",
+                        "{name} took one of {pieces} units, but {} units are still left",
                         one.left
                     ),
                 );

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_wrote_of_the_child_process_is_parsed_as_a_write_and_a_release() {
+    fn output_lines_of_a_child_process_are_parsed_as_events() {
         let events = |line| heard(3, line).map(|(t, events)| (t, events.len()));
         assert_eq!(events("began 10 77"), Some((10, 1)));
         assert_eq!(events("alive 12"), Some((12, 0)));

@@ -11,8 +11,8 @@ use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 
-/// The shared file that names the lock owner whose holds have the lock. Its content is the owner's id, a space, and the
-/// name of the attempt that wrote the file.
+/// The shared file that names the lock owner that has the lock. Its content is the owner's id, a space, and the name of
+/// the attempt that wrote the file.
 const MARK: &str = "owners";
 
 /// Writes the id of the attempt's lock owner to the shared file. Writes nothing if the lock has been lost. Returns

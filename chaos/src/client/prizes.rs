@@ -21,14 +21,14 @@ use crate::workload::{Locker, Workload};
 
 /// The number of prizes in each quota.
 const PRIZES: u64 = 10;
-/// If the number of a quota is divisible by this number, the quota records a job that runs once. Otherwise it hands out
-/// prizes.
+/// If the number of a quota is a multiple of this, the quota is the record of a job that runs once. All other quotas
+/// hand out prizes.
 const RECORDS: usize = 3;
 /// The period of a job that runs once per period: a year, so no chaos run reaches the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
 /// While fewer quotas than this have units left, the operator creates new ones.
 const OPEN: usize = 3;
-/// The probability (0 to 1) that a client asks for a unit of an exhausted quota, which must be refused.
+/// The probability (0 to 1) that a client asks for a unit of an exhausted quota. The masters must refuse this request.
 const ASKS_AGAIN: f64 = 0.1;
 
 /// The operator's task: keeps some quotas available until the client is asked to finish.
@@ -51,8 +51,8 @@ async fn create(ctx: &Ctx, next: usize) {
         let created = match ctx.settings.locker {
             Locker::CountsDown => known_bad::create(ctx, &name, pieces).await,
             _ => match create_value(ctx, number).await {
-                // This quota exists on the masters, but no client knows it: the operator that created it was killed or
-                // got no reply. Skip it.
+                // No client knows this quota: the operator was killed after it had created the quota, or got no reply.
+                // Skip it.
                 Err(ValueError::Exists(_)) => continue,
                 created => created.is_ok(),
             },
@@ -93,8 +93,8 @@ fn pieces(number: usize) -> u64 {
     }
 }
 
-/// The numbers of the quotas in the state `open` (units are left) or `over` (exhausted). Each quota has a file that all
-/// clients share. The extension of the file is the state of the quota.
+/// The numbers of the quotas in this state: `open` (units are left) or `over` (exhausted). Each quota has a shared
+/// file, whose extension is the state.
 fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     let Ok(files) = fs::read_dir(&ctx.settings.dir) else {
         return Vec::new();

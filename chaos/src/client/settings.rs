@@ -57,8 +57,8 @@ pub struct Settings {
     /// The share of holds, from 0 to 1, that last about as long as the TTL (0.7 to 1.4 TTLs). The other holds are much
     /// shorter.
     pub long: f64,
-    /// Whether the library renews holds. False in a run that must break exclusion: there, a master loses a lock key. If
-    /// a renewal restored this key before another client asks for the lock, exclusion would not break.
+    /// Whether the library renews holds. False in a run that must break exclusion: there, a renewal could restore a
+    /// lost lock key before another client acquires the lock.
     pub renewed: bool,
     /// The number of locks that the client holds at the same time in the workload `many`.
     pub many: usize,
@@ -73,8 +73,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The number of the client's configuration of masters: twice the number of completed changes of masters, plus one
-    /// while the client uses two sets of masters.
+    /// The number of the client's configuration: 0 with the first set of masters, 1 with the first and the second set
+    /// together, 2 with the second set, and so on.
     pub fn step(&self) -> u64 {
         2 * self.generation + u64::from(!self.next_masters.is_empty())
     }

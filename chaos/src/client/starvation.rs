@@ -1,11 +1,10 @@
-//! Measures how much of a client's delay the machine caused. There are two measures, because each one misses some
-//! delays:
+//! Measures how long the machine delays a client, in two ways:
 //!
 //! - The kernel counts the time in which threads were ready but had no CPU.
-//! - A thread sleeps and measures how late it wakes up. It also detects a halt of the whole machine or of the control
-//!   group, which the kernel does not count.
+//! - A thread measures how late it wakes up from sleep. This also detects a halt of the whole machine, which the kernel
+//!   does not count.
 //!
-//! Neither measure includes delays that the library causes by blocking or occupying its threads.
+//! Neither way measures delays that the library causes by blocking its threads.
 
 use std::collections::HashMap;
 use std::fs;
@@ -46,13 +45,13 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Computes how long threads waited for a CPU between two readings of the kernel's count. The first reading returned
-/// `counted` at the time `looked`; the second returned `fresh` at the time `now`.
+/// Computes how long threads waited for a CPU between two readings of the kernel's count: `counted`, read at the time
+/// `looked`, and `fresh`, read at the time `now`.
 ///
 /// Returns the time since which threads have waited, and the sum of all waiting times, both in nanoseconds. `None` if
 /// the sum is too small to be recorded.
 ///
-/// The kernel counts a wait when the wait ends. So a wait that is longer than the interval began before `looked`.
+/// The returned time can be earlier than `looked`, because the kernel counts a wait only when the wait ends.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_wait_longer_than_the_sampling_interval_gets_a_start_before_the_interval() {
+    fn cpu_wait_longer_than_the_sampling_interval_begins_before_that_interval() {
         const MS: u64 = 1_000_000;
         let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
         let between =

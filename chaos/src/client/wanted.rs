@@ -23,7 +23,7 @@ pub(super) struct Wanted {
     /// Further resources that are locked together with the first one.
     pub(super) also: Vec<String>,
     pub(super) claim: Claim,
-    /// Whether the attempt is made while another hold of its owner is active, so that the new hold is nested.
+    /// Whether the attempt is for a hold that is nested in another hold of the same owner.
     pub(super) is_inner: bool,
     /// If the attempt continues a writer's hold as a reader: the number of the writer's attempt, and the content that
     /// the reader must find.

@@ -92,8 +92,8 @@ pub(super) fn holding<'a>(
             let lost = hold.lost(ctx);
             let work = work(ctx, wanted, op, hold);
             tokio::select! {
-                // Poll the work before the loss notification. So a holder that resumes after a pause can write although
-                // its lock is lost, and the fenced register must refuse this late write.
+                // Poll the work first. A holder that resumes after a pause then writes even if its lock is lost, and
+                // the register must refuse this write.
                 biased;
                 () = work => None,
                 () = watch(ctx, wanted.workload, op, hold) => None,

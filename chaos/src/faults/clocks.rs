@@ -12,8 +12,7 @@ use super::kind::{Breaks, Injection, Reach, Row, ToEach};
 use super::landed::Landed;
 use crate::world::{Needs, World};
 
-/// The time limit for observing that a clock drifts. It is long, because a busy machine may delay the thread that moves
-/// the clock.
+/// The time limit for observing that a clock drifts, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[

@@ -23,7 +23,7 @@ pub(super) const ROWS: &[Row] = &[
     .restarts(),
     Row::each(
         "db-row-held",
-        "a session on a MariaDB server keeps all rows of the locks locked: `SELECT .. FOR UPDATE`",
+        "a session on a MariaDB server locks all rows of the lock table: `SELECT .. FOR UPDATE`",
         hold_rows,
     )
     .on(Which::Databases),
@@ -41,7 +41,7 @@ pub(super) const ROWS: &[Row] = &[
     .on(Which::Databases),
     Row::each(
         "db-kill-connections",
-        "KILL CONNECTION on a MariaDB server, for all connections of the locks' user",
+        "KILL CONNECTION on a MariaDB server, for all connections of the clients' user",
         kill_connections,
     )
     .on(Which::Databases)
@@ -139,6 +139,6 @@ fn refused(server: &MariaDb, statement: &str, code: &str) -> anyhow::Result<()> 
     match server.sql(statement) {
         Err(Error::Refused(said)) if said.contains(code) => Ok(()),
         Err(error) => bail!("{statement}: the error is {error} instead of {code}"),
-        Ok(said) => bail!("{statement} was answered {said:?}"),
+        Ok(said) => bail!("{statement} must fail with {code}, but was answered {said:?}"),
     }
 }

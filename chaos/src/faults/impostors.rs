@@ -23,8 +23,7 @@ use super::landed::Landed;
 use crate::world::{Needs, World, run_id};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a probe waits for an answer of the impostor. The time is limited, because the impostor may send garbage
-/// without end.
+/// How long a probe reads the answer of the impostor. Garbage does not end by itself.
 const SHORT: Duration = Duration::from_millis(300);
 /// The largest number of random bytes in one chunk of garbage.
 const GARBAGE: usize = 600;
@@ -80,8 +79,8 @@ const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
 }
 
-/// Connects clients to a wrong master. Prefers a wrong master that answers, because the verification of the fault can
-/// recognize only such a master.
+/// Connects clients to a wrong master, if possible to one that answers. Only then can the effect of the fault be
+/// verified.
 fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let masters = world.masters.len();
     let drawn = fault.pick(1, masters as u64) as usize;
@@ -118,8 +117,7 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// Well-formed replies that a master never sends to a lock client, because lock clients never send the matching
-/// commands.
+/// Well-formed replies to commands that lock clients never send.
 const OF_OTHERS: &[&str] = &[
     "+PONG!\r\n",
     "$5\r\nhello\r\n",
@@ -146,7 +144,7 @@ fn lead_to(
     script: Script,
     look: impl FnOnce(&Hostile) -> anyhow::Result<String>,
 ) -> anyhow::Result<Landed> {
-    let hostile = Hostile::start(script).context("start an impostor")?;
+    let hostile = Hostile::start(script).context("cannot start an impostor")?;
     let seen = look(&hostile)?;
     let probes = hostile.accepted();
     let clients = fault.clients_in(world);

@@ -72,9 +72,8 @@ pub enum Lasts {
 
 /// Whether a fault can break mutual exclusion.
 ///
-/// Redlock does not guarantee mutual exclusion if a master loses data without a visible restart, or if a master's clock
-/// is wrong by more than the allowed drift. One such master is enough, because two majorities may have only one master
-/// in common.
+/// Redlock does not guarantee mutual exclusion if even one master loses data without a visible restart, or has a clock
+/// that is wrong by more than the allowed drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaks {
     Never,
@@ -96,7 +95,7 @@ pub(super) enum Breaks {
 pub(super) enum Disk {
     Any,
     Keeps(Persistence),
-    /// Any persistence except this one, because the fault itself changes the files of this persistence.
+    /// Any persistence except this one, because the fault changes its files.
     Not(Persistence),
 }
 
@@ -315,10 +314,10 @@ impl Serialize for Kind {
 pub struct Injection {
     /// The kind of fault.
     pub kind: Kind,
-    /// The affected masters, by index. Empty for a fault of a client. If a network fault has an empty list, it affects
-    /// the client's connections to all masters.
+    /// The affected masters, by index. Empty for a fault inside a client, and for a network fault between the `clients`
+    /// and all masters.
     pub masters: Vec<usize>,
-    /// The affected clients, by index. If empty, the fault affects the masters for all clients.
+    /// The affected clients, by index. Empty if the fault affects masters, for all clients.
     pub clients: Vec<usize>,
     /// How long the fault lasts.
     pub lasts: Duration,
@@ -435,7 +434,7 @@ mod tests {
     });
 
     #[test]
-    fn failed_injection_of_a_fault_heals_the_masters_that_it_already_affected() {
+    fn failed_injection_of_a_fault_is_undone_on_all_affected_masters() {
         let layout = Layout {
             ways: 0,
             masters: Vec::new(),

@@ -25,7 +25,7 @@ pub(super) const ROWS: &[Row] = &[Row::each(
 fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     link(world.redis(index)?)?
         .sever()
-        .context("take the link down")?;
+        .context("cannot take the link down")?;
     let look = |world: &World| {
         look(world.redis(index)?)?;
         let alive = if world.answers(index) {
@@ -34,12 +34,12 @@ fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lande
             "not answering"
         };
         Ok(format!(
-            "a connect timed out; the server process is {alive}"
+            "a connect timed out, as expected; the server process is {alive}"
         ))
     };
     Landed::once_seen(world, look, move |world| {
         let server = world.redis(index)?;
-        link(server)?.mend().context("bring the link up")?;
+        link(server)?.mend().context("cannot bring the link up")?;
         let back = within(Duration::from_secs(5), || {
             TcpStream::connect_timeout(&server.addr(), SILENCE).is_ok()
         });

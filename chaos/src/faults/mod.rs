@@ -41,8 +41,11 @@ impl Kind {
         files.into_iter().flatten().map(Self).collect()
     }
 
-    /// The faults that `mixed` on the command line stands for, in a run with these kinds of masters. These faults need
-    /// no clock offsets, network links or host names. If the restart guard is on, they do not break mutual exclusion.
+    /// The faults that `mixed` on the command line stands for, in a run with these kinds of masters:
+    ///
+    /// - They apply to at least one of these masters.
+    /// - They do not break mutual exclusion if the restart guard is on.
+    /// - They need no clock offsets, network links or host names.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {
             nodes.iter().any(|node| kind.on.has(*node))
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_state_the_right_number_of_faults_and_known_bad_clients() {
+    fn documentation_states_the_right_number_of_faults_and_known_bad_clients() {
         let all = Kind::all();
         let redis = all.iter().filter(|kind| kind.on.has(NodeKind::Redis));
         let redis = redis.count();

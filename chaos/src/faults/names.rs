@@ -98,7 +98,7 @@ impl Asked {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .context("start a process that looks a name up")?;
+            .context("cannot start a process that resolves host names")?;
         let out = process
             .stdout
             .take()

@@ -22,18 +22,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const ROWS: &[Row] = &[
     net(
         "partition-one",
-        "no client can reach one of the masters",
+        "one master is unreachable for all clients",
         partition,
     ),
     net(
         "partition-minority",
-        "no client can reach a minority of the masters",
+        "a minority of the masters is unreachable for all clients",
         partition,
     )
     .reach(Reach::Minority),
     net(
         "partition-majority",
-        "no client can reach a majority of the masters",
+        "a majority of the masters is unreachable for all clients",
         partition,
     )
     .reach(Reach::Majority),
@@ -164,8 +164,8 @@ fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
     fresh()
 }
 
-/// Judges a reply that the probe received although the partition should block it. The error of a master at its
-/// connection limit is allowed, because a master sends this error without a request. Any other reply is an error.
+/// Judges a reply that the probe received although the partition should block it. Only one reply is allowed: the error
+/// that a master at its connection limit sends to a new connection.
 fn unasked(heard: &str) -> anyhow::Result<String> {
     if heard.contains("max number of clients") {
         return Ok("the master sent only the error that it accepts no more clients".into());
@@ -184,13 +184,12 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault has ended the probe's connection. Try a new connection, because a partition blocks new
-            // connections as well. Do not try again for a half-open fault: it blocks only connections that existed
-            // before the fault.
+            // Another fault ended the probe's connection, so try a new connection. A half-open fault does not block new
+            // connections.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // Another fault also ends new connections. The probe got no reply, as expected in a partition.
+                    // Another fault ended the new connection as well. The probe got no reply, as expected.
                     Err(error) => Ok(format!(
                         "no reply: new connections of the probe end with: {}",
                         error.kind()
@@ -209,8 +208,7 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             let heard = match net {
                 Fault::Refuse => again(),
                 _ => match probe.ask() {
-                    // The timeout of the probe is too short for a slow machine, so ask the master again on a new
-                    // connection.
+                    // A slow machine can exceed the short timeout of the probe, so ask again on a new connection.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => again(),
                     heard => heard,
                 },

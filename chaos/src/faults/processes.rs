@@ -79,8 +79,8 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::SlowLoading),
 ];
 
-/// Kills all affected masters first, and then restarts all of them at the same time. So no holder can notice the
-/// restart of one master and give up its lock before the other masters restart.
+/// Kills all affected masters first, and then restarts all of them at the same time. Otherwise a holder could notice
+/// the first restart and give up its lock.
 fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     for &index in &fault.masters {
         world.masters[index].kill()?;

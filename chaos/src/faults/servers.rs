@@ -275,8 +275,7 @@ fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Ends all client connections with two commands, because CLIENT KILL treats connections with subscriptions as a
-/// separate type.
+/// Ends all client connections. CLIENT KILL needs a separate command for connections with subscriptions.
 fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     let mut killed = 0;
     for kind in ["normal", "pubsub"] {

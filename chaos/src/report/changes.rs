@@ -66,9 +66,9 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
     told.without("before the changes", 0, first, &mut out);
     told.without("all changes", first, told.end, &mut out);
     out.push_str(
-        "\nhad/s: acquisitions per second\nnobody: the longest time without an acquisition\nfree: the longest time in \
-         which a lock was free although a client waited for it\nA row shows only times of `nobody` and `free` that \
-         ended in the period of this row.\n\n",
+        "\nhad/s: acquisitions per second\nnobody: longest time without an acquisition\nfree: longest time in which a \
+         lock was free although a client waited for it\nBoth include only times that ended in the period of the \
+         row.\n\n",
     );
     told.seconds(&mut out);
     out
@@ -88,8 +88,7 @@ impl Contents {
             seconds(step.to - step.from),
             step.tries
         );
-        // A fault between two steps of a change is counted for the later step. So the faults of a step are counted from
-        // the end of the previous step.
+        // Count faults from the end of the previous step, so that a fault between two steps counts for the later step.
         let before = self.steps.iter().map(|one| one.to);
         let before = before.filter(|to| *to <= step.from).max().unwrap_or(0);
         let faults = self
@@ -175,15 +174,15 @@ impl Contents {
             out.push('\n');
         }
         out.push_str(
-            "Letters of steps: B begin, b clients get the old and the next masters, C close, O open, n clients get \
-             only the next\nmasters, F finish, S stop.\nThe row `at step N` shows the number of clients with the \
-             configuration of step N. At an even step, a client uses\none set of masters. At an odd step, it uses the \
-             old and the next masters.\n",
+            "Letters of steps: B begin; b clients get the old and the next masters; C close; O open; n clients get \
+             only the next\nmasters; F finish; S stop.\nThe row `at step N` shows the number of clients with the \
+             configuration of step N.\nEven step: clients use one set of masters. Odd step: clients use the old \
+             and the next masters.\n",
         );
     }
 
-    /// The letter of a step of a change that was in progress between `from` and `to`; a space if there was none. If
-    /// there were several, prefers a step with a capital letter, and then a step that ended.
+    /// The letter of a step that was in progress between `from` and `to`, or a space. Prefers a step with a capital
+    /// letter, and then a step that ended.
     fn step_in(&self, from: u64, to: u64) -> char {
         let ends = self
             .steps
@@ -208,8 +207,8 @@ impl Contents {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// The number of clients that use configuration `step` at the time `to`, or at the end of the run if that is
-    /// earlier. The number is one character: `+` if it is too large, and a space if it is 0.
+    /// The number of clients that use configuration `step` at the time `to`, or at the end of the run if the run ends
+    /// first. The number is one digit in base 36: a space for 0, and `+` for more than 35.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

@@ -20,7 +20,7 @@ pub struct Summary {
     pub version: String,
     /// The scenario of the run.
     pub scenario: Scenario,
-    /// The scenario's promise about exclusion.
+    /// Whether the scenario promises mutual exclusion, allows a break, or requires a break.
     pub exclusion: Exclusion,
     /// The overall verdict.
     pub verdict: Verdict,
@@ -70,10 +70,10 @@ pub struct Gauged {
     pub handles_last: u64,
     /// The largest number of open file descriptors of all readings.
     pub handles_most: u64,
-    /// For a master, the number of connections at the first reading; `None` for a client.
+    /// The number of connections of a master at the first reading; `None` for a client.
     #[serde(default)]
     pub connections_first: Option<u64>,
-    /// For a master, the number of connections at the last reading; `None` for a client.
+    /// The number of connections of a master at the last reading; `None` for a client.
     #[serde(default)]
     pub connections_last: Option<u64>,
 }

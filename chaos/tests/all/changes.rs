@@ -80,7 +80,7 @@ fn run_is_valid_only_if_every_step_of_the_change_of_masters_happened() {
 }
 
 #[test]
-fn checker_reports_the_refusal_of_a_client_that_uses_the_current_masters() {
+fn checker_reports_a_client_that_is_refused_before_its_masters_are_outdated() {
     let tale = |refused: &dyn Fn(Tale) -> Tale| {
         let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
         let tale = Tale::default().walked("").hit(3_500);
@@ -127,8 +127,7 @@ fn lock_that_stays_free_too_long_while_a_client_waits_is_reported() {
     );
 }
 
-/// Whether the program `quorate` was built: the operator of these runs needs it. If not, prints that the test did not
-/// run.
+/// Whether the program `quorate` exists, which the operator needs. If it does not, prints that the test did not run.
 fn is_built() -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
     let is_there = std::env::var_os("QUORATE_CLI").is_some() || beside.is_file();

@@ -69,7 +69,7 @@ fn client_counts_as_holder_only_until_its_process_ends() {
 }
 
 #[test]
-fn overlap_of_holds_is_excused_only_near_a_fault_that_allows_it() {
+fn overlap_of_holds_is_excused_only_by_a_recent_fault_that_allows_it() {
     let tale = || {
         Tale::default()
             .hold("c1", 1, 10, 21, 1)
@@ -204,8 +204,7 @@ fn checker_reports_a_hold_longer_than_its_lease_unless_the_machine_was_busy() {
         (Verdict::Invalid, 1),
         "the late release must be reported if the machine was busy for too short a time"
     );
-    // The holder waits for a CPU twice. The checker must count the long wait, although the history records it after the
-    // later wait.
+    // The history records a long wait for a CPU after a later, short wait. The checker must still count the long wait.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,

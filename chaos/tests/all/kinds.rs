@@ -54,7 +54,7 @@ impl Tale {
 }
 
 #[test]
-fn multi_resource_holds_overlap_only_if_they_share_a_resource() {
+fn holds_of_several_resources_conflict_only_if_they_share_a_resource() {
     let tale = |resources: &[&str]| {
         let both = ["transfer-1", "transfer-2"];
         Tale::default()
@@ -241,7 +241,7 @@ fn checker_reports_a_waiter_that_gets_a_permit_long_before_an_earlier_waiter() {
 }
 
 #[test]
-fn checkers_report_two_owners_at_once_or_two_tokens_of_one_owner() {
+fn checkers_report_two_simultaneous_owners_or_two_tokens_of_one_owner() {
     let owner = |id: &str| Claim::Owner(id.to_owned());
     let tale = |id: &str, token| {
         Tale::default()

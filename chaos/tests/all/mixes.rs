@@ -50,8 +50,8 @@ fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
-    // The TTL must be longer than the restart of a master. Otherwise each lease ends before the restart is complete.
-    // The loss of an expired lease has no effect.
+    // A restart must take less time than the TTL. Otherwise each lost lease has expired already, and exclusion does not
+    // break.
     let run = Run::until(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \

@@ -317,8 +317,8 @@ fn checkers_catch_the_known_bad_clients_of_plain_locks() {
 
 /// Runs the known-bad client `locker` with the workload `of`, and panics if the checkers do not catch it.
 ///
-/// - `seconds`: the durations of the runs. A further run is made only if the previous run was not enough.
-/// - `seen`: pairs of a checker and a text. A violation that the checker reports must contain the text.
+/// - `seen`: pairs of a checker and a text. The checker must report a violation that contains the text.
+/// - `seconds`: the durations of the runs. The next run is made only if the previous one lacks a violation in `seen`.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
         let finding = run

@@ -1,8 +1,7 @@
-//! Known-bad clients: lock implementations with one deliberate mistake each. Programmers without knowledge of
-//! distributed locks could make the same mistakes.
+//! Known-bad clients: lock implementations with one deliberate mistake each. A checker must report each mistake;
+//! otherwise the checker does not work.
 //!
-//! A comment in each file points out the mistake. A checker must report each mistake; otherwise the checker does not
-//! work.
+//! A comment in each file points out the mistake.
 
 mod held;
 mod leader;
