@@ -18,8 +18,8 @@ pub struct ChangePlan {
     pub sets: Vec<u16>,
     /// The number in the generation markers at the beginning of the run; `None` if no master has a marker.
     ///
-    /// Only the old and the new masters of a single change have markers: the change with the index `begins / 4`, or the
-    /// last change if no change has this index.
+    /// The markers are on the old and the new masters of one change: the change with the index `begins / 4`, or the
+    /// last change if that index is too large.
     pub begins: Option<u64>,
     /// The number that the generation markers must reach. The operators then stop.
     pub goal: u64,
@@ -30,14 +30,15 @@ pub struct ChangePlan {
     /// For each client, its first and its last step in the replacement of masters.
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters are ahead of the masters' clocks at the beginning, in microseconds; `None` if the
-    /// masters have no counters. New masters have counters only if an operator has already opened them for votes
-    /// (`begins % 4` is 2 or 3).
+    /// masters have no counters.
+    ///
+    /// If `begins % 4` is 2 or 3, the old and the new masters have counters, otherwise only the old masters.
     pub ahead: Option<u64>,
     /// Whether masters that have been replaced are stopped for the rest of the run.
     pub retires: bool,
 }
 
-/// The old and the new set of masters (bit n is master n). Both are equal for a client that uses only one set.
+/// The old and the new set of masters (bit n is master n). If a client uses only one set, the two sets are equal.
 pub(crate) type Sets = [u16; 2];
 
 /// Whether the masters in `masters` (bit n is master n) are a majority of each set.

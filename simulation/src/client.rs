@@ -86,8 +86,8 @@ impl Client {
         }
     }
 
-    /// Acquires and releases the client's last lock. Returns false if the acquire fails and the caller must try again.
-    /// If no masters are replaced in the scenario, returns true even after a failure, because a retry is not allowed.
+    /// Acquires and releases the client's last lock. Returns false if the acquire failed and the caller must try again.
+    /// A retry is needed only if masters are replaced: a client that uses replaced masters gets no votes.
     async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
         let order = Order {

@@ -58,8 +58,7 @@ impl Masters {
 /// the number of times that a rule was checked for this kind after this happening.
 type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 
-/// One table for each kind of masters. A cell is the number of times that a rule was checked for a kind of lock or
-/// value after a happening.
+/// The tables of crossings: one for each kind of masters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossings([Table; Masters::ALL.len()]);
 

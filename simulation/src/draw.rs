@@ -84,7 +84,7 @@ impl Scenario {
     }
 
     /// Draws the kinds of locks. About every third scenario has other kinds in addition to plain exclusive locks. `rng`
-    /// is a separate random stream, so all other draws of the seed stay unchanged.
+    /// is a separate random stream, so these draws do not change the scenario's other draws.
     fn mix(&mut self, rng: &mut Rng, resources: u8) {
         let mut on = |ppm: u32| rng.chance(ppm);
         if !on(350_000) {
@@ -142,8 +142,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Adds force-releases of locks with values or leaders, to about a tenth of the scenarios that have such locks.
-    /// Without this addition, few force-releases would concern these locks, because they are rare.
+    /// Adds force-releases to about a tenth of the scenarios that have values or leaders. Locks with values or leaders
+    /// are rare, so other draws seldom force-release them.
     fn break_what_is_rare(&mut self, rng: &mut Rng) {
         let rare = self.has_values() || self.has_notes();
         if self.faults.is_empty() || !rare || !rng.chance(100_000) {
@@ -157,7 +157,7 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Lets masters run out of memory for one lock for some time, in about every tenth scenario that has faults.
+    /// In about every tenth scenario that has faults, lets single masters run out of memory for one lock for some time.
     fn fill_for_one_lock(&mut self, rng: &mut Rng) {
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let resources: Vec<u8> = steps.map(|step| step.resource).collect();

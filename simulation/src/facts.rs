@@ -24,8 +24,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns this state as it is later, at the time `now_us` on the master's clock, if no message changes it. If the
-    /// lock key has expired by then, the returned state has no lock key.
+    /// Returns the state at the later time `now_us` (microseconds on the master's clock) if no message changes the
+    /// lock. An expired lock key is removed from the state.
     pub(crate) fn at(self, now_us: u64) -> Self {
         if self.holder.is_some() && now_us < self.expires {
             return self;
@@ -75,7 +75,7 @@ pub(crate) enum Fact<'a> {
         /// delayed second copy of a message.
         live: bool,
         answer: &'a Result<Answer, Fault>,
-        /// The result for this lock; `None` if the message is not an extension, or if the master returned an error.
+        /// The result of an extension for this lock; `None` for other messages, or if the master returned an error.
         extended: Option<Extended>,
         before: Seen,
         after: Seen,

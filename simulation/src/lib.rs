@@ -21,20 +21,19 @@
 //!
 //! # What is simulated
 //!
-//! - 1 to 9 masters. They give the same replies as the library's Lua scripts. Masters crash, restart and stall. After a
-//!   restart, a master's disk restores nothing, an old state, or everything.
+//! - 1 to 9 masters, which reply like the library's Lua scripts. Masters crash, restart and stall. A restart restores
+//!   nothing, an old state, or everything.
 //! - A clock for each master, which decides when the master's keys expire. The clock has an offset and a rate error,
 //!   and may jump.
 //! - Servers that read commands and write replies (`world/server.rs`). A server may lose its cached scripts, refuse
-//!   requests, close the connection at the first command, or send replies that no command asked for.
+//!   requests, close a connection at its first command, or send unsolicited replies.
 //! - One connection for each client and master: two streams of bytes with delay and jitter. Writes are split into
 //!   packets at any byte, and packets are lost. The bytes of a connection are never reordered.
 //! - Broken connections: reset in the middle of a reply, forgotten by one side, or partitioned in one or both
 //!   directions. Bytes in flight may arrive after the connection has ended. A master may execute a command twice.
 //! - Client processes with up to six tasks, which use up to twenty resources. Processes pause and are killed. At any
 //!   await, a task may be delayed, and a future may be dropped.
-//! - The time between two readings of a clock: less than two microseconds, or longer if the client's thread is
-//!   preempted.
+//! - Readings of clocks, which take time, and preemption of the client's thread before a reading.
 //!
 //! Some scenarios also contain:
 //!
@@ -71,8 +70,7 @@
 //!   checks.
 //! - One or two operators call the library's functions for the steps. An operator may be late, repeat a step, or be
 //!   killed between two steps.
-//! - Some requests of operators to masters are lost. Masters execute these requests directly, without simulated byte
-//!   streams.
+//! - Some requests of operators to masters are lost. Operators' requests do not use simulated byte streams.
 //! - Operators copy values to the new masters, and remove lost values.
 //!
 //! # Untested combinations
@@ -88,8 +86,8 @@
 //!
 //! # Why a package
 //!
-//! The simulation is a library, a command and tests. `scripts/simulate` plays a million seeds on all cores, and the
-//! tests play thousands of the same seeds. A folder of `tests/` could only contain the tests.
+//! The tests and the command behind `scripts/simulate` both use this library. A folder of `tests/` could not contain
+//! the command.
 
 mod change_plan;
 mod checks;

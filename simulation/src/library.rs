@@ -105,7 +105,7 @@ impl Library {
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
-                // Put `order.resource` first. So two clients may list the same resources in different orders.
+                // The library must accept the resources in any order, so put `order.resource` first.
                 let names = others.map(|other| name(other as u8));
                 self.redlock.lock_all([resource].into_iter().chain(names))
             }

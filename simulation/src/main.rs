@@ -10,7 +10,7 @@ use quorate_simulation::{
 const HELP: &str = "\
 usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --changes | --bench]
        scripts/simulate --seeded-bugs [--seeds N] [--stores | --changes]
-       scripts/simulate --seeded-bug NAME [--harm]   prints the trace of a shrunk run that catches the bug;
+       scripts/simulate --seeded-bug NAME [--harm]   prints the smallest scenario that catches the bug, and its trace;
                                                      --harm checks only the rules whose violation harms users
        QUORATE_SEED=N scripts/simulate [--stores | --changes]   replays one seed with its trace";
 

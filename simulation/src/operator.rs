@@ -62,8 +62,8 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage of a change of masters whose steps have raised the number in the generation markers by `goal`. All
-/// steps of a change together raise the number by 4.
+/// Returns the stage of a change of masters after its steps have raised the number in the generation markers by `goal`.
+/// The whole change raises the number by 4.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Begun,
@@ -95,8 +95,8 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// The services (clock, timers, tasks) of an operator's process. With some seeded bugs, the operator skips a wait: its
-/// clock jumps ahead.
+/// The services (clock, timers, tasks) of an operator's process. With some seeded bugs, the clock jumps ahead, so the
+/// operator skips a wait.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -138,7 +138,7 @@ impl Runtime for Hasty {
 }
 
 impl Operator {
-    /// Returns the library configured for an operator of this change, with the old and the new masters.
+    /// Returns the library, configured with the old and the new masters of this change.
     fn redlock(&self, change: u8) -> Redlock {
         let step = 2 * change + 1;
         let named = self.plan.named(step);
@@ -164,8 +164,7 @@ impl Operator {
             .expect("the builder must accept the settings")
     }
 
-    /// Takes the steps of one change of masters until these steps have raised the number in the generation markers by
-    /// `goal`.
+    /// Takes the steps of one change of masters, until the number in the generation markers has risen by `goal`.
     ///
     /// Returns false if masters have lost the markers that the previous change wrote. The operator must then repeat the
     /// previous change.

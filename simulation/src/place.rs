@@ -4,7 +4,7 @@
 /// The largest number of resources in a run.
 pub(crate) const RESOURCES: usize = 20;
 
-/// The largest number of semaphores in a run. They have the same names as the first resources.
+/// The largest number of semaphores in a run. They are named `r0` to `r3`, like the first four resources.
 pub(crate) const SEMAPHORES: usize = 4;
 
 /// The largest number of permits of each semaphore.

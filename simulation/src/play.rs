@@ -5,7 +5,7 @@ use crate::seeded_bugs::Flaw;
 /// The options for playing a scenario: a seeded bug, the rules to check, and whether to write a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Play {
-    /// The seeded bug that replaces a part of the library or of the masters.
+    /// The seeded bug that replaces a part of the library or of the masters; `None` for no bug.
     pub flaw: Option<Flaw>,
     /// Whether to write a trace of the run, as text lines that describe its events.
     pub trace: bool,

@@ -132,8 +132,8 @@ const STEP_BITS: u32 = 11;
 /// One reading of a clock takes less than this time, in nanoseconds: about two microseconds.
 pub(crate) const LONGEST_READING: u64 = 1 << STEP_BITS;
 
-/// The multiplier and the increment of Knuth's linear congruential generator, which draws a random number for each
-/// clock reading. This generator is fast.
+/// The multiplier and the increment of Knuth's linear congruential generator. It draws a random number for each clock
+/// reading.
 const LCG: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
 
 impl Runtime for Process {

@@ -286,7 +286,7 @@ pub struct Promises {
     /// Fencing tokens are unique and rise. This requires:
     ///
     /// - The setting `fencing` is on.
-    /// - No master's clock jumps forward by almost a day, and back within the time L. Such jumps can make the master
+    /// - No master's clock jumps forward by almost a day, and back again within the time L. The master could then
     ///   forget its fencing counters.
     ///
     /// If masters forget data in a restart, this also requires:
@@ -295,11 +295,10 @@ pub struct Promises {
     /// - The fencing counters are not ahead of the masters' clocks at the beginning of the run.
     /// - `max_ttl` is longer than L.
     ///
-    /// L is the sum of two times: twice the largest difference between a proposed counter and a master's clock, and the
-    /// largest difference between two clocks.
+    /// L is 2 s (`TWICE_SLACK_US`) plus the largest difference between two clocks.
     pub tokens: bool,
-    /// No unit of a quota is handed out twice, and the work of no period is done twice. The conditions are those of
-    /// `tokens`.
+    /// Each unit of a quota is handed out at most once, and the work of each period is done at most once. The
+    /// conditions are those of `tokens`.
     pub stock: bool,
     /// The restart guard is on, and the checkers can judge it. This requires that the masters' clocks do not jump,
     /// because a jump falsifies the uptime that a master reports.
@@ -341,8 +340,8 @@ pub(crate) const WORST_PPM: i64 = 4_000;
 /// (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
-/// The smallest forward jump of a clock that may make fencing counters expire, in microseconds: 20 hours. Masters keep
-/// unused counters for about 24 hours.
+/// The smallest forward jump of a clock that counts as almost a day, in microseconds: 20 hours. Masters keep unused
+/// fencing counters for about 24 hours, so smaller jumps are safe.
 const LATER_DAY_US: i64 = 20 * 3_600 * 1_000_000;
 
 impl Scenario {
@@ -477,8 +476,8 @@ impl Scenario {
         };
         let mut jumps: Vec<_> = self.faults.iter().filter_map(jump).collect();
         jumps.sort_by_key(|(at, ..)| *at);
-        // For each master: how far jumps have set its clock ahead (in microseconds), and the time at which this
-        // distance reached `LATER_DAY_US` (`None` while the distance is smaller).
+        // For each master: by how much jumps have set its clock ahead (microseconds), and when this lead reached
+        // `LATER_DAY_US` (`None` if it is smaller).
         let mut clocks = vec![(0, None); self.masters.len()];
         jumps.into_iter().any(|(at, master, by_us)| {
             let (ahead_us, since) = &mut clocks[master];

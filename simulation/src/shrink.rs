@@ -6,8 +6,7 @@ use crate::scenario::{FaultKind, Scenario, Step};
 /// The largest number of simulation runs for shrinking one scenario.
 const MOST: usize = 4_000;
 
-/// Returns a smaller scenario in which `play` still breaks the rule with the name `rule`. It is the smallest scenario
-/// that the shrinker has found.
+/// Returns the smallest found scenario that breaks the rule named `rule` if it is played with the options `play`.
 pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     let mut shrinker = Shrinker {
         best: scenario.clone(),

@@ -279,8 +279,7 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // Disable preemption while the library handles the answer. With Redis masters, preemption is also impossible at
-        // this time, because no task is polled when an answer arrives.
+        // Disable preemption while the library handles the answer, as is the case with Redis masters.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

@@ -1,5 +1,8 @@
-//! Checks that a majority of the masters has voted for every lock that a client obtains. A master has voted if its lock
-//! key contained the lock value of the attempt while its fencing counter was equal to the lock's fencing token.
+//! Checks that a majority of the masters has voted for every lock that a client obtains. A master's vote has two
+//! conditions, which hold at the same time:
+//!
+//! - The lock key contains the lock value of the client's attempt.
+//! - The fencing counter is equal to the lock's fencing token.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;

@@ -7,15 +7,16 @@ use crate::clock::MS;
 use crate::facts::{Call, Fact};
 use crate::scenario::Scenario;
 
-/// The time limit, in nanoseconds, of one step of connecting.
+/// How long one step of making a connection may take, in nanoseconds.
 const CONNECT: u64 = 500 * MS;
 
-/// The number of steps of connecting. The first requests of a process wait until all these steps are done.
+/// The number of steps of making a connection. A process's first requests wait for all steps.
 const CONNECT_STEPS: u64 = 3;
 
-/// The time limit of one attempt, in rounds (a round is one request to all masters). The library completes an attempt
-/// even if the caller's timeout ends meanwhile. An attempt needs at most five rounds: an acquire, three confirmations,
-/// and a request for the reason of a failure. One round is a reserve.
+/// The time limit of one attempt, in rounds (a round is one request to all masters): five rounds and one in reserve.
+///
+/// The five rounds are an acquire, three confirmations, and a request for the reason of a failure. The library
+/// completes an attempt even if the caller's timeout has ended.
 const ROUNDS: u64 = 6;
 
 /// The number of rounds (requests to all masters) that a call about a value makes after it has acquired the lock: a

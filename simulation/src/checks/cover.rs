@@ -4,8 +4,8 @@
 //! - keep the lock key, or
 //! - give no votes, because of its restart guard.
 //!
-//! The rule `exclusion` notices an error of a few milliseconds only if another client obtains the lock within these
-//! milliseconds.
+//! The rule `exclusion` alone would miss most keys that expire a few milliseconds too early. It notices them only if
+//! another client acquires the lock in this short time.
 
 use super::{Check, Moment};
 use crate::change_plan::is_majority;

@@ -38,11 +38,11 @@ impl Check for Extensions {
             Fact::Extended { believer, old } => {
                 self.judged += 1;
                 let now = believer.clock.read(at.now);
-                // The client reads its clock just before the extension, and maybe a few more times before this checker
-                // is called. Each reading takes up to `LONGEST_READING`, so `now` may be slightly too late.
+                // The client has read its clock a few times since it checked the end of the validity. Each reading
+                // advances the clock by up to `LONGEST_READING`.
                 if now >= *old + 4 * LONGEST_READING {
                     return Err(format!(
-                        "client {} extended r{} {} us after the end of its validity",
+                        "client {} extended the lock on r{} {} us after its validity ended",
                         believer.client,
                         believer.resource,
                         (now - old) / 1_000

@@ -1,5 +1,5 @@
-//! Checks that a released lock stays released. Once a store (a database or ZooKeeper) has reported to a client that a
-//! lock is released, no commit that is still in flight may write this lock's value again.
+//! Checks that a released lock stays released: once a store (a database or ZooKeeper) has reported the release to a
+//! client, no late commit writes the lock's value again.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};
@@ -23,7 +23,7 @@ impl Check for Gone {
             Fact::Released => self.judged += 1,
             Fact::WrittenAgain { master, value } => {
                 return Err(format!(
-                    "master {master} stores the lock value {} again, but had reported the release of this value",
+                    "master {master} stores the lock value {} again after it reported the release of this value",
                     short(&value[..])
                 ));
             }

@@ -81,10 +81,9 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
 
 /// Checks three rules for shared holds:
 ///
-/// - After another client has held the lock, no master extends the earlier hold of an owner.
-/// - After another client has held the lock, no master restores the hold of a reader without raising the fencing
-///   counter.
-/// - No master refuses an owner a lock that the owner already holds.
+/// - A master extends no hold of an owner if another client has held the lock since.
+/// - A master that restores a reader's lost hold raises the fencing counter if another client has held the lock since.
+/// - A master refuses no owner a lock that the owner already holds.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -106,8 +105,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
     match (class, extended) {
         (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
             return Err(format!(
-                "master {master} extended the lock value {} of an owner on r{resource}, although the fencing token \
-                 {number} of this value is outdated: the master had already issued a larger token",
+                "master {master} extended the owner's lock value {} on r{resource}, although its fencing token \
+                 {number} is outdated",
                 short(&mine)
             ));
         }
@@ -115,8 +114,8 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
             if passed && before.holder.is_none() && after.counter == before.counter =>
         {
             return Err(format!(
-                "master {master} restored the lock value {} of a reader on r{resource}, but did not raise the fencing \
-                 counter from {}, the token of another holder",
+                "master {master} restored the reader's lock value {} on r{resource}, but did not raise the fencing \
+                 counter {}",
                 short(&mine),
                 after.counter
             ));
@@ -186,8 +185,8 @@ impl Check for Groups {
             // marker of readers or of an owner is shorter, and its last byte is zero padding.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
-                    "master {master} stores the shared hold {} on r{resource}, but the lock key contains neither the \
-                     marker of readers nor the marker of an owner",
+                    "master {master} stores the shared hold {} on r{resource}, but the lock key is missing, \
+                     or has the value of an exclusive lock",
                     short(&member.value)
                 ));
             }

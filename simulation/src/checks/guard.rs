@@ -1,7 +1,7 @@
 //! Checks the restart guard: after a restart, a master gives no votes until `max_ttl` has passed.
 //!
-//! The clients enforce this rule. A client that connects after the restart requests no votes during this time. So only
-//! requests over such connections are checked.
+//! The clients enforce this rule when they connect. So only requests over connections that were made after the restart
+//! are checked.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};
@@ -33,8 +33,7 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            // This event is the end of a time of days in which nobody used the masters. The restart guards of all
-            // masters have ended during this time.
+            // Nobody has used the masters for days, so the restart guards of all masters have ended.
             Fact::Happened {
                 what: Happening::Unused,
                 ..

@@ -12,8 +12,7 @@ use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
 /// The longest time that a lock may be idle, as a number of one-way network delays. It covers a release, a wake-up, a
-/// failed attempt with its withdrawal, another attempt, and a confirmation. Simulation runs with 8,000 cases needed
-/// at most ten delays.
+/// failed attempt with its withdrawal, another attempt, and a confirmation.
 const WAYS: u64 = 12;
 
 /// The longest total of the pauses that the library makes between a wake-up and the next attempt, in nanoseconds.

@@ -15,9 +15,8 @@ type Value = [u8; 32];
 
 pub(crate) struct LeakedKeys {
     on: bool,
-    /// The longest time until every master has executed a client's release, in nanoseconds. The release may have to
-    /// wait for earlier requests of the client. In scenarios with values, with notes, or with several kinds of locks,
-    /// the client may also have to load scripts.
+    /// The longest time from a client's release until every master has executed it, in nanoseconds. The release may
+    /// wait for earlier requests of the client, and for the loading of scripts.
     bound: u64,
     /// By task: the lock value of the task's current attempt.
     tries: HashMap<usize, Value>,

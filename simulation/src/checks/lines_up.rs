@@ -10,8 +10,8 @@ use quorate::node::Ticket;
 
 /// The sets of masters of each waiter. A waiter needs a majority of each of its sets.
 pub(super) struct LinesUp {
-    /// The sets of masters of each client at its first step in the replacement of masters. Later steps are not needed,
-    /// because the order of waiters is promised only if no client moves to a later step.
+    /// The sets of masters of each client at its first step in the replacement of masters. Later steps are not needed:
+    /// if a client moves to another step, the library promises no order of waiters.
     clients: Vec<Sets>,
     changes: bool,
     waiters: HashMap<Arc<str>, usize>,

@@ -17,13 +17,12 @@ type Value = [u8; 32];
 
 pub(crate) struct Notes {
     on: bool,
-    /// The largest term (the leader's fencing token) that each observer has received, by the observer's task. It is
-    /// reset when the task begins another observation.
+    /// For each task that observes an election: the largest term (the leader's fencing token) that it has received.
+    /// Reset when the task begins another observation.
     terms: HashMap<usize, u64>,
     /// The largest term that any observer has received, by resource.
     largest: HashMap<usize, u64>,
-    /// A copy of `largest`, made after the last days in which nobody used the masters. Terms that observers receive
-    /// after these days must not be smaller.
+    /// A copy of `largest`, made each time the masters have been unused for days. Later terms must not be smaller.
     floor: HashMap<usize, u64>,
     /// The leader's note that observers have received, by resource and term.
     received: HashMap<(usize, u64), String>,
@@ -40,8 +39,8 @@ pub(crate) struct Notes {
     /// of this hold must be deleted.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
-    /// The longest time for which a note may outlive its lock, in microseconds. If clocks jump, the value is too
-    /// large to be exceeded.
+    /// The longest time for which a note may outlive its lock, in microseconds. If clocks jump, the value is so large
+    /// that it sets no limit.
     longer: u64,
     judged: u64,
 }

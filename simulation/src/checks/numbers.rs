@@ -1,7 +1,9 @@
 //! Checks fencing tokens of locks that may be shared (docs/protocol.md, "Several resources, readers, owners,
-//! semaphores"). If two holds exclude each other, they never have the same token, and the later hold has the larger
-//! token. Among holds of the same class (readers, or one owner) tokens do not fall. All live holds of an owner have the
-//! same token.
+//! semaphores"):
+//!
+//! - If two holds exclude each other, the later hold has the larger token.
+//! - Among holds of the same class (readers, or one owner) tokens do not fall.
+//! - All live holds of an owner have the same token.
 
 use super::Moment;
 use crate::facts::Believer;

@@ -30,8 +30,8 @@ pub(crate) struct PermitLine {
     restarted: u16,
     /// The masters on which each waiter is queued (bit n is master n), by semaphore and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that are queued on a majority, by semaphore, each with the number of the event with which it was
-    /// queued on a majority.
+    /// The waiters that a majority has queued, by semaphore, each with the number of the event that completed the
+    /// majority.
     lines: [Line<Arc<str>>; SEMAPHORES],
     /// For each task that asks for a permit: the number of the event at which its first attempt began, and its name in
     /// the queue.

@@ -93,7 +93,7 @@ impl Check for Permits {
             return Ok(());
         }
         Err(format!(
-            "{} clients hold permits of the semaphore r{semaphore} with {} permits; one of these clients is {}",
+            "{} clients hold permits of the semaphore r{semaphore}, which has only {} permits (last holder: client {})",
             others.len() + 1,
             self.most[semaphore],
             believer.client

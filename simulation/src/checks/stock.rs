@@ -2,8 +2,7 @@
 //!
 //! - A quota hands out only units with which it was created, and each unit only once.
 //! - The work of a period starts at most once.
-//! - If a call reports how many units are left, the number lies between a minimum and a maximum. For the minimum, all
-//!   requested units count as taken. For the maximum, only units that were certainly taken before the call count.
+//! - The number of units that a call reports as left is possible.
 //! - No units are handed out from a value that was reported as lost.
 //! - No value is lost unless a master restarts.
 
@@ -27,9 +26,9 @@ pub(crate) struct Stock {
     written: HashMap<(usize, u64), Vec<u8>>,
     /// The values that were reported as lost after their creation, by resource, as (event, step):
     ///
-    /// - event: the number of the event at which a call first returned that the value is lost.
-    /// - step: the smallest step, in the replacement of masters, of a client whose call returned this. For clients at
-    ///   this or a later step, the value stays lost.
+    /// - event: the number of the event of the first report.
+    /// - step: the smallest step (in the replacement of masters) of all clients that received such a report. For
+    ///   clients at this or a later step, the value stays lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
@@ -53,8 +52,8 @@ struct Quota {
 /// The removals of values, by resource.
 #[derive(Default)]
 struct Removals {
-    /// The number of the event at which the last call that removes the value returned. A call that began before this
-    /// event may still report the removed value.
+    /// By resource: the number of the event at which the last removal ended. A call that began before this event may
+    /// still report the removed value.
     since: HashMap<usize, u64>,
     /// The resources whose value was removed, and for which no client has begun to create a new value since.
     gone: HashSet<usize>,
@@ -137,8 +136,8 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // From now on, a call may find no value because of this removal. So forget that the old value was
-                // created or reported as lost.
+                // While this removal runs, a call may find the old value or none. So stop checking that the old value
+                // exists, or that it stays lost.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -251,7 +250,7 @@ impl Stock {
         }
         if shows && self.removals.gone.contains(&resource) {
             return Err(format!(
-                "client {client} gets {result:?} for the value r{resource}, which was removed before the call"
+                "client {client} gets {result:?} for the value r{resource} after its removal"
             ));
         }
         let lost = self.lost.get(&resource);
@@ -329,8 +328,8 @@ impl Stock {
         let least = quota.units.saturating_sub(quota.asked);
         if left > most || left < least {
             return Err(format!(
-                "a call reports {left} units of r{resource} as left, but {least} to {most} are possible: of {} units, \
-                 {} were taken before the call, and calls requested {} in all",
+                "a call reports {left} units left of r{resource}, but only {least} to {most} are possible (created: \
+                 {}; taken before this call: {}; requested by all calls: {})",
                 quota.units, ask.taken, quota.asked
             ));
         }

@@ -94,8 +94,8 @@ impl Scenario {
         self.faults.retain(|fault| !jumps(fault));
     }
 
-    /// Adds values under locks, and makes the scenario longer. The scenario is then long enough for a master that has
-    /// lost its memory to wait for `max_ttl` and vote again before the faults end.
+    /// Adds values under locks, and makes the scenario longer. A master that has lost its memory then has enough time
+    /// to wait for `max_ttl` and to vote again.
     fn keep_values(&mut self, rng: &mut Rng) {
         self.slow_down(rng);
         if rng.chance(300_000) {
@@ -190,8 +190,7 @@ impl Scenario {
         self.settings.max_ttl = longest.max(self.settings.ttl);
     }
 
-    /// Removes all faults except force-releases. Makes the network fast, and lets it neither lose nor repeat packets
-    /// nor reset connections.
+    /// Removes all faults except force-releases, and makes the network fast and reliable.
     fn quieten(&mut self) {
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         self.faults.retain(breaks);
@@ -224,8 +223,8 @@ impl Scenario {
         let last = 2 * changes as u8;
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
-        // In some scenarios, each client begins at a random step of the replacement. At some of these steps, the
-        // masters do not admit the client. In these scenarios, no fault reconfigures the clients.
+        // In some scenarios, each client begins at a random step of the replacement, even a step at which the masters
+        // do not admit clients. No fault then reconfigures the clients.
         let mixed = !stands && rng.chance(350_000);
         let first = if mixed {
             (0..=last).collect()
@@ -252,8 +251,8 @@ impl Scenario {
             operators,
             pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            // If masters can lose their memory, values are promised only if no counter is ahead of the clocks at the
-            // beginning. So most scenarios with values begin without counters.
+            // If masters can lose their memory and counters are ahead of the clocks, the library promises nothing about
+            // values. So most scenarios with values begin without counters.
             ahead: if self.has_values() {
                 rng.pick(&[None, None, Some(5_000_000)])
             } else {

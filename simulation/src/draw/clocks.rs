@@ -8,28 +8,27 @@ use crate::scenario::Disk;
 const JUMPS_PPM: u32 = 150_000;
 
 impl Scenario {
-    /// In some scenarios, lets the clocks of masters jump, and jump back before the faults end. The jump back is
-    /// needed, because an operator does not prepare a change while the masters' clocks differ. Sometimes also lets the
-    /// wall clocks of clients and operators jump. `rng` is a separate random stream, so all other draws of the seed
-    /// stay unchanged.
+    /// In some scenarios, lets clocks of masters jump, and jump back before the faults end: an operator prepares no
+    /// change while the masters' clocks differ. Sometimes wall clocks of clients and operators jump too. `rng` is a
+    /// separate random stream, so these draws do not change the scenario's other draws.
     pub(super) fn jump_clocks(&mut self, rng: &mut Rng, sets: &[u16]) {
         if self.faults.is_empty() || !rng.chance(JUMPS_PPM) {
             return;
         }
         if rng.chance(800_000) {
-            // If clocks jump, fencing tokens are promised only if masters lose no data in a restart.
+            // If clocks jump, the library promises unique, rising fencing tokens only if restarts lose no data.
             for master in &mut self.masters {
                 master.disk = Disk::Always;
             }
         }
         let heal = self.heal_at / MS;
-        // At most one master shows a wrong date. Even so, two masters may refuse a lock for a long time:
+        // Two masters may refuse a lock for a long time:
         //
-        // - the master with the wrong date, if it has granted a lock under a date in the future;
-        // - a master that was down when the operator wrote the generation markers, and so has no marker.
+        // - the master with the wrong date, if it granted the lock under a future date;
+        // - a master that was down when the operator wrote the generation markers.
         //
-        // A set of fewer than five masters has no majority without these two masters. For such a set, all faults drawn
-        // so far are removed, so every master gets its marker.
+        // Fewer than five masters have no majority without these two. In this case, remove all faults drawn so far:
+        // then no master misses its marker.
         let wrong = rng.below(self.masters.len() as u64) as u8;
         let masters = |set: &u16| (set >> wrong & 1 == 1).then(|| set.count_ones());
         let least = sets.iter().filter_map(masters).min().unwrap_or(5);
@@ -38,8 +37,8 @@ impl Scenario {
             self.faults.clear();
         }
         if dates {
-            // A server computes its uptime from its clock. If it restarts under a date in the future and the clock then
-            // goes back, the uptime is too short, and its votes do not count. So this master must not restart.
+            // This master must not restart under a future date. After its clock goes back, its uptime would seem too
+            // short, and clients would ignore its votes.
             let restarts =
                 |kind| matches!(kind, FaultKind::Crash { master, .. } if master == wrong);
             self.faults.retain(|fault| !restarts(fault.kind));

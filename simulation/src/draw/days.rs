@@ -28,7 +28,7 @@ pub(super) fn wrong_date_us(rng: &mut Rng) -> i64 {
 
 impl Scenario {
     /// Adds unused days to some scenarios. If `dates` is true, the clock of a master may show a wrong date before the
-    /// unused days. `rng` is a separate random stream, so all other draws of the seed stay unchanged.
+    /// unused days. `rng` is a separate random stream, so these draws do not change the scenario's other draws.
     pub(super) fn idle_for_days(&mut self, rng: &mut Rng, dates: bool) {
         let rare = self.has_values() || self.has_notes();
         if !rng.chance(if rare { RARE_PPM } else { WORLDS_PPM }) {
@@ -43,7 +43,7 @@ impl Scenario {
         // must therefore be a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
-                // If clocks jump, fencing tokens are promised only if masters lose no data in a restart.
+                // If clocks jump, the library promises unique, rising fencing tokens only if restarts lose no data.
                 master.disk = Disk::Always;
             }
             let masters = self.masters.len() as u64;

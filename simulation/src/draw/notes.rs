@@ -7,8 +7,8 @@ use crate::kind::Kind;
 const WORLDS_PPM: u32 = 60_000;
 
 impl Scenario {
-    /// Adds notes and elections to some scenarios. `rng` is a separate random stream, so all other draws of the seed
-    /// stay unchanged.
+    /// Adds notes and elections to some scenarios. `rng` is a separate random stream, so these draws do not change the
+    /// scenario's other draws.
     pub(super) fn add_notes(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
             self.note_holders(rng);

@@ -1,5 +1,5 @@
-//! Adds values under locks to some scenarios, and makes these scenarios longer. They are then long enough for a master
-//! that has lost its memory to vote again before the faults end.
+//! Adds values under locks to some scenarios, and makes these scenarios longer. A master that has lost its memory then
+//! has enough time to vote again.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
@@ -17,7 +17,8 @@ const WORLDS_PPM: u32 = 70_000;
 const MOST: (u8, usize) = (2, 20);
 
 impl Scenario {
-    /// Adds values to some scenarios. `rng` is a separate random stream, so all other draws of the seed stay unchanged.
+    /// Adds values to some scenarios. `rng` is a separate random stream, so these draws do not change the scenario's
+    /// other draws.
     pub(super) fn add_values(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
             self.slow_down(rng);
@@ -62,7 +63,8 @@ impl Scenario {
     }
 
     /// In some scenarios with values, lets the first client remove a value and create it again, and lets clients do
-    /// work at least once per period. `rng` is a separate random stream, so all other draws of the seed stay unchanged.
+    /// work at least once per period. `rng` is a separate random stream, so these draws do not change the scenario's
+    /// other draws.
     pub(super) fn add_removals(&mut self, rng: &mut Rng) {
         if !self.has_values() {
             return;

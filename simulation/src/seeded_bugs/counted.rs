@@ -1,6 +1,5 @@
 //! A seeded bug: a process counts the holds of its owners. If an owner that has a hold acquires the lock again, the
-//! process lets the acquire succeed without asking the masters. So it does not notice if the masters have lost the
-//! hold.
+//! process does not ask the masters. So the process does not notice if the masters have lost the hold.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -38,7 +38,7 @@ pub enum Flaw {
     HalfQuorum,
     /// A client needs only a majority of the masters that have answered, instead of a majority of all masters.
     ReachableQuorum,
-    /// The validity of a lock is counted from the time of the last reply instead of the time of the request.
+    /// A client counts the validity of a lock from the last reply instead of from the request.
     ValidityAfterReplies,
     /// A client does not shorten the validity of a lock to allow for clock drift.
     NoDrift,
@@ -48,7 +48,7 @@ pub enum Flaw {
     LargestCounter,
     /// A client accepts an extension even if the votes for it arrive after the old validity has ended.
     LateExtension,
-    /// The validity of an extended lock is counted from the time of the replies instead of the time of the request.
+    /// A client counts the validity of an extended lock from the replies instead of from the request.
     ExtensionAfterReplies,
     /// When the validity ends, the holder is not notified at that time, but when the next renewal would be due.
     LossAtTick,
@@ -60,7 +60,7 @@ pub enum Flaw {
     ShorteningExtend,
     /// Restarted masters vote immediately, because the restart guard is off.
     GuardOff,
-    /// The restart guard gets an uptime of the master that is two seconds too high.
+    /// The restart guard receives an uptime that is two seconds longer than the master's real uptime.
     UptimeAhead,
     /// To allow for clock drift, a client shortens the validity only by a share of the TTL. It does not subtract the
     /// fixed amount that allows for rounding to milliseconds.
@@ -70,7 +70,7 @@ pub enum Flaw {
     ClockAfterSend,
     /// Dropping a lock or an acquire future releases nothing.
     DropsWithoutRelease,
-    /// A release is sent to only a majority of the masters.
+    /// A client sends a release to only a majority of the masters.
     ReleasesMajority,
     /// Only the first lock that a client acquires is renewed.
     RenewsOnlyFirst,
@@ -85,8 +85,8 @@ pub enum Flaw {
     /// For a lock that readers or one owner share, a master stores only the number of holds, and not the lock value of
     /// each hold.
     CountedHolds,
-    /// The lock key of a shared lock expires too early. It expires with the hold that was granted or extended last,
-    /// instead of the longest hold.
+    /// The lock key of a shared lock expires together with the hold that was granted or extended last. A correct key
+    /// expires together with the hold that ends last.
     NewestExpiry,
     /// Readers leave no marker of readers in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
@@ -124,8 +124,8 @@ pub enum Flaw {
     /// A master extends or restores a hold of an owner, even if the owner's lock has a newer fencing token than this
     /// hold.
     OwnerAnyNumber,
-    /// If an owner in a process has a hold and acquires the lock again, the process lets the acquire succeed without
-    /// asking the masters. So it does not notice if the masters have lost the owner's lock.
+    /// If an owner in a process has a hold and acquires the lock again, the process does not ask the masters. So the
+    /// process does not notice if the masters have lost the owner's lock.
     LocalCountAnswers,
     /// A master accepts a note that a former holder sends late, and stores it as the note of the present holder.
     NoteOfAnybody,
@@ -133,8 +133,8 @@ pub enum Flaw {
     NoteLeft,
     /// A master adds to a refusal any note that it stores for the lock, even the note of an earlier holder.
     NoteOfLast,
-    /// An observer of an election reads one master after another, and reports what this single master says. The terms
-    /// that it reports can then decrease.
+    /// An observer of an election reads one master after another, and reports each reply without a majority. The
+    /// reported terms can then decrease.
     TermOfOne,
     /// No bug: the correct variant of the small client that reads and writes values under locks. It must break no rule.
     SoundRegister,
@@ -146,7 +146,7 @@ pub enum Flaw {
     ReadNoRaise,
     /// A read returns the value with the smallest fencing token instead of the largest.
     SmallerNumberRead,
-    /// A master without a value is counted as if it had the initial value.
+    /// A client counts a master without a value as a master with the initial value.
     MissingIsInitial,
     /// A read counts values that were written in an earlier run of the server process.
     NoRunStamp,
@@ -176,8 +176,8 @@ pub enum Flaw {
     Unsoiled,
     /// Masters that are stores vote immediately after a restart.
     StoreGuardOff,
-    /// A client ignores that a store's clock may be ahead of the client's estimate of it. So a lease in the store can
-    /// expire too early.
+    /// A client ignores that its estimate of a store's clock may be too low. So a lease in the store can expire too
+    /// early.
     NoSlack,
     /// A client abandons a session while an answer is outstanding, and later uses the session again. The client then
     /// treats each answer as the answer to the next request.
@@ -189,16 +189,16 @@ pub enum Flaw {
     JointOldOnly,
     /// Clients that use the old and the new masters need only a majority of the new masters.
     JointNextOnly,
-    /// A master refuses no client because of the master's generation marker.
+    /// Masters ignore their generation markers, so they refuse no client.
     NextBesideOld,
-    /// Before the operator opens the new masters, it waits for old leases to end only if a client that uses just the
-    /// old masters is still connected. So it ignores the leases of disconnected clients.
+    /// If no client that uses just the old masters is connected, the operator opens the new masters without a wait. So
+    /// it ignores the leases of disconnected clients.
     LeftoverLock,
     /// While masters are replaced, clients agree on the fencing token with the old masters only.
     FenceOneSet,
     /// While masters are replaced, a master confirms a fencing token even if the master's counter is above the token.
     ConfirmAtLeastJoint,
-    /// While masters are replaced, fencing counters are not copied to the new masters.
+    /// Masters ignore the fencing counters that the operator copies to them.
     NoCarry,
     /// The operator reads the fencing counters for the new masters before it closes the old masters.
     CarryBeforeClose,
@@ -206,19 +206,19 @@ pub enum Flaw {
     CarryMinority,
     /// While masters are replaced, waiters draw their tickets on the old masters only.
     TicketOneSet,
-    /// Only one old master is closed, and the operator considers the other old masters closed as well.
+    /// The operator closes only one old master, but considers all old masters closed.
     CloseMinority,
     /// The operator opens the new masters immediately, without waiting until old leases have ended.
     OpenWithoutWait,
-    /// A closed master already admits the clients that it should admit only after the operator has opened the new
-    /// masters.
+    /// A closed master votes for some clients too early. A correct master votes for them only after the operator has
+    /// opened the new masters.
     ClosingOpens,
     /// A master extends the locks of a client even if the master no longer admits the client.
     ExtendUnrefused,
     /// When a master has ceased to admit a client, the operator does not close the client's connection.
     MarkWithoutKill,
-    /// Masters that are no longer used are restarted instead of stopped for good. They lose their generation markers,
-    /// and no client restores the markers.
+    /// Replaced masters restart, although an operator should have stopped them for good. They lose their generation
+    /// markers, and no client restores the markers.
     MarkLostOnRestart,
     /// A master that has died is replaced immediately by reconfiguring the clients, without the steps of an operator.
     ReplaceDeadAtOnce,
@@ -228,7 +228,7 @@ pub enum Flaw {
     /// A restarted master reports its old run id, and an uptime that includes the time before the restart. Clients do
     /// not notice the restart.
     WarmSpare,
-    /// Values under locks are not copied to the new masters, so clients of the new masters find no values.
+    /// Masters report no values under locks to the operator, so the operator copies no values to the new masters.
     ValuesLeftBehind,
     /// The operator copies a value that it has read from a single master, instead of a value on which a majority
     /// agrees.

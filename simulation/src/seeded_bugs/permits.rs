@@ -37,7 +37,7 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
 
 /// Returns the place that the checkers use for a hold if the masters only count permits, and so assign no slots:
 ///
-/// - for a permit, the first slot of its semaphore that no client believes it holds;
+/// - for a permit, the first slot of its semaphore that is free in the view of the clients;
 /// - `place` if there is no such slot, or if the lock is not a permit.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
@@ -94,8 +94,8 @@ impl SlotsTaken {
         }
     }
 
-    /// Grants a permit in any free slot, as long as fewer permits are held than configured. All slots share one fencing
-    /// counter.
+    /// Grants a permit in any free slot if fewer permits are held than the client configures. All slots share one
+    /// fencing counter.
     fn counted(
         &mut self,
         turn: &mut Turn<'_>,

@@ -28,11 +28,11 @@ pub(crate) enum Event {
     Dialed {
         conn: u32,
     },
-    /// The bytes that have been in flight to the master for the longest time reach the master.
+    /// The oldest bytes in flight to the master reach the master.
     Arrive {
         conn: u32,
     },
-    /// The bytes that have been in flight to the client for the longest time reach the client.
+    /// The oldest bytes in flight to the client reach the client.
     Receive {
         conn: u32,
     },

@@ -62,8 +62,8 @@ impl Looks {
 }
 
 impl Looks {
-    /// For the seeded bug `ClosingOpens`: whether `mark` is the generation marker of a closed master, and the script is
-    /// from a client that a correct master admits only when it is open.
+    /// For the seeded bug `ClosingOpens`: whether the marker `mark` shows that the master is closed, but the script
+    /// belongs to a client that needs an open master.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -228,8 +228,8 @@ impl World {
         step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
     }
 
-    /// For the seeded bug `ExtendUnrefused`: returns the error reply if the master refuses the request; `None` if it
-    /// does not. A master with this bug never refuses an extension.
+    /// For the seeded bug `ExtendUnrefused`: returns the error reply if the master refuses the request, otherwise
+    /// `None`. A master with this bug refuses no extension.
     pub(super) fn refusal_but_of_extensions(
         &self,
         conn: usize,
@@ -275,8 +275,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Writes lost generation markers by hand, unless a majority of the masters admits clients at step `step` of the
-    /// replacement. Clients restore lost markers themselves only while a majority still has them.
+    /// Writes lost generation markers, as an administrator would do. Does nothing if a majority of the masters admits
+    /// clients at step `step` of the replacement: then clients restore the other markers themselves.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -356,7 +356,9 @@ impl World {
         };
         self.processes[client].next_step = last;
         self.say(|| {
-            format!("client {client} restarts with its last list of masters, that of step {last}")
+            format!(
+                "client {client} restarts with the list of masters of step {last}, its last step"
+            )
         });
         self.kill_process(client as u8, 0);
     }
@@ -476,14 +478,12 @@ impl World {
         self.at(until, Event::Unguarded);
     }
 
-    /// Stops the checks of exclusion, fencing tokens and values if too many masters have lost their generation markers.
+    /// Stops the checks of exclusion, fencing tokens and values if two clients can both get a majority although their
+    /// steps in the replacement differ by two or more. Lost generation markers can cause this:
     ///
-    /// Exclusion, fencing tokens and values are not promised if two clients whose steps in the replacement differ by
-    /// two or more can both get a majority. This can have two reasons:
-    ///
-    /// - A master that has lost its marker and votes again admits clients that it refused before the loss.
-    /// - Clients at step 0 read the marker only when they connect. If such a client connects while the marker is lost,
-    ///   the master votes for the client even after the marker is restored.
+    /// - A master that has lost its marker votes for clients that it refused before the loss.
+    /// - A client at step 0 reads the marker only when it connects. If the marker is lost at this time, the master
+    ///   votes for the client even after the marker is restored.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;

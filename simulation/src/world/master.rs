@@ -30,11 +30,11 @@ pub(crate) struct SimMaster {
     /// The true time until which the master refuses lock requests, and the reason; `None` if it has never refused
     /// requests.
     pub(crate) refusing: Option<(u64, Refusal)>,
-    /// The resource for whose lock the master has no memory (second member), and the true time at which it has memory
-    /// again (first member); `None` if it has always had memory.
+    /// The true time at which the master has memory again, and the resource for whose lock it has none until then;
+    /// `None` if it has always had memory.
     pub(super) full: Option<(u64, usize)>,
-    /// The scripts that the server has loaded. Element i is for scripts that contain the generation marker check i of
-    /// `World::looks` (element 0: scripts without a check). Bit n is set if script n is loaded with this check.
+    /// The loaded scripts, by the index in `World::looks` of the generation marker check in the script (0 for no
+    /// check). Bit n is set if script n is loaded with this check.
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,

@@ -239,9 +239,9 @@ pub(crate) struct TimerSlot {
 struct Stray {
     master: usize,
     run: u32,
-    /// The connection on which the first copy of the message was sent.
+    /// The connection on which the client sent the original message.
     conn: usize,
-    /// The index of the generation marker check in the script of the message; zero if the script contains no check.
+    /// The script's check of the generation marker, as an index into `World::looks`; 0 if the script has no check.
     looks: usize,
     request: Request,
 }
@@ -280,28 +280,28 @@ pub(crate) struct World {
     strays: Vec<Option<Stray>>,
     /// All orders that operators have sent, by index.
     orders: Vec<Order>,
-    /// Whether an operator has completed all changes of the masters. Always true without operators.
+    /// Whether an operator has finished every replacement of masters in this run. Always true without operators.
     arrived: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master that has lost its generation marker, or got an older one, in a restart:
+    /// For each master that restarted with an older generation marker, or without one:
     ///
-    /// - the number that the marker had before the restart (after several restarts, the largest number);
-    /// - the true time until which the restart guard keeps the master from voting.
+    /// - the marker's number before the restart (after several restarts, the largest such number);
+    /// - the true time at which the restart guard ends; until then the master does not vote.
     ///
-    /// `None` for other masters, and after the marker has reached this number again.
+    /// `None` for other masters, and once the marker has reached its old number again.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For each master that restarted with an older generation marker: the true time at which the restart guard of the
-    /// first such restart ends. The master does not vote until then. `None` for the other masters.
+    /// For each master that ever restarted with an older generation marker, or without one: the true time at which the
+    /// restart guard ends after the first such restart. `None` for other masters.
     reopened: Vec<Option<u64>>,
-    /// The true time at which the replaced master died; `None` until then. Only the seeded bugs that replace masters
-    /// without an operator set this field.
+    /// For seeded bugs that replace a master without an operator: the true time at which that master died. `None`
+    /// before its death.
     died: Option<u64>,
     /// Used only by the seeded bug `CarryBeforeClose`, which copies outdated fencing counters. For each master: its
     /// counters at the operator's first order; `None` before that order.
     counted: Vec<Option<Vec<orders::Counter>>>,
-    /// Whether the operator is removing a lost value (a value that no majority of the old masters stores). The operator
-    /// then takes the lock of the value, even with the seeded bug `CarryWithoutLock`.
+    /// Whether the operator is removing a lost value (a value that no majority of the old masters stores). The seeded
+    /// bug `CarryWithoutLock` then has no effect.
     pub(crate) is_dropping: bool,
     /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
@@ -391,8 +391,8 @@ impl World {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether the simulation has stopped preempting tasks. In runs with stores, it stops when the faults have ended.
-    /// Every reading of the clock can preempt a task, and the driver for stores reads the clock very often.
+    /// Whether the simulation has stopped preempting tasks. It stops when the faults have ended, and only in runs with
+    /// stores: their driver reads the clock very often, and each reading can preempt a task.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }

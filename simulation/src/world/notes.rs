@@ -139,8 +139,8 @@ impl World {
         state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
     }
 
-    /// Returns the holder's note, if the answer is a refusal; the master adds this note to the refusal. Returns `None`
-    /// if the answer is no refusal, or if the holder has left no note.
+    /// Returns the note of the lock's holder, if the answer is a refusal: refusals contain this note. Returns `None`
+    /// for other answers, or if the holder has left no note.
     pub(super) fn note_of_refusal(
         &self,
         index: usize,

@@ -21,16 +21,15 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The TTL of a fencing counter. The value of a counter is a time in microseconds. If this time is ahead of the
-/// master's clock, the TTL is longer by the difference.
+/// The shortest TTL of a fencing counter. A counter's value is a time. If this time is ahead of the master's clock, the
+/// difference is added to the TTL.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master. The master executes it and sends a reply ([`Heard`]).
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the generation marker to this number, if its current number is lower. The second member is the fingerprint
-    /// of the masters. The third member is true if this master has lost its marker, as the markers of other masters
-    /// show.
+    /// Raise the generation marker to this number, if its current number is lower. The text is the fingerprint of the
+    /// masters. The flag is true if this master has lost its marker.
     Raise(u64, Arc<str>, bool),
     /// List the connections of clients.
     Clients,
@@ -80,11 +79,10 @@ pub(super) struct Order {
 }
 
 impl Shared {
-    /// Sends an order to a master, and waits for the reply. Returns the reply, and the run in which the master executed
-    /// the order.
+    /// Sends an order to a master, and waits for the reply. Returns the reply, and the run of the server process that
+    /// executed the order: the number of its earlier restarts.
     ///
-    /// A run is one server process of the master, identified by the number of restarts. `run` is the run to which the
-    /// operator is connected; `None` makes a new connection.
+    /// `run` is the run to which the operator is connected; `None` makes a new connection.
     pub(crate) async fn say_order(
         &self,
         client: usize,

@@ -54,8 +54,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // Clients only check whether the reported run id is the id of the current server process. So any other text can
-    // stand for an earlier server process.
+    // The text `another` stands for the run id of any earlier server process.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -120,9 +119,8 @@ impl World {
         })
     }
 
-    /// For the seeded bug in which an operator copies values without taking their locks. Answers an acquire, a
-    /// confirmation, an extension or a read as if the operator had taken the lock, but takes no lock and raises no
-    /// fencing counter. Returns `None` for all other requests: the master executes them.
+    /// For the seeded bug `CarryWithoutLock`: answers an acquire, a confirmation, an extension or a read as if the
+    /// operator held the lock, but changes nothing on the master. Returns `None` for other requests.
     pub(super) fn answer_without_lock(&self, index: usize, request: &Request) -> Option<Answer> {
         let master = &self.masters[index];
         let run = master.memory.run().clone();

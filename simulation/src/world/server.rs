@@ -142,8 +142,7 @@ impl World {
                 "\r\n\0\0",
                 "+PONG\r\n",
                 ":-7\r\n",
-                // A malformed array: if its first element were a number, it would be a valid reply to a command with
-                // two acquires.
+                // An array whose first element is not a number: a malformed reply to two acquires.
                 "*2\r\n+x\r\n-ERR x\r\n",
                 "_junk\r\n",
             ];
@@ -304,9 +303,9 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// Checks whether a script may run. Returns the script's check of the generation marker, as an index into
-    /// `World::looks`; 0 if the script makes no such check. Returns an error reply if the script is not loaded, or if
-    /// the check refuses the client.
+    /// Checks whether a script may run. If so, returns the script's check of the generation marker, as an index into
+    /// `World::looks`; 0 if there is no check. Otherwise returns an error reply: the script is not loaded, or the check
+    /// refuses the client.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -326,8 +325,7 @@ impl World {
         Err(refusal)
     }
 
-    /// Executes a request and returns the answer. Some seeded bugs falsify answers to operators. Others falsify answers
-    /// to clients that use two sets of masters.
+    /// Executes a request and returns the answer, which some seeded bugs falsify.
     fn answer_to(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
         let wrong = self.flaw.filter(|flaw| flaw.is_of_changes());
         let wrong = wrong.filter(|_| self.is_next_of(conn));

@@ -49,8 +49,8 @@ pub(crate) struct Asked {
     /// Whether the request has already waited at the server for commits of other sessions. A request waits at most
     /// once.
     waited: bool,
-    /// The reading of the server's clock, in microseconds, just before the request began to wait for other commits.
-    /// `None` if it did not wait, or if the store has no clock.
+    /// The server's clock, in microseconds, when the request began to wait for other commits. `None` if it did not
+    /// wait, or if the store has no clock.
     showed: Option<u64>,
     /// The server executes the first `upto` commits of the request. These are all commits, unless the session is lost.
     upto: usize,
@@ -201,8 +201,8 @@ impl World {
         Poll::Pending
     }
 
-    /// The client drops the session. Requests in flight may still reach the server. With a seeded bug, a session with
-    /// an outstanding answer is not closed: it goes into a pool, from which a client takes it later.
+    /// The client drops the session. Requests in flight may still reach the server. With the seeded bug `KeptSession`,
+    /// a session with unread answers stays open in a pool, and a client uses it again later.
     pub(crate) fn close_session(&mut self, session: usize) {
         let one = &mut self.sessions[session];
         one.waker = None;
@@ -223,8 +223,8 @@ impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // To change one lock, a client may need four requests and their replies within one timeout: eight packets. With
-        // at most a twelfth of the timeout per packet, some time is left for other requests in flight.
+        // To change one lock, a client may need four requests and four replies (eight packets) within one timeout. A
+        // twelfth of the timeout per packet leaves some time for other requests.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,

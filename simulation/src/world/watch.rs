@@ -79,8 +79,8 @@ impl Watch {
         };
     }
 
-    /// Runs the checkers after an event. `client` is the client whose process has just run: the state of its holds is
-    /// read first. `None` means that no process has run.
+    /// Runs the checkers after an event. `client` is the client whose process has just run; `None` if no process has
+    /// run. The state of this client's holds is updated first.
     pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {
         for index in 0..self.believers.len() {
             let believer = &mut self.believers[index];

@@ -9,13 +9,13 @@ use quorate_simulation::{
 };
 
 #[test]
-fn every_seed_keeps_all_rules_while_masters_are_replaced() {
+fn simulated_runs_of_all_seeds_keep_the_rules_while_masters_are_replaced() {
     every_seed_passes(CHANGES.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn every_nightly_seed_keeps_all_rules_while_masters_are_replaced() {
+fn simulated_runs_of_nightly_seeds_keep_the_rules_while_masters_are_replaced() {
     every_seed_passes(CHANGES.all());
 }
 
@@ -107,11 +107,8 @@ fn second_operator_never_overwrites_a_stored_value_with_an_older_one() {
     );
 }
 
-/// The operator does not copy old fencing counters: if the clocks are correct, the next masters grant larger tokens
-/// anyway. In this test, the clocks of the next masters go back by an hour after these masters have been prepared.
-///
-/// With the wrong clocks, the next masters could grant smaller tokens. So the operator must not open the next masters
-/// until their clocks are correct again.
+/// After the next masters have been prepared, their clocks go back by an hour. They could then grant smaller fencing
+/// tokens than the old masters. So the operator must not open them until their clocks are correct again.
 #[test]
 fn operator_does_not_open_new_masters_while_their_clocks_are_behind() {
     let hour_us = 3_600_000_000;

@@ -1,12 +1,10 @@
-//! Tests that the simulation covers every cell of the table of crossings. A cell is a combination of a kind of masters,
-//! a kind of lock or value, and an event that may interfere (a happening). A cell is covered if at least one rule was
-//! checked for it. `NEVER` lists the exceptions with their reasons.
+//! Tests that the simulation checks at least one rule for every cell of the table of crossings, except the cells in
+//! `NEVER`. A cell is a combination of a kind of masters, a kind of lock or value, and an event (`Happening`).
 
 use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};
 
-/// The combinations in which no rule is ever checked: the masters, the kinds of locks and values, the happening, and
-/// the reason.
+/// The combinations for which no rule is ever checked. The last member is the reason.
 const NEVER: [(Masters, &[&str], Happening, &str); 2] = [
     (
         Masters::Clocked,
@@ -30,7 +28,7 @@ fn reason(masters: Masters, held: &str, happening: Happening) -> Option<&'static
 }
 
 #[test]
-fn every_exclusion_from_the_table_of_lock_kinds_and_events_has_a_reason() {
+fn every_combination_that_no_rule_checks_has_a_documented_reason() {
     for (_, rows, _, why) in NEVER {
         assert!(rows.iter().all(|row| HELD.contains(row)) && !why.is_empty());
     }

@@ -62,7 +62,7 @@ fn semaphore_waiter_immediately_requests_the_free_slot_named_in_a_refusal() {
 /// came later than `connect_timeout`, instead of waiting for the connection. Now the timeout begins with the first
 /// request.
 #[test]
-fn first_request_long_after_process_start_waits_for_the_connection() {
+fn connect_timeout_begins_with_the_first_request_instead_of_the_process_start() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     scenario.clients[0].steps = vec![Step {
         think: 900 * MS,
@@ -100,7 +100,7 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
 /// administrator had checked the masters only while this master was down. A majority of the new masters then had no
 /// marker, and refused all clients forever.
 #[test]
-fn simulated_operator_restores_a_generation_marker_lost_in_a_restart_after_the_last_fault() {
+fn simulated_operator_restores_the_marker_of_a_master_that_restarts_after_the_last_fault() {
     let mut scenario = one_replaced(Some(2), 2, 2);
     let heal = scenario.heal_at / MS;
     scenario.faults = vec![crash(3_000, 0, 100), crash(heal - 20, 1, 100)];
@@ -121,14 +121,9 @@ fn operator_repeats_a_replacement_of_masters_after_the_loss_of_generation_marker
     assert!(outcome.coverage.not_yet > 0 && outcome.coverage.opened > 0);
 }
 
-/// The checker of the rule `counters` reported that a fencing counter had fallen, although the counter had expired:
-///
-/// - The clock of a master jumped 30 hours ahead, and later back.
-/// - In between, an observer read the lock, so the master removed the expired key of the counter.
-/// - The next client's clock was behind the first client's clock, so it proposed a smaller counter.
-///
-/// The checker knew the master's clock only from the last message about the lock, so it did not know that the clock had
-/// been ahead.
+/// A master's clock jumped 30 hours ahead, and later back. In between, the master removed an expired fencing counter.
+/// Later, it stored a smaller one. The checker of the rule `counters` did not know about the jump, and reported that
+/// the counter had fallen.
 #[test]
 fn counters_checker_accepts_a_fencing_counter_that_expired_during_a_clock_jump() {
     const HOUR_US: i64 = 3_600_000_000;

@@ -151,8 +151,7 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
         .filter(|(_, within)| is_played(*within))
     {
         let within = within.min(seeds);
-        // A build without optimizations plays fewer seeds. If these seeds are too few for a bug, the bug need not be
-        // caught.
+        // A build without optimizations plays too few seeds for some bugs. It need not catch these bugs.
         let is_left = cfg!(debug_assertions) && within == seeds;
         let caught = is_caught(flaw, within);
         assert!(

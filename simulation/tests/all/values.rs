@@ -86,10 +86,9 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
 }
 
-/// The lock is force-released while the holder's write is in flight to one master. This master does not grant the lock
-/// to the next holder. Later, an extension creates the next holder's lock key there, but raises no fencing counter.
-/// Therefore the next holder's read must raise the counter on this master. Otherwise the master would accept the late
-/// write.
+/// A delayed write of the previous holder must fail, even on a master that never granted the lock to the next holder.
+/// On such a master, an extension creates the next holder's lock key, but raises no fencing counter. So the next
+/// holder's read must raise the counter.
 #[test]
 fn value_read_makes_masters_reject_delayed_writes_of_the_previous_holder() {
     let mut scenario = recorded(3, 100, 200);
