@@ -103,8 +103,8 @@ impl Seed {
         if self.centre { "locks" } else { "first" }
     }
 
-    /// Tries to acquire the lock once, and returns whether it was acquired. An error means a deadlock, after which the
-    /// transaction was rolled back.
+    /// Tries once to acquire the lock, and returns whether it was acquired. A deadlock is an error; the transaction is
+    /// then rolled back.
     async fn take(&mut self, name: &str, holder: u64) -> Result<bool, Error> {
         let table = self.table();
         let taken = async {
@@ -205,12 +205,12 @@ async fn cycles(server: &MariaDb) {
     let part = |of: Duration| best[0].as_secs_f64() / of.as_secs_f64();
     println!("  quorate        {:?}", best[0]);
     println!(
-        "  centre locks   {:?}  (quorate takes {:.2} of this time, goal: at most 0.35)",
+        "  centre locks   {:?}  (quorate / centre locks: {:.2}, goal: at most 0.35)",
         best[1],
         part(best[1])
     );
     println!(
-        "  first version of quorate-mysql  {:?}  (quorate takes {:.2} of this time, goal: at most 0.30)",
+        "  first version of quorate-mysql  {:?}  (quorate / first version: {:.2}, goal: at most 0.30)",
         best[2],
         part(best[2])
     );

@@ -89,7 +89,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
             rows,
         });
         if said.is_empty() {
-            // If a statement after the first one fails, its error is returned only here.
+            // This call returns the error of a statement after the first one.
             said.drop_result().await?;
             return Ok(outcomes);
         }
@@ -182,7 +182,7 @@ fn close(what: Box<dyn Send>) {
         let thread = std::thread::Builder::new().name("quorate-mysql-closer".into());
         thread.spawn(closing).is_ok().then_some(sender)
     });
-    // If the thread could not be started, `what` is dropped on the caller's thread when this function returns.
+    // If the thread could not be started, this function drops `what` on the caller's thread.
     if let Some(closer) = closer {
         let _ = closer.send(what);
     }

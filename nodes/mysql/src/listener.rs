@@ -2,10 +2,9 @@
 //!
 //! The listener has two ways to wait:
 //!
-//! - **It blocks on a wait lock** if it needs wake-ups only for one waiter, which is queued directly behind another
-//!   client. The listener then blocks in `GET_LOCK` on the [wait lock][WaitLock] of the client ahead. The session of
-//!   the client ahead frees the wait lock when that client releases the lock or leaves the queue, or when the session
-//!   ends. A blocked listener costs the server nothing, and only the next waiter is woken.
+//! - **It blocks on a wait lock** if it needs wake-ups for only one waiter, and that waiter is queued directly behind
+//!   another client. The listener blocks in `GET_LOCK` on the [wait lock][WaitLock] of that client until the client
+//!   releases the lock, leaves the queue or loses its session. This costs the server nothing.
 //! - **It polls in all other cases.** It sends a statement in which the server polls the table of wake-ups for 50 ms.
 //!   MariaDB accepts a block of statements directly; MySQL needs a stored procedure.
 //!
@@ -28,13 +27,13 @@ use crate::session::{bytes, number, word};
 use crate::sql::{CLOCK, SETTINGS, hex, listening, settings, wait_lock};
 use crate::url::Address;
 
-/// The longest time for which one `GET_LOCK` statement blocks: 15 s. The time is limited because the listener notices a
-/// silent network failure only when the result of the statement is overdue.
+/// The longest time for which one `GET_LOCK` statement blocks: 15 s. The limit is needed because the listener notices a
+/// network failure only by a missing result.
 const BLOCKED: Duration = Duration::from_secs(15);
 /// How long after the expected end of a statement its result may arrive. After this time, the listener reports a
 /// timeout.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Wake-ups older than this (60 s, in microseconds) are removed, even if no client has read them.
+/// The age at which listeners remove a wake-up, even if no client has read it: 60 s, in microseconds.
 const OLD: u64 = 60_000_000;
 /// The time between two removals of old wake-ups.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(30);
@@ -44,14 +43,13 @@ const PART: u32 = 50;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two polls for [`Pace::Waiting`].
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two polls for [`Pace::Behind`] while the client ahead holds no wait lock. The session of
-/// that client usually takes a wait lock with its next renewal. Then the listener stops polling.
+/// The longest pause between two polls for [`Pace::Behind`] while the client ahead holds no wait lock.
 const LONGEST_PAUSE_BEHIND: Duration = Duration::from_millis(100);
 /// The pause between two polls if the process only observes elections.
 const OBSERVING_PAUSE: Duration = Duration::from_millis(50);
 /// The duration of one polling statement. It is short for two reasons:
 ///
-/// - Only after the end of the statement can the listener react to another [`Pace`].
+/// - The listener cannot react to a new [`Pace`] before the statement ends.
 /// - The server notices a closed connection only when it sends the result.
 const POLLED: Duration = Duration::from_millis(50);
 
@@ -69,11 +67,10 @@ pub struct MySqlListener {
     swept: Option<Instant>,
     /// Reports which wake-ups this process needs.
     pacer: Pacer,
-    /// The [`Pace`] that the listener last used, and the start of the waiting time from which [`looks`] computes the
-    /// pause between polls.
+    /// The current [`Pace`], and the start of the waiting time that [`looks`] uses.
     awaited: (Pace, Instant),
-    /// A [`Pace::Behind`] whose wait lock no session held at the last check. For this pace the listener polls, because
-    /// `GET_LOCK` would not block. `None` if no such pace is known.
+    /// A [`Pace::Behind`] whose wait lock was free at the last check, so the listener must poll. `None` if no such pace
+    /// is known.
     unkept: Option<Pace>,
 }
 
@@ -154,8 +151,8 @@ impl MySqlListener {
         Ok(())
     }
 
-    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. If `self.unkept` contains a pace,
-    /// first checks whether a session now holds the wait lock of that pace.
+    /// Lets the server poll the table for [`POLLED`], and returns the new wake-ups. First checks whether the wait lock
+    /// of `self.unkept` is still free.
     async fn poll(&mut self, pace: &Pace) -> Result<Vec<Vec<u8>>, Fault> {
         let mut packet = self.sweep();
         let (looks, pause) = looks(pace, self.awaited.1.elapsed());
@@ -188,8 +185,8 @@ impl MySqlListener {
         self.words(&mut said)
     }
 
-    /// Waits until the wait lock of the client ahead is free. Returns the wake-ups that have arrived, perhaps none.
-    /// Returns `None` in two cases:
+    /// Waits until the wait lock of the client ahead is free. Returns the new wake-ups; the list can be empty. Returns
+    /// `None` in two cases:
     ///
     /// - This process now needs other wake-ups ([`is_for_another`]).
     /// - The time limit has passed, the wait lock is still held, and no wake-up has arrived.
@@ -221,8 +218,8 @@ impl MySqlListener {
             }
         };
         let Some(mut said) = asked else {
-            // This client cannot end the running statement, so it replaces the connection. The server ends the
-            // statement within a second after the old connection was closed.
+            // Close the connection, because the client cannot end the running statement. The server then ends the
+            // statement within a second.
             let next = Self::open(self.address.clone(), "").await?;
             self.connection = next.connection;
             return Ok(None);
@@ -235,8 +232,7 @@ impl MySqlListener {
             // The lock may become free soon, so poll with the shortest pause again.
             self.awaited.1 = Instant::now();
         }
-        // If the wait lock is free and no wake-up has arrived, the client ahead has left the queue or lost its session.
-        // Return an empty list in this case: it makes the waiter request the lock.
+        // If the wait lock is free, return a list even if it is empty: the list makes the waiter request the lock.
         Ok((is_free || !words.is_empty()).then_some(words))
     }
 }
@@ -259,11 +255,10 @@ fn wait_lock_of(pace: &Pace) -> Option<String> {
     Some(literal)
 }
 
-/// Whether a blocked `GET_LOCK` must be abandoned, because it does not deliver the wake-ups that the process needs now.
-/// False in two cases:
+/// Whether the process now needs wake-ups for which the blocked `GET_LOCK` does not wait. False in two cases:
 ///
 /// - The process needs no wake-ups now.
-/// - The waiter is the same, and only the client ahead of it has changed. The blocked statement still wakes the waiter.
+/// - Only the client ahead has changed, not the waiter. The blocked statement still wakes the waiter.
 fn is_for_another(now: &Pace, before: &Pace) -> bool {
     match (now, before) {
         (Pace::Idle, _) => false,
@@ -341,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn blocked_listener_releases_its_wait_lock_only_for_another_waiter() {
+    fn blocked_listener_is_interrupted_only_if_other_wake_ups_are_needed() {
         let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
             waiter: waiter.into(),
             wait_lock: wait_lock.into(),

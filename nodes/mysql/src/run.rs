@@ -3,14 +3,13 @@
 //! `Uptime` is the difference of two readings of the wall clock. If a server starts with its clock an hour behind, it
 //! reports an hour of uptime as soon as the clock is corrected. So `Uptime` alone is not the age of the run.
 //!
-//! On MariaDB, two steps give the age:
+//! On MariaDB, the age of the run is the difference of two times:
 //!
-//! - The wall clock minus `Uptime`, both read in one statement, is the wall-clock time at the start of the server.
-//! - `UUID()` contains a monotonic clock, which MariaDB sets from the wall clock once at the start. This clock minus
-//!   the time at the start is the age of the run. Later changes of the wall clock do not affect it.
+//! - Now: `UUID()` contains a monotonic clock, which MariaDB sets from the wall clock once, at the start.
+//! - The start of the server: the wall clock minus `Uptime`, both read in one statement.
 //!
-//! On MySQL, `UUID()` follows the wall clock, and an ordinary user can read no other clock. There, the age of a run
-//! counts from the time at which this process first saw the run.
+//! On MySQL, an ordinary user can read no monotonic clock. So the age counts from the time at which this process first
+//! saw the run.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -53,7 +52,7 @@ impl RunReport {
     }
 
     /// Parses a report. `wall` is the wall clock and the uptime, both in seconds; `None` if the server does not report
-    /// them. The uptime wraps below zero if the wall clock was set back to a time before the start.
+    /// them. A negative uptime, after the wall clock was set back, appears as a number close to `u64::MAX`.
     fn of(uuid: &str, place: &str, wall: Option<(u64, u64)>) -> Option<Self> {
         // A UUID begins with the time, its lowest part first. The server chose the rest when it started.
         let (time, drawn) = uuid.split_at_checked(18)?;
@@ -78,11 +77,10 @@ impl RunReport {
         self.clocks.map(|(clock, _)| clock)
     }
 
-    /// How long the server has certainly kept its grants; zero if unknown. The time counts from the later of two
-    /// events: the start of the server, and the creation of its table of records ([`Run::since`]).
+    /// How long the server has kept all its grants; zero if unknown. Counts from the start of the server, or from the
+    /// creation of its table of records ([`Run::since`]) if that was later.
     ///
-    /// The result may be up to one second too large, because the server reports its wall clock and its uptime in whole
-    /// seconds.
+    /// The result can be up to one second too large, because the server reports whole seconds.
     pub(crate) fn lasts(&self, run: &Run) -> Duration {
         let (clock, began) = self.clocks.unwrap_or_default();
         let lasts = clock.saturating_sub(began.max(run.since));
@@ -117,8 +115,8 @@ impl Run {
     }
 }
 
-/// The server run that this process last saw at one address, and the time at which it first saw that run. `None` before
-/// the first connection.
+/// The current server run at one address, as far as this process knows, and when this process first saw that run.
+/// `None` before the first connection.
 #[derive(Debug, Default)]
 pub(crate) struct FirstSight(Mutex<Option<(String, Instant)>>);
 
@@ -136,9 +134,8 @@ impl FirstSight {
     }
 }
 
-/// The names that this process uses for MySQL and MariaDB servers. Every database stores a name of its server in the
-/// table `quorate_schema`. Two databases of one server may store different names; this process then uses one name for
-/// both.
+/// The names that this process uses for MySQL and MariaDB servers. If two databases of one server store different
+/// server names (in `quorate_schema`), this process uses one of these names for both databases.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// The name of each running server, by the server's identity.

@@ -20,8 +20,8 @@ use crate::url::{Address, BadUrl};
 pub(crate) const VERSION: u64 = 1;
 /// The time limit of [`prepare`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// If the table of records is dropped, every idle session notices this within 3 s, because an idle session queries its
-/// server every two seconds.
+/// The time within which every idle session notices that the table of records was dropped: 3 s. An idle session
+/// queries its server every two seconds.
 pub(crate) const NOTICED: Duration = Duration::from_secs(3);
 
 /// Why [`prepare`] failed.
@@ -152,7 +152,7 @@ struct Found {
 
 async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     let mut connection = match Connection::open(address, true).await {
-        // The database may not exist yet, so connect without it and create it.
+        // Perhaps the database does not exist. So connect without a database, and create it.
         Err(Fault::Unprepared(_)) => {
             let mut connection = Connection::open(address, false).await?;
             let database = &address.database;
@@ -236,8 +236,8 @@ fn first_number(said: &[Outcome]) -> Option<u64> {
     said.first()?.rows.first().and_then(|row| number(row, 0))
 }
 
-/// Returns the server name that another database of the same server stores. The two databases are one master, so they
-/// must store the same name. `None` if there is no such database, or if this user cannot read it.
+/// Returns the server name that another database of the same server stores. `None` if there is no such database, or if
+/// this user cannot read it. All databases of one server must store the same name, because they are one master.
 ///
 /// Opens a connection of its own, because an error makes a connection unusable.
 async fn elsewhere(address: &Address) -> Option<String> {
@@ -292,14 +292,13 @@ async fn make_tables(
     Ok(())
 }
 
-/// Creates the table of records. If an earlier table was dropped, the grants in it are lost. So this function also
-/// stores a new server run in `quorate_run`, and the restart guard applies as after a restart.
+/// Creates the table of records. A dropped table has lost its grants. So this function also stores a new server run in
+/// `quorate_run`, and the restart guard applies as after a restart.
 ///
-/// The function writes the run twice:
+/// The function stores the start of the run twice:
 ///
-/// - Before it creates the table, it writes a start in the future. Then no session considers the server old enough to
-///   vote.
-/// - After it has created the table, it writes the current time as the start.
+/// - before it creates the table, a time in the future, so that no session lets the server vote,
+/// - after it has created the table, the current time.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;
@@ -323,8 +322,7 @@ async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Re
     connection.ask(&replace).await.map(drop)
 }
 
-/// Writes the row that marks the schema as complete. It is written last, so after an interrupted creation the schema
-/// counts as incomplete, and `prepare` creates it again.
+/// Completes the schema. The last write marks the schema as complete, so `prepare` repeats an interrupted creation.
 async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Result<(), Fault> {
     if !mariadb {
         make_procedure(connection).await?;
@@ -335,10 +333,10 @@ async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Res
         .map(drop)
 }
 
-/// Returns the statement that writes the row which marks the schema as complete. `server` is an SQL expression for the
-/// server's name. It is used only if the table stores no name yet.
+/// Returns the statement that writes the row which marks the schema as complete. If the table already stores a server
+/// name, the statement keeps it; otherwise it uses the SQL expression `server`.
 ///
-/// The derived table is needed: on an empty table, MariaDB would otherwise evaluate a function in `server` to NULL.
+/// Without the subquery `s`, MariaDB would evaluate a function in `server` to NULL if the table is empty.
 pub(crate) fn mark_complete(server: &str) -> String {
     format!(
         "INSERT IGNORE INTO quorate_schema (version,server) \

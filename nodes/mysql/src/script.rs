@@ -79,11 +79,11 @@ fn is_missing() -> String {
     )
 }
 
-/// The statement that writes a new run of the server if the table of records does not exist. If an earlier table of
-/// records was dropped, the grants in it are lost, so the server must count as restarted.
+/// The statement that stores a new server run if the table of records does not exist. A dropped table has lost its
+/// grants, so the server must count as restarted.
 ///
-/// On MariaDB, the run includes its start: the time of this statement. MySQL has no clock that shows this time (see
-/// [`crate::run`]).
+/// On MariaDB, the statement stores the current time as the start of the run. On MySQL, it stores no start
+/// ([`crate::run`] gives the reason).
 fn new_run() -> String {
     format!(
         "REPLACE INTO quorate_run (one,run) SELECT 1,CONCAT(REPLACE(u,'-','')/*M!,'@',\

@@ -19,8 +19,8 @@ use crate::sql::{self, CLOCK, Packet};
 pub struct MySqlSession {
     connection: Connection,
     draw: StdRng,
-    /// Where the last page of records ended: the position after its last record, and the name of that record. `None` if
-    /// no page was read.
+    /// The last page of records that was read: the number of records up to its end, and the name of its last record.
+    /// `None` if no page was read.
     paged: Option<(u64, Vec<u8>)>,
     /// The names of the wait locks (`GET_LOCK`) that this session holds on the server.
     wait_locks: HashSet<Arc<str>>,
@@ -28,7 +28,7 @@ pub struct MySqlSession {
     removal_denied: Arc<AtomicBool>,
 }
 
-/// The statement whose result shows whether a commit was applied, and the new versions of the commit's records.
+/// Which statement shows whether a commit was applied, and the new versions of its records.
 enum Proof {
     /// The commit was applied if the statement with this index changed a row. The second number is the new version of
     /// the record.
@@ -59,8 +59,8 @@ impl MySqlSession {
         }
     }
 
-    /// Draws the first version of a new record at random from 1 to 2^62. A version of a removed record is therefore
-    /// practically never repeated. A version from the clock could repeat after the clock was set back.
+    /// Draws the first version of a new record at random from 1 to 2^62, so that versions of a removed record are
+    /// practically never repeated.
     fn first_version(&mut self) -> u64 {
         self.draw.random_range(1..1 << 62)
     }
@@ -86,8 +86,8 @@ impl MySqlSession {
         proofs.into_iter().flatten().collect()
     }
 
-    /// Adds commits of one record each to the packet. They share one transaction, so that the server waits for the disk
-    /// once. They are sorted by name, so that no two sessions deadlock.
+    /// Adds commits of one record each to the packet, as one transaction: the server then waits for the disk only once.
+    /// The order of the names prevents deadlocks between sessions.
     fn write_single(
         &mut self,
         commits: &[Commit],
@@ -123,8 +123,8 @@ impl MySqlSession {
             let only_if = if joined {
                 format!("@done{number}>0")
             } else {
-                // `ROW_COUNT()` is the number of rows that the previous statement changed. That statement is the commit
-                // or the insertion of its wake-ups. Neither changes a row if the commit was not applied.
+                // The previous statement is the commit or the insertion of its wake-ups. Neither changes a row if the
+                // commit was not applied.
                 "ROW_COUNT()>0".to_owned()
             };
             self.write_hints(&commits[*number], &only_if, packet);
@@ -262,7 +262,7 @@ impl Session for MySqlSession {
         let said = self.connection.ask(&sql::load(names)).await?;
         let (clock, found) = records(said)?;
         let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
-        // If `names` contains a name more than once, clone its record for all positions except the last one.
+        // A name can be requested several times. Clone its record for all positions except the last.
         let last = |number: usize| !names[number + 1..].contains(&names[number]);
         let what = names.iter().enumerate().map(|(number, name)| {
             let record = if last(number) {
@@ -345,8 +345,8 @@ impl Session for MySqlSession {
     }
 }
 
-/// Parses the result of a read into the server's clock and the records that exist. Returns an error if the result does
-/// not contain the clock, so the clock is never `None`.
+/// Returns the server's clock (never `None`) and the existing records in the result of a read. Returns an error if the
+/// result does not contain the clock.
 fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
     let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
     let clock = rows.first().and_then(|row| number(row, 0));

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use quorate::node::store::{Change, Commit, WaitLock, Wake};
 
-/// The SQL expression for the server's clock, in microseconds since 1970. It is the time at which the statement began,
-/// even if the statement then waits for a row lock. That time lies between the client's request and the server's
-/// result.
+/// The SQL expression for the server's clock at the start of the statement, in microseconds since 1970.
 ///
 /// Do not use `SYSDATE`, which depends on the time zone and on a server option.
 pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
@@ -171,8 +169,8 @@ fn fits(change: &Change, out: &mut String) {
     }
 }
 
-/// Appends to `out` the statement that creates rows without a state for records that do not exist yet, in order of
-/// their names. The transaction of the commit can then lock these rows, and inserts no row while it holds row locks.
+/// Appends to `out` the statement that creates an empty row (state NULL) for each record without a row, in order of the
+/// names. The transaction of the commit then only locks rows, and inserts none.
 pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     out.push_str("INSERT IGNORE INTO quorate_record (name,version,state,changed) VALUES ");
     for (number, change) in changes.iter().enumerate() {
@@ -204,8 +202,8 @@ fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     }
 }
 
-/// Appends to `out` the statement that changes all of these records if `@fit` equals their number. The statement
-/// compares each version again, which matters only if the table does not support row locks.
+/// Appends to `out` the statement that changes all of these records if `@fit` equals their number. It compares each
+/// version again, in case the table does not support row locks.
 pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
     let _ = write!(
         out,
@@ -277,9 +275,10 @@ pub(crate) fn has_room(commit: &Commit) -> bool {
     names.max().unwrap_or(0) <= LONGEST_NAME && words.max().unwrap_or(0) <= LONGEST_WORD
 }
 
-/// The statements that poll for wake-ups of `process` with an id above `last_received`: at most `looks` polls, `pause`
-/// seconds apart. Each argument is an SQL expression. The pause is a statement of its own, because a sleep inside the
-/// query would keep the table locked.
+/// The statements that remove the wake-ups of `process` up to the id `last_received`, and then poll for new wake-ups:
+/// at most `looks` polls, `pause` seconds apart. Each argument is an SQL expression.
+///
+/// The pause is a statement of its own, because a sleep inside the query would keep the table locked.
 pub(crate) fn listening(process: &str, last_received: &str, looks: &str, pause: &str) -> String {
     format!(
         "BEGIN \

@@ -136,8 +136,7 @@ impl Table {
     }
 }
 
-/// The query whose result [`misfits`] parses. It names each table, because without names the server would open every
-/// table of the database.
+/// The query whose result [`misfits`] parses. It names the tables, so that the server opens no other tables.
 pub(crate) fn question() -> String {
     let one = |table: &&Table| {
         let name = table.name;
@@ -222,7 +221,7 @@ fn judge(table: &Table, seen: &[Seen]) -> Option<What> {
     let Some(first) = seen.first() else {
         return Some(What::Missing);
     };
-    // Check the columns first: if a column is wrong as well, converting the engine would not repair the table.
+    // Check the columns before the engine: converting the engine does not repair a wrong column.
     let wrong = table.columns.iter().find_map(|column| {
         let found = seen.iter().find(|one| one.column == column.name);
         let name = column.name;

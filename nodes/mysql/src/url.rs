@@ -75,7 +75,7 @@ impl Address {
             return Err(bad("a `#` is not allowed in the URL: write it as %23"));
         }
         let host = match url.host() {
-            // For the scheme `mysql`, the URL parser returns an IPv4 address as a domain name too.
+            // The URL parser returns an IPv4 address as a domain name, because it does not know the scheme `mysql`.
             Some(Host::Domain(name)) if !name.is_empty() => text(name, "the host")?,
             Some(Host::Ipv4(ip)) => ip.to_string(),
             Some(Host::Ipv6(ip)) => ip.to_string(),

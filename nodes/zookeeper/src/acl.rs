@@ -26,8 +26,7 @@ pub(crate) async fn read(
 
 /// Copies the ACL of a znode for a new znode below it. `None` if the ACL contains the hidden password of another user.
 ///
-/// A server hides the passwords in an ACL from a user without the permission ADMIN. An entry with a hidden password can
-/// be copied only if it is the entry of this user.
+/// A server hides passwords from a user without the permission ADMIN. This client knows only the password of `user`.
 fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
     let copies = acl.iter().map(|one| {
         let hidden = one
@@ -45,8 +44,8 @@ fn copy(acl: &[Acl], user: Option<&User>) -> Option<Vec<Acl>> {
     copies.collect()
 }
 
-/// Whether an ACL that [`read`] returned can be written to existing znodes. False if it contains an entry `auth`,
-/// because the meaning of `auth` depends on the user that writes the ACL.
+/// Whether an ACL from [`read`] can be written to existing znodes. False if it has an entry with the scheme `auth`,
+/// because `auth` stands for the user that writes the ACL.
 pub(crate) fn is_complete(acl: &[Acl]) -> bool {
     acl.iter().all(|one| one.scheme() != "auth")
 }

@@ -23,11 +23,10 @@ pub(crate) struct Dialled {
     pub(crate) host: String,
 }
 
-/// Opens a session with the first member that answers. If a member has not answered after [`NEXT`] (125 ms), the next
-/// member is asked as well. So each stopped member delays the session by at most that time.
+/// Opens a session with the first member that answers. If a member has not answered after [`NEXT`] (125 ms), also asks
+/// the next member.
 ///
-/// The client knows only the member that answered. If that member fails, the client ends, and a new client opens a new
-/// session.
+/// The client then uses only the member that answered. If that member fails, a new client must open a new session.
 pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
     let mut hosts = address.hosts.clone();
     let mut rng: StdRng = rand::make_rng();
@@ -95,8 +94,7 @@ async fn why_silent(host: &str, why: &str) -> String {
     }
 }
 
-/// Whether the error shows that the server accepted the connection and closed it immediately. The server can close the
-/// connection so early that the client gets the error while it connects.
+/// Whether this error of connecting shows that the server accepted the connection and closed it immediately.
 fn hung_up(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     matches!(
@@ -105,8 +103,8 @@ fn hung_up(error: &std::io::Error) -> bool {
     )
 }
 
-/// Checks that the session timeout is long enough. The client abandons a connection after 2/5 of the session timeout,
-/// and that time must not be shorter than the request timeout.
+/// Checks that the session timeout is long enough. The client abandons a silent connection after 2/5 of the session
+/// timeout. This time must not be shorter than the request timeout.
 fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     let granted = dialled.client.session_timeout();
     if granted * 2 / 5 < address.timeout {
@@ -115,8 +113,7 @@ fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     Ok(dialled)
 }
 
-/// Stops waiting for a result as soon as the connection is lost or the session ends. Otherwise a client without a
-/// connection would keep its requests queued until the session ends.
+/// Ends the wait for a result when the connection is lost. A request without this watch waits until the session ends.
 pub(crate) struct Watch(StateWatcher);
 
 impl Watch {

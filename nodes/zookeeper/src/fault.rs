@@ -5,8 +5,8 @@ use zookeeper_client::Error;
 
 use crate::address::Address;
 
-/// Classifies the error of a request as a fault of a master. `path` is the znode whose ACL permits or forbids the
-/// request. If the request creates or deletes a znode, `path` is the parent of that znode.
+/// Classifies the error of a request as a fault of a master. `path` is the znode whose ACL applies: the parent znode if
+/// the request creates or deletes a znode, otherwise the znode itself.
 pub(crate) fn of_request(error: &Error, path: &str, address: &Address) -> Fault {
     match error {
         Error::NoAuth => Fault::Denied(

@@ -19,8 +19,7 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
     let read = synced.and(identity);
     let (identity, _) = read.map_err(|error| fault::of_request(&error, &path, address))?;
     let identity = name(identity).ok_or_else(|| fault::unprepared(address))?;
-    // Two paths of one ensemble may store different names. Both paths belong to the same master, so the name in the
-    // shared znode takes precedence.
+    // All paths of one ensemble are one master, so the name in the shared znode takes precedence.
     let shared = match shared {
         Ok((shared, _)) => name(shared),
         Err(Error::NoNode | Error::NoAuth) => None,
@@ -36,11 +35,10 @@ fn name(data: Vec<u8>) -> Option<String> {
     is_name.then_some(name)
 }
 
-/// Tests the rights that a lock needs: one transaction creates, writes and removes a znode. `acl` is the ACL of the
-/// znode above all records.
+/// Tests the rights that a lock needs: one transaction creates, writes and removes a znode with this ACL.
 ///
-/// Returns the timestamp of the transaction, in microseconds since 1970; `None` if the ensemble returned no timestamp.
-/// A client can read the ensemble's clock only from such a timestamp.
+/// Returns the ensemble's clock, i.e. the timestamp of the transaction, in microseconds since 1970; `None` if the
+/// ensemble returned no timestamp.
 pub(crate) async fn date(
     client: &Client,
     address: &Address,

@@ -31,13 +31,12 @@
 //! - The user authenticates with the scheme `digest`. [`prepare`] creates the path for this user alone, or for
 //!   everybody if the URL has no user. All znodes below the path get the ACL of the path, so an administrator can admit
 //!   more users there. [`prepare`] passes a changed ACL on to existing znodes.
-//! - `timeout` bounds one request. `session` is the session timeout: when a process dies, the server keeps its wake-up
-//!   znode for that time, and nothing else depends on the session timeout.
+//! - `timeout` is the time limit of one request.
+//! - `session` is the session timeout: for this time, the server keeps the wake-up znode of a process that has died.
 //!
 //! # What it needs from a server
 //!
-//! - ZooKeeper 3.5 or newer. If the disks of the ensemble are not flushed (`forceSync=no`), a lock is as safe as on a
-//!   Redis without persistence: a power cut loses it, and no restart guard helps.
+//! - ZooKeeper 3.5 or newer. With `forceSync=no`, a power failure can lose locks, and no restart guard prevents it.
 //! - Two connections and sessions for each `Redlock`: one for records, one for wake-ups. By default a server accepts 60
 //!   connections from one host (`maxClientCnxns`).
 //! - Sessions of at least 2.5 times `timeout` (`maxSessionTimeout`).

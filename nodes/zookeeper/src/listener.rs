@@ -49,7 +49,7 @@ enum Next {
 }
 
 impl ZooKeeperListener {
-    /// Creates the znode of this process. A znode that an earlier session left is replaced.
+    /// Creates the znode of this process, and replaces a znode that an earlier session left.
     pub(crate) async fn open(
         dialled: Dialled,
         address: Arc<Address>,
@@ -92,15 +92,16 @@ impl ZooKeeperListener {
         async move { client.get_and_watch_data(&path).await }.boxed()
     }
 
-    /// Returns the words of the wake-up that was written since the last read. Returns `None` if the znode has not
-    /// changed, and an empty list if it was written more than once: then some words are lost.
+    /// Returns the words of the wake-up that was written since the last read:
+    ///
+    /// - `None` if the znode has not changed.
+    /// - An empty list if the znode was written more than once, because earlier words are lost.
     fn new_words(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
         let since = version.wrapping_sub(self.seen_version);
         self.seen_version = version;
         match since {
             0 => None,
             1 => Some(words::read(data).unwrap_or_default()),
-            // The znode was written more than once, so earlier words were overwritten.
             _ => Some(Vec::new()),
         }
     }

@@ -43,8 +43,7 @@ pub enum PrepareError {
     /// The URL is not valid.
     #[error(transparent)]
     Url(#[from] BadUrl),
-    /// The preparation of a ZooKeeper server or ensemble failed. The fields are the name of the server or ensemble, and
-    /// the fault.
+    /// The preparation failed. The fields are the name of the server or ensemble, and the fault.
     #[error("{0}: {1}")]
     Failed(String, Fault),
 }
@@ -128,7 +127,7 @@ async fn make_root(client: &Client, address: &Address) -> Result<bool, Fault> {
     Ok(made)
 }
 
-/// The number of znodes that got the ACL of the path, and the number that this user has no right to read or change.
+/// How many znodes got the ACL of the path, and how many this user has no right to read or change.
 #[derive(Default)]
 struct Passed {
     changed: usize,
@@ -188,9 +187,8 @@ fn is_new<T>(made: Result<T, Error>) -> Result<bool, Error> {
     }
 }
 
-/// Returns the name of the ensemble from the znode `/quorate-server`, which all paths of the ensemble share. Creates
-/// the znode with a random name if it does not exist. If this user has no right to create it, returns a random name for
-/// this path alone.
+/// Returns the name of the ensemble from the znode `/quorate-server`. If the znode does not exist, creates it with a
+/// random name. If this user has no right to create it, returns a random name, which only this path will use.
 async fn identity(client: &Client) -> Result<String, Error> {
     let drawn = fresh();
     let options = CreateMode::Persistent.with_acls(Acls::anyone_read());
@@ -199,7 +197,6 @@ async fn identity(client: &Client) -> Result<String, Error> {
             let (there, _) = client.get_data(SERVER).await?;
             Ok(String::from_utf8(there).unwrap_or(drawn))
         }
-        // If this user has no right to create the shared znode, use the random name for this path alone.
         Ok(_) | Err(Error::NoAuth) => Ok(drawn),
         Err(error) => Err(error),
     }

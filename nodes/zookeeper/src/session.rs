@@ -28,15 +28,14 @@ use crate::words;
 /// The largest data of one request, in bytes. ZooKeeper closes a connection that sends more than 1 MiB in one request.
 const LARGEST: usize = 1_000_000;
 
-/// The number of records whose [`Life`] a session remembers. A session that remembers more records forgets all except
-/// the records of the current request.
+/// The number of records whose [`Life`] a session stores. Above this number, the session keeps only the records of the
+/// current request.
 const MOST: usize = 16_384;
 
 /// The number of attempts to read a record. An attempt fails if another client removes the record during the attempt.
 const TRIES: usize = 5;
 
-/// Before a session creates a record, it reads the ACL for new records again if the last read was longer ago than this:
-/// 30 s.
+/// The age at which a session reads the ACL for new records again, before it creates a record: 30 s.
 const ACL_AGE: Duration = Duration::from_secs(30);
 
 /// A session with a ZooKeeper server or ensemble, in which the client reads and changes the records of locks.
@@ -57,8 +56,8 @@ pub struct ZooKeeperSession {
     date: AtomicU64,
 }
 
-/// A placeholder: a read returns it if the parent znode of a record contains no znode that this crate created. No znode
-/// can have the placeholder's version, so every change of the record fails.
+/// The result of a read if the record's parent znode exists, but has no child that this crate created. No znode can
+/// have this version, so every change of the record fails.
 fn strange() -> Record {
     Record::new(u64::MAX, vec![u8::MAX])
 }
@@ -67,8 +66,8 @@ fn strange() -> Record {
 enum Outcome {
     Done(Vec<u64>),
     Stale,
-    /// Nothing was applied, because a process that the transaction wakes has ended, so its znode does not exist. The
-    /// number is the index of the wake-up.
+    /// Nothing was applied, because the znode of a process to be woken does not exist. The number is the index of the
+    /// wake-up.
     ReaderGone(usize),
 }
 
@@ -142,8 +141,8 @@ impl ZooKeeperSession {
         Err(Fault::Server(why.into()))
     }
 
-    /// Finds the current [`Life`] of each record in `open` for which `lives` has no entry. If a record has no [`Life`]
-    /// or this user cannot read it, removes the record from `open`.
+    /// Finds the current [`Life`] of each record in `open` for which `lives` has no entry. Removes from `open` the
+    /// records that do not exist, or that this user cannot read.
     async fn find(
         &mut self,
         names: &[Arc<[u8]>],
@@ -490,8 +489,8 @@ impl Session for ZooKeeperSession {
     }
 }
 
-/// A result without the server's clock. ZooKeeper takes the time of a change from the clock of the current leader. The
-/// leader can change, so these times cannot measure a lease.
+/// A result without the server's clock. ZooKeeper's timestamps come from the current leader. The leader can change, so
+/// they cannot measure a lease.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }
@@ -560,8 +559,8 @@ fn made(steps: &[Step]) -> Option<u64> {
 
 /// Combines the results of a batch of commits. If one commit has a fault, returns a fault for the whole batch.
 ///
-/// The fault must not mean "nothing was applied" if another commit of the batch was applied. Such a fault is replaced
-/// by a [`Fault::Server`] with the same text.
+/// If the fault says that nothing was applied, but another commit of the batch was applied, replaces the fault by a
+/// [`Fault::Server`] with the same text.
 fn together(all: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
     let some_done = all.iter().any(|one| matches!(one, Ok(Committed::Done(_))));
     let all: Result<Vec<_>, Fault> = all.into_iter().collect();

@@ -2,11 +2,10 @@
 
 use quorate::node::store::Change;
 
-/// A random number that distinguishes the current znode of a record from the removed znodes of the same record. It is
-/// drawn when a record is created.
+/// A random number, drawn when a record is created. It distinguishes the record's znode from removed znodes of the same
+/// record.
 ///
-/// It is a part of the record's version. Without it, versions would repeat, because the version of each new znode
-/// starts at 0.
+/// It is a part of the record's version, because the version of each new znode starts at 0.
 pub(crate) type Life = u32;
 
 /// One operation on the znodes of a record.
@@ -29,8 +28,7 @@ pub(crate) enum Step {
     Clear,
 }
 
-/// Combines the life of a record and the version of its znode into the version of the record. A znode's version counts
-/// up from 0, and wraps from the largest number to the smallest.
+/// Combines the life of a record and the version of its znode into the version of the record.
 pub(crate) fn version(life: Life, of_znode: i32) -> u64 {
     u64::from(life) << 32 | u64::from(of_znode.cast_unsigned())
 }
@@ -75,8 +73,8 @@ pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
         Known::None if writes => vec![Step::Room, Step::Create(life)],
         Known::None => vec![Step::Room, Step::Clear],
         Known::At(life, version) if !writes => vec![Step::Check(life, version)],
-        // After one write, the znode's version would be -1 (`ANY`), and no later request could name that version. So
-        // write twice: the version is then 0.
+        // One write would make the znode's version -1 (`ANY`), which no request can name. So write twice: the version
+        // is then 0.
         Known::At(life, version) if version == ANY - 1 => {
             vec![Step::Set(life, version), Step::SetAgain(life)]
         }
@@ -144,7 +142,7 @@ mod tests {
             [Step::Set(LIFE, -2), Step::SetAgain(LIFE)]
         );
         assert_eq!(look(last).unwrap(), [Step::Check(LIFE, -2)]);
-        // A request that names version -1 would be applied at any version of the znode.
+        // ZooKeeper would apply a request with version -1 whatever the version of the znode is.
         let never = last + 1;
         assert_eq!(
             (write(never), look(never), removal(never)),

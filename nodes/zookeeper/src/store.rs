@@ -27,7 +27,8 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Opens the ZooKeeper with this URL (see the [crate] page). The connection is made on first use.
+    /// Creates the store for the ZooKeeper server or ensemble with this URL (format: see the [crate] page). Connects on
+    /// first use.
     ///
     /// # Errors
     ///
@@ -39,7 +40,8 @@ impl ZooKeeper {
     }
 }
 
-/// Creates a master for [`RedlockBuilder::node`](quorate::RedlockBuilder::node) that uses the ZooKeeper with this URL.
+/// Creates a master from the ZooKeeper server or ensemble with this URL, for
+/// [`RedlockBuilder::node`](quorate::RedlockBuilder::node).
 ///
 /// # Errors
 ///

@@ -425,8 +425,7 @@ async fn pages_of_records_are_sorted_by_name_and_continue_after_the_previous_pag
     let said = session.page(2, 2).await.unwrap();
     assert_eq!(said.what[0].0, b"c");
     assert_eq!(said.what[0].1, get(&mut session, "c").await);
-    // The next page continues after the name of the last record, and does not skip a number of records. So it starts at
-    // the right record even if an earlier record was removed.
+    // The next page must start after the last record of the previous page, even if an earlier record was removed.
     session.page(0, 2).await.unwrap();
     let first = get(&mut session, "a").await.version;
     session.remove(&[(b"a"[..].into(), first)]).await.unwrap();

@@ -164,8 +164,7 @@ test!(
             tokio::task::block_in_place(|| zookeeper.restart(leader)).unwrap();
         }
         let (mut session, after) = store.connect().await.unwrap();
-        // Every acknowledged change must have been applied. In each of the three rounds, one change without an
-        // acknowledgement may have been applied as well.
+        // Every acknowledged change must be applied. In each of the three rounds, one unacknowledged change is allowed.
         let (last, _) = load(&mut session, "a").await;
         let last = times_written(last);
         assert!((done..=done + 3).contains(&last), "the {done} acknowledged changes and at most three others must be applied, not {last} changes");

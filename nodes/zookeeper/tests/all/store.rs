@@ -35,8 +35,8 @@ test!(commit_that_expects_another_version_changes_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // The upper 32 bits of a version identify one creation of the record. The version of another creation never
-    // matches. ZooKeeper reads `u32::MAX` (-1) in the lower 32 bits as "any version", so the client refuses to send it.
+    // - A different number in the upper 32 bits: another creation of the record, so the version does not match.
+    // - -1 in the lower 32 bits: ZooKeeper would accept any version, so the client must not send the request.
     assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
     let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
