@@ -47,8 +47,7 @@ struct Figures {
     handover_mean: f64,
     handover_p50: f64,
     handover_p99: f64,
-    /// The median of the first part of a hand-over: from the release by one holder until the next holder begins its
-    /// successful attempt. The second part of the hand-over is this attempt.
+    /// The median time from a release until the next holder begins its successful attempt.
     woken_p50: f64,
     granted_p50: f64,
     sent: f64,
@@ -186,8 +185,8 @@ fn print(figures: &[Figures]) {
         "mean hand-over ms",
         "p50 ms",
         "p99 ms",
-        "p50 ms from release to attempt",
-        "p50 ms of the successful attempt",
+        "p50 ms, release to start of successful attempt",
+        "p50 ms, duration of successful attempt",
         "commands sent",
         "incl. in scripts",
         "turns/s",
@@ -210,8 +209,8 @@ fn print(figures: &[Figures]) {
     print!("{table}");
 }
 
-/// Runs the workers of an arrangement. All tasks together make 200 acquisitions. If there are more than 200 tasks, each
-/// task makes one.
+/// Runs the workers of an arrangement. Together they make 200 acquisitions, or one per task if there are more than 200
+/// tasks.
 fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     let &(name, processes, tasks, mode, pause) = arrangement;
     let turns = (processes * tasks).max(200);

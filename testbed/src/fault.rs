@@ -140,15 +140,15 @@ pub(crate) struct Rules {
     pub(crate) half_open: bool,
     strand: bool,
     /// The id of the `ResetAfter` fault that was injected last, and its number of bytes; `None` without such a fault.
-    /// If the id changes, each connection begins to count its bytes again.
+    /// After the id has changed, each connection counts its bytes from 0 again.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// Counts the events that end or hold all existing connections, with one counter for each kind of event. A connection
-/// stores the counters of the time when it was made. So an event affects only connections that existed before it.
+/// Counts the events that end or hold all existing connections: one counter for each kind of event. Each connection
+/// keeps a copy of the counters from its start, which shows the events that affect the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,

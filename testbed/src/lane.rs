@@ -2,8 +2,8 @@
 //! writes to the receiver.
 //!
 //! Every event on the sender's side (data, close, reset) becomes an item of the queue, with its time of arrival. The
-//! writing task decides by the current rules when the first item is due. It applies the rules at the time of writing.
-//! So injecting or healing a fault also affects items that are in transit.
+//! writing task applies the current rules to the first item. So injecting or healing a fault also affects items in
+//! transit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -147,8 +147,7 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // After its close, the sender may still reset the connection: once its socket is fully closed, its kernel
-        // answers data with a reset. Wait for such a reset.
+        // Wait for a reset: after the sender has closed, its kernel may still answer data with a reset.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
@@ -193,8 +192,7 @@ impl<'a> Lane<'a> {
                     () = writable(to.as_ref()) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver has closed, so its kernel would answer each segment with a reset. Send one reset for
-                // each item, because a rule may hold or drop a reset on its way back.
+                // The receiver has closed. Answer each item with a reset to the sender, as the receiver's kernel would.
                 Step::Gone => {
                     self.lose();
                     back.push(Deed::Reset, 0.0);

@@ -1,13 +1,11 @@
 //! Ports for servers that are killed and restarted.
 //!
-//! A restarted server needs its old port again. So the testbed chooses a random port between 10,000 and the start of
-//! the ephemeral range. If the ephemeral range starts below 12,000, the kernel chooses the port instead.
-//!
-//! In the ephemeral range, the kernel could give the port of a dead server to an outgoing connection. A client that
-//! keeps dialling this port on loopback could even connect to itself.
+//! A restarted server needs its old port again. So its port should not be in the ephemeral range, from which the kernel
+//! takes the ports of outgoing connections. The testbed chooses a random port between 10,000 and the start of this
+//! range. If the range starts below 12,000, the kernel chooses the port instead.
 //!
 //! Ports are not locked against other processes. If another process takes a port before the server binds it, the server
-//! is started again on another port.
+//! is started again on a different port.
 
 use std::collections::BTreeSet;
 use std::io;

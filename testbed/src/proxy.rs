@@ -152,7 +152,7 @@ impl Proxy {
     }
 }
 
-/// The era to which new connections belong, see [`Era`].
+/// The [`Era`] that the accepting thread assigns to new connections.
 #[derive(Debug, Default)]
 struct SeenEra {
     era: Mutex<Era>,
@@ -167,7 +167,7 @@ impl SeenEra {
 
     fn wait_for(&self, wanted: Era) {
         let era = self.era.lock().unwrap_or_else(PoisonError::into_inner);
-        // The accepting thread needs only microseconds. The time limit applies only if that thread has died.
+        // Usually this wait takes microseconds. The time limit prevents a hang if the accepting thread has died.
         let _ = self
             .changed
             .wait_timeout_while(era, Duration::from_secs(5), |era| !era.reaches(wanted));
@@ -204,8 +204,8 @@ struct Door {
 impl Door {
     /// Accepts connections until the proxy is dropped.
     async fn keep(mut self) {
-        // Clone the listening socket: `waiting` waits for connections, and `listener` accepts connections without
-        // waiting.
+        // Two handles of one socket: the async `waiting` waits for the next connection, and the nonblocking
+        // `self.listener` takes only the connections that clients have already made.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -225,8 +225,8 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // First accept the connections that clients have already made, and assign them to the old era. So
-                    // the event that began the new era, such as `reset_all`, affects them.
+                    // Connections that clients made before this change belong to the old era. Accept these connections
+                    // before the new era begins.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {
@@ -238,7 +238,7 @@ impl Door {
                 }
                 knock = waiting.accept() => match knock {
                     Ok((client, _)) => self.admit(client, era),
-                    // Usually no file handle is available. Try again later.
+                    // The usual reason is that no file descriptor is free. Try again later.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
             }

@@ -41,8 +41,8 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Server {
     options: ServerOptions,
     program: PathBuf,
-    /// The server process. The field is declared before the directories, so that the server is dead before they are
-    /// removed.
+    /// The server process. This field precedes `dir`, because Rust drops fields in order: the process must be dead
+    /// before its directory is removed.
     life: Life,
     lease: PortLease,
     dir: TempDir,
@@ -251,7 +251,7 @@ impl Server {
         }
     }
 
-    /// The last lines of the server's log, which is one log for all restarts.
+    /// The last lines of the server's log. A restarted server appends to the same log.
     pub fn log_tail(&self) -> String {
         self.life.log_tail()
     }
@@ -282,8 +282,8 @@ impl Server {
     /// PING goes over the Unix socket in the server's own directory. If this server could not bind its port, another
     /// server may answer on that port.
     fn probe(&self) -> io::Result<Option<String>> {
-        // Log in first. A server that still loads its data answers NOAUTH instead of LOADING to an anonymous
-        // connection.
+        // Log in first. Without a login, a server that is still loading its data answers NOAUTH instead of
+        // LOADING.
         let answer = match self.connect(COMMAND_PATIENCE) {
             Ok(mut connection) => connection.command(&["PING"])?,
             // A server that refuses the login counts as ready, because a test can configure wrong credentials on
@@ -297,7 +297,7 @@ impl Server {
         }
     }
 
-    /// Connects to the server's port, with a time limit: if the network link is down, the attempt gets no answer.
+    /// Connects to the server's port. The time limit ends the attempt if the network link is down.
     fn knock(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }

@@ -1,11 +1,10 @@
 //! Starts child processes that do not outlive this process.
 //!
-//! If this process ends normally, `Drop` kills the child. In all other cases (SIGKILL, abort, a static that is never
-//! dropped), the kernel kills the child, because it was started through `setpriv --pdeathsig KILL`. If `setpriv` is not
-//! installed, the child continues to run in these cases.
+//! `Drop` kills the child. If this process ends without a drop, for example by SIGKILL, the kernel kills the child.
+//! This requires the program `setpriv` (`--pdeathsig KILL`); without `setpriv`, the child continues to run.
 //!
-//! With `--pdeathsig`, the kernel kills the child as soon as the *thread* that spawned the child ends. So a server
-//! would die with the test thread that started it. To avoid this, one thread, which never ends, spawns all children.
+//! The kernel kills the child as soon as the *thread* that spawned the child ends. So one thread, which never ends,
+//! spawns all children.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -26,7 +25,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (jobs, queue) = mpsc::channel::<Job>();
-        // If the thread cannot be started, the receiver of the jobs is dropped, and `send` below fails.
+        // If the thread does not start, `queue` is dropped, and `spawner.send` below returns an error.
         let _ = thread::Builder::new()
             .name("testbed-spawner".into())
             .spawn(move || {

@@ -312,8 +312,8 @@ impl ZooKeeper {
 /// One server process of the ensemble.
 #[derive(Debug)]
 struct Member {
-    /// The server process. The field is declared before the directories, so that the process is dead before they are
-    /// removed.
+    /// The server process. This field precedes `dir`, because Rust drops fields in order: the process must be dead
+    /// before its directory is removed.
     life: Life,
     java: PathBuf,
     classes: String,

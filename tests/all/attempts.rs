@@ -261,8 +261,8 @@ async fn unsuccessful_wait_ends_on_time_even_if_the_next_poll_is_due_later() {
             assert_eq!(is_outage, all_off, "{error}");
         }
     }
-    // A waiter behind a holder of the same process sends no request to the masters. Its wait must end at the limit as
-    // well.
+    // This waiter is queued behind a holder in its own process, so it sends no request to the masters. Its wait must
+    // also end on time.
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let _guard = support::take(&redlock, "job").await;
@@ -274,15 +274,14 @@ async fn unsuccessful_wait_ends_on_time_even_if_the_next_poll_is_due_later() {
         .expect_err("held");
 }
 
-/// An owner acquires its lock a second time. The second hold must not ask the masters to confirm a fencing number: such
-/// a request could arrive after all holds have ended, and would then raise the fencing counter for a lock that the
-/// owner no longer holds.
+/// A confirm request of the second hold could arrive after all holds of the owner have ended. It would then raise the
+/// fencing counter of a free lock.
 #[tokio::test]
 async fn second_hold_of_an_owner_reuses_the_first_fencing_token_without_a_confirm_request() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // The first master is down while the first hold is acquired. So its fencing number for the second hold differs from
-    // the numbers of the other masters.
+    // The first master is down during the first acquire, so it does not know the first hold. It grants the second hold
+    // with a different fencing number.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");

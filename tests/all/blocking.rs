@@ -193,7 +193,7 @@ async fn blocking_calls_except_drop_are_refused_with_advice_inside_an_async_runt
 }
 
 #[tokio::test]
-async fn blocking_call_in_spawn_blocking_fails_without_a_handle_made_for_spawn_blocking() {
+async fn blocking_call_in_spawn_blocking_needs_a_handle_from_in_spawn_blocking() {
     let redlock = Redlock::in_memory(3);
     let plain = redlock.clone();
     let refused = tokio::task::spawn_blocking(move || plain.acquire("r").map(drop));

@@ -71,7 +71,7 @@ fn down() -> Fault {
 }
 
 #[tokio::test]
-async fn acquire_fails_at_its_wait_limit_if_a_master_never_answers_its_release() {
+async fn acquire_fails_at_its_wait_limit_if_a_master_never_answers_the_release_request() {
     let nodes = [
         Stubborn::new("a", unanswered(is_release)),
         Stubborn::honest("b").holding("x"),
@@ -132,7 +132,7 @@ async fn acquire_fails_at_its_wait_limit_if_no_master_confirms_the_fencing_token
 }
 
 #[tokio::test]
-async fn acquire_fails_at_its_wait_limit_if_its_removal_from_the_queue_is_unanswered() {
+async fn acquire_fails_at_its_wait_limit_if_the_request_to_leave_the_queue_is_unanswered() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
@@ -190,9 +190,8 @@ async fn waiter_without_a_time_limit_gets_the_lock_although_one_master_never_ans
     }
 }
 
-/// No majority can be reached during the whole wait. So the error must report an outage, even if the time limit
-/// interrupts the last attempt. Each round makes two acquires of one lock. The second acquire is queued behind the
-/// first one in this process.
+/// Two callers of one process wait for the same lock. Both must report an outage, although the second caller is queued
+/// behind the first one.
 #[tokio::test]
 async fn acquire_without_a_reachable_majority_does_not_report_the_lock_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));

@@ -54,8 +54,8 @@ fn woken(masters: &Masters) -> RedlockBuilder {
         .node_timeout(secs(5))
 }
 
-/// Becomes the leader through the proxies. Then the proxies hold all data, so this client can send neither renewals nor
-/// releases, like a killed process. Returns the term of its leadership.
+/// Becomes the leader through the proxies, and returns the term. Then the proxies withhold all data, so the masters
+/// receive neither renewals nor a release, as if the leader had crashed.
 async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
     let urls = masters.iter().zip(proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));

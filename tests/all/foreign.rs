@@ -49,8 +49,8 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     got.saturating_duration_since(released)
 }
 
-/// The release by a foreign client wakes no waiter. With only its fallback timer, the waiter would notice the release
-/// 0.83 s late on average. With retries, it notices the release at most 250 ms late.
+/// The waiter retries at least every 250 ms. Without retries, only its fallback timer would notice the release, 0.83 s
+/// late on average.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_notices_the_release_by_a_foreign_client_within_450_ms() {
     let masters = masters(3);
@@ -93,8 +93,8 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
             .expect("the waiter must get the lock after its release")
     });
     tokio::time::sleep(secs(3)).await;
-    // After the first seven retries, each pause takes 125 to 250 ms. The 16 extra scripts are for these seven retries,
-    // two earlier attempts, and the holder's renewals.
+    // From the eighth retry on, the waiter pauses for at least 125 ms before each retry. The limit adds 16 scripts for
+    // all earlier attempts and for the holder's renewals.
     let (count, passed) = looked(start);
     let most = passed.as_millis() / ms(125).as_millis() + 16;
     assert!(
@@ -107,7 +107,7 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     let start = (scripts(&masters), Instant::now());
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });
     tokio::time::sleep(secs(3)).await;
-    // The waiter sends a heartbeat every 1.7 s and no retries. For 3 s, the limit is 8 scripts.
+    // The limit for 3 s is 8 scripts. Retries alone would cause at least 12 scripts.
     let (count, passed) = looked(start);
     assert!(
         count <= passed.as_secs() + 5,

@@ -1,6 +1,7 @@
-//! Tests of a message that renews many locks, one of which the masters cannot renew. The masters must renew the other
-//! locks. The renewal of the one lock fails because the masters are full (`maxmemory-policy noeviction`), or because
-//! the user has no right to one of its keys.
+//! Tests of one message that renews many locks. The masters cannot renew the first lock, but must renew all others.
+//!
+//! The renewal of the first lock fails because the masters are full (`maxmemory-policy noeviction`), or because the
+//! user has no right to a key of this lock.
 
 use std::time::Duration;
 
@@ -64,14 +65,14 @@ async fn renewals_continue_if_masters_without_free_memory_cannot_restore_another
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // Redis checks the memory limit only until the first write of a script. So a script that first renews another
-        // lock can also restore the first lock. Therefore the check skips the first lock.
+        // The first lock is not checked: a full master may restore it or not. Redis checks the memory limit only
+        // until the first write of a script.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }
 
 #[tokio::test]
-async fn masters_without_free_memory_renew_a_reader_while_another_has_a_longer_lease() {
+async fn masters_without_free_memory_renew_a_reader_despite_a_longer_lease_of_another_reader() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let brief = redlock.lock("doc").shared().acquire().await.expect("free");
@@ -85,8 +86,8 @@ async fn masters_without_free_memory_renew_a_reader_while_another_has_a_longer_l
     assert!(brief.is_valid(), "{:?}", brief.report());
 }
 
-/// Creates the user `locker` on every master. The user may run all commands, on the keys `quorate:*` and on the keys
-/// that the ACL rules `words` grant.
+/// Creates the user `locker` on every master. The user may run all commands, but use only the keys `quorate:*` and the
+/// keys that the ACL rules `words` grant.
 fn grant(masters: &Masters, words: &[&str]) {
     const RIGHTS: [&str; 9] = [
         "ACL",
@@ -127,7 +128,7 @@ async fn renewals_continue_if_the_acl_denies_access_to_the_key_of_another_lock()
 }
 
 #[tokio::test]
-async fn renewals_continue_if_the_acl_denies_the_force_release_record_key_of_one_lock() {
+async fn renewals_of_other_locks_continue_if_the_acl_denies_one_force_release_record() {
     const PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",

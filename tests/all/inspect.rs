@@ -74,8 +74,8 @@ async fn inspection_does_not_close_the_connections_that_locks_use() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // Use `status` to connect to all masters, because an acquire may need only a majority. Then wait until each master
-    // has only this client's connection. The testbed opened other connections when it started the masters.
+    // Connect to all masters with `status`. Then wait until the testbed's connections are closed. The testbed opened
+    // them when it started the masters.
     redlock.status("job").await.expect("the name must be valid");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;

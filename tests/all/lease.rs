@@ -537,8 +537,8 @@ async fn masters_restarted_empty_do_not_vote_before_the_longest_lease_has_ended(
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
     let (first, second) = (first.expect("good"), second.expect("good"));
-    // Let both clients contact all masters, and not only a majority. With this setting of the restart guard, a client
-    // trusts a running server from the first contact on.
+    // With `AfterFirstContact`, a client detects the restart of a master only if it contacted the master before. So let
+    // both clients contact all masters.
     for redlock in [&first, &second] {
         let met = async || {
             let status = redlock.status("job").await.expect("the name must be valid");

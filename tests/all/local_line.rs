@@ -1,5 +1,5 @@
 //! Tests of the queue of callers that wait for the same lock within one process. If the first caller leaves the queue
-//! in any way, the next caller becomes the first one, and no caller overtakes another.
+//! for any reason, the next caller takes its place. No caller overtakes another.
 //!
 //! All timers are far in the future in these tests, so a waiter that is never woken would wait forever.
 

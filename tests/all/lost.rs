@@ -243,9 +243,8 @@ async fn unanswered_extension_reports_no_loss_if_a_renewal_keeps_the_lock() {
     guard.release().await;
 }
 
-/// An operator force-releases a lock while the network links of its holder are down. When the links are restored, the
-/// holder's renewal must not restore the lock. The operator's `max_ttl` is far shorter than the remaining time of the
-/// lock.
+/// An operator force-releases a lock while its holder is disconnected. The holder's later renewals must not restore the
+/// lock, even if the operator's `max_ttl` (3 s) is far shorter than the TTL of the lock (18 s).
 #[tokio::test]
 async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconnects() {
     let masters = masters(3);
@@ -271,8 +270,8 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
         .iter()
         .map(|proxy| proxy.inject(Cut::Hold(Way::Both)))
         .collect();
-    // On a busy machine, a master sometimes does not answer the force-release within the node timeout. Such a master
-    // may not have executed it, and would keep the key of the holder. So force the release again.
+    // On a busy machine, a force-release may time out on a master and leave the lock key there. So repeat it until no
+    // master has the key.
     let began = Instant::now();
     while holders(&masters, "job") > 0 {
         assert!(

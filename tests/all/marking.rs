@@ -39,8 +39,8 @@ fn numbers(servers: &Masters) -> Vec<String> {
         .collect()
 }
 
-/// The remaining lifetime of the generation marker on this server, in milliseconds. -1 if the marker never expires, -2
-/// if there is no marker.
+/// The reply to `PTTL` for the generation marker: its remaining lifetime in milliseconds, -1 if the marker never
+/// expires, or -2 if there is no marker. `None` if the reply is not an integer.
 fn lifetime(server: &Server) -> Option<i64> {
     ask_server(server, &["PTTL", MARK]).int()
 }
@@ -106,8 +106,7 @@ async fn no_generation_marker_is_written_while_one_master_is_unreachable() {
     );
 }
 
-/// Tests that `mark_masters` restores a lost marker while another master is down. Otherwise, clients that run only
-/// briefly would not see the marker on a majority until that master is reachable again.
+/// Without the restored marker, only one of the two running masters would have a marker, which is not a majority.
 #[tokio::test]
 async fn mark_masters_restores_a_lost_marker_while_another_master_is_down() {
     let servers = masters(3);

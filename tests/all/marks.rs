@@ -109,8 +109,8 @@ async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     matches!(second, Ok(TryAcquire::Acquired(_)))
 }
 
-/// Without markers, a client detects a server without the old data only by its short uptime. The server of this test
-/// has been running for long enough, so its vote counts.
+/// Without markers, a client detects a replacement server only by its short uptime. The server of this test has been
+/// running for long enough, so its vote counts.
 #[tokio::test]
 async fn vote_of_a_replacement_server_counts_immediately_without_generation_markers() {
     let scene = Scene::start().await;
@@ -130,8 +130,8 @@ async fn vote_of_a_replacement_server_is_ignored_if_masters_have_generation_mark
     }
 }
 
-/// The second client reaches only the new server and one master with a marker. This one marker must be enough to ignore
-/// the vote of the new server.
+/// The second client reaches only the replacement server and one master with a marker. This marker must be enough to
+/// ignore the vote of the replacement server.
 #[tokio::test]
 async fn replacement_server_has_no_vote_if_only_one_reachable_master_has_a_marker() {
     let scene = Scene::start().await;

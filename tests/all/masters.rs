@@ -256,8 +256,8 @@ async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Restart two of the three old masters without data, so that they are no longer closed. `open` must fail even after
-    // a second `close`, because these masters were not closed during the whole waiting time.
+    // Restart two of the three old masters without data, which reopens them. `open` must fail even after a second
+    // `close`, because these two masters have not stayed closed since `closed`.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -320,8 +320,8 @@ async fn vote_of_a_master_that_lost_its_marker_during_a_change_is_ignored() {
         .restart_guard(RestartGuard::AfterFirstContact);
     let guarded = guarded.build().expect("both");
     guarded.acquire("job").await.expect("free").release().await;
-    // Delete all data of the master and close its connections, because an existing connection has already read the
-    // marker.
+    // Delete the master's data, including the marker. Then close the client's connection: only a new connection reads
+    // the marker again.
     ask_server(&scene.servers[0], &["FLUSHALL"]);
     ask_server(&scene.servers[0], &["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually("the client must have connected to the master again", || {
@@ -450,7 +450,7 @@ async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_ma
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
-    // The unnamed client keeps its connection, because `close` finds connections by their names.
+    // `close` finds connections by name, so `unnamed` keeps its connection. The masters must still refuse `unnamed`.
     assert!(is_refused(&unnamed).await);
     while let Err(error) = change.closed().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
@@ -537,9 +537,8 @@ impl Book {
     }
 }
 
-/// Tests two changes of the masters in a row: the first from three masters to five, the second from these five to three
-/// others. Clients with each of the five configurations of these changes run all the time, and one old master is
-/// killed.
+/// Changes three masters to five, and then these five to three. Five clients run all the time: one for each set of
+/// masters, and one for each change. One old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
     let servers = masters(7);
@@ -642,8 +641,8 @@ async fn client_with_a_mistyped_next_master_writes_no_marker_to_that_server() {
     assert!(!is_refused(&foreign).await);
 }
 
-/// Clients that use another database of the same servers have not read the marker, so the change would not stop them.
-/// Therefore `begin` must fail while such a client is connected.
+/// A client of a different database does not read the generation markers of the change. So the masters could not refuse
+/// this client.
 #[tokio::test]
 async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_servers() {
     let scene = Scene::start();
@@ -672,7 +671,7 @@ async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_s
         assert!(started.elapsed() < PATIENCE, "{missing:?}");
         tokio::time::sleep(ms(100)).await;
     }
-    // The next masters are in another database. So a server that is in both sets has a different name in each set.
+    // The third server is an old master in database 0, and a next master in database 1. The builder must reject this.
     let next = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
     let mixed = scene.settings(0..3).next_masters(next).build();
     assert!(
@@ -737,7 +736,7 @@ async fn step_open_fails_until_masters_have_been_confirmed_as_closed_for_the_req
 /// Two operators replace the same old masters, each with different new ones. When the second operator has written its
 /// markers, the change of the first operator must be reported as not begun.
 #[tokio::test]
-async fn change_is_reported_as_not_begun_if_a_different_change_has_closed_the_masters() {
+async fn change_of_masters_is_reported_as_not_begun_after_a_competing_change_wrote_its_markers() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -759,8 +758,8 @@ async fn step_begin_fails_if_the_configured_old_masters_differ_from_the_masters_
     begin(&change).await;
     closed_and_waited(&change).await;
     drop(both);
-    // The first change opened the servers with the indexes 2 to 4. This configuration has a mistake: its old masters
-    // are the servers with the indexes 1 to 3.
+    // After the first change, the masters in use are the servers with the indexes 2 to 4. By mistake, the settings
+    // `wrong` name the servers 1 to 3 as the old masters.
     let wrong = scene.settings(1..4).masters_generation(1);
     let wrong = wrong
         .next_masters(scene.urls(0..3))

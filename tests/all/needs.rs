@@ -105,8 +105,8 @@ fn settings_of(urls: Vec<String>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
         .prefix(PREFIX)
-        // With this setting, the restart guard trusts servers that have just started. It nevertheless uses every
-        // command and key that it needs to detect restarts.
+        // The test servers have just started. `AfterFirstContact` trusts them, but still uses every command and key
+        // that it needs to detect later restarts.
         .restart_guard(RestartGuard::AfterFirstContact)
         // A generous timeout for a busy machine.
         .node_timeout(secs(5))
@@ -586,8 +586,7 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
     assert!(seen.all(|seen| seen.run_id.is_some()));
 }
 
-/// The settings of this operator name no key prefix. The operator's user has rights only to keys with the prefixes in
-/// use.
+/// The operator's settings have an empty key prefix. The operator's user has rights only to the key prefixes in use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_with_an_empty_key_prefix_needs_rights_only_to_existing_keys() {
     let masters = three(None);
@@ -734,8 +733,8 @@ fn told(right: &str) -> Option<String> {
         }
         // If the user lacks this right, the client reads the locks of a batch one by one.
         "+mget"
-        // If the user lacks these rights, locks work, but three features do not: holders are not shown, observers are
-        // not notified immediately, and locks are not listed.
+        // Locks work without these rights. The rights serve notes, immediate notifications of observers, and
+        // listings.
         | "~quorate:note:lock:*"
         | "~quorate:note:quorate:hold:*:lock:*"
         | "&quorate:leader:*"
@@ -744,8 +743,8 @@ fn told(right: &str) -> Option<String> {
         | "+getex"
         // Only readers, owners, permits and locks on several resources need these rights.
         | "~quorate:holds:lock:*"
-        // Plain locks do not need these rights. They serve changes of the set of masters (`tests/all/masters.rs`),
-        // names of connections, permits, and locks that several clients share.
+        // Plain locks do not need these rights. The rights serve changes of masters, connection names, permits and
+        // shared locks.
         | "~quorate:masters"
         | "+client|setname"
         | "~quorate:slot:*:lock:*"
@@ -877,7 +876,7 @@ async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
             let released = format!("{:?}", futures::future::join_all(released).await);
             assert!(!released.to_lowercase().contains("denied"), "{released}");
         }
-        // Check only the number of successful script calls, because some server versions do not count denied calls.
+        // Do not check the number of denied calls, because some server versions do not count them.
         for master in &masters {
             let stats = ask_server(master, &["INFO", "commandstats"]);
             let stats = stats.text().expect("text").into_owned();

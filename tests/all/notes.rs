@@ -193,8 +193,8 @@ async fn one_in_six_renewals_refreshes_the_note() {
         let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
         (renewed, seen)
     };
-    // Wait for one renewal per lock on average. Do not wait for the notes, because each renewal refreshes the note only
-    // with a certain probability.
+    // Wait for 120 renewals. Do not wait for a number of refreshed notes, because each renewal refreshes the note only
+    // with a probability of one in six.
     eventually("all locks must be renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
     assert!(

@@ -254,8 +254,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
         "the second check whether the job is due must succeed, because all masters can be reached",
     );
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
-    // Each fencing token allows only one write of the record. Otherwise a delayed copy of the first write could
-    // overwrite the second write.
+    // The record was already written with the fencing token of this guard. A second write with this token must fail.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
         panic!("the job must be due, because the period of one hour is over");
@@ -268,7 +267,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
 }
 
 #[tokio::test]
-async fn methods_refill_and_record_restore_a_once_record_that_one_master_lost() {
+async fn once_record_lost_by_one_master_is_restored_by_the_methods_refill_and_record() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long = nightly(&redlock).await;

@@ -517,7 +517,7 @@ mod kinds {
         schedule_until(leadership.lost(), leadership.term()).await;
         leadership.resign().await;
 
-        // All other processes observe which candidate is the leader.
+        // Any process can observe which candidate is the leader.
         let mut observation = redlock.election("scheduler").observe()?;
         loop {
             match observation.next().await {

@@ -101,7 +101,7 @@ async fn scope_error_for_a_lost_lock_contains_the_return_value_of_the_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed() {
+async fn scope_whose_body_fails_returns_the_body_error_even_if_the_lock_is_lost() {
     let here = over(&Masters::new(3));
     let lost = |error: Box<dyn std::error::Error>| {
         matches!(
@@ -128,8 +128,7 @@ async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed
 async fn once_job_that_outlives_its_lock_reports_the_loss() {
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
-    // The period began 20 minutes ago and lasts for a day. So it does not end while a body runs, whatever the time of
-    // day is.
+    // The period began 20 minutes ago and lasts for a day, so it does not end during this test.
     let day = secs(24 * 3600);
     let today = SystemTime::now() - LONG;
     let today = today..today + day;

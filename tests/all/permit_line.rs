@@ -1,5 +1,5 @@
-//! Tests of tasks of one process that want permits of the same semaphore. The tasks request different slots at the same
-//! time, and get permits in the order of their arrival. After a request is cancelled, other tasks can request its slot.
+//! Tests of concurrent tasks in one process that request permits of the same semaphore. Tasks get permits in the order
+//! of their arrival. A cancelled request must not block a slot for other tasks.
 
 use std::future::Future;
 use std::pin::pin;
@@ -349,8 +349,8 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// Checks that no slot is still marked as requested in this process. For each of the two slots in turn, `other` holds
-/// this slot, and this process must get the remaining slot.
+/// Checks that no slot is still marked as requested in this process. The test frees one of the two slots at a time, and
+/// this process must get it.
 async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {
@@ -418,7 +418,7 @@ async fn dropped_permit_request_leaves_no_slot_marked_as_requested() {
     ] {
         for polls in 1.. {
             let both = Both::new(fair, taken).await;
-            // A second task of the same process asks for a permit at the same time.
+            // A second task requests a permit concurrently with the first task.
             let cut_off = polled(both.ask(tries), polls);
             let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
             for permit in both.held {

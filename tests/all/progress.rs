@@ -199,7 +199,7 @@ async fn names_of_masters_appear_in_error_details_but_not_in_the_error_text() {
 }
 
 #[tokio::test]
-async fn error_states_that_this_process_itself_holds_the_lock() {
+async fn acquire_error_states_that_the_lock_is_held_by_this_process() {
     for unordered in [false, true] {
         let settings = Redlock::builder().in_memory(3).wait(Wait::For(ms(200)));
         let settings = if unordered {
@@ -305,7 +305,7 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
 }
 
 #[tokio::test]
-async fn progress_during_a_change_of_masters_requires_majorities_of_old_and_next_masters() {
+async fn majority_answers_is_true_only_if_old_and_next_masters_both_have_a_majority() {
     let servers = masters(6);
     let (old, next) = (&servers.urls()[..3], &servers.urls()[3..]);
     let waiter = support::settings(old).next_masters(next.to_vec());
@@ -382,8 +382,8 @@ async fn error_contains_no_note_of_a_resource_that_the_caller_did_not_request() 
         .expect("an attempt")
         .expect("the task must be waiting for the lock");
     assert!(waiting.note.is_some(), "{waiting:?}");
-    // The lock on `a` is free, but the task `both` is queued for it first. The error must not contain the note of the
-    // lock on `b`, although the task `both` also waits for `b`.
+    // The task `both` waits for `a` and `b`, and is first in the queue for `a`. The error for `a` must not contain the
+    // note on `b`.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error
         .map(drop)

@@ -49,8 +49,7 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // The clock advances during the test, but the counters do not. So a proposal may be less than `AHEAD` ahead of
-        // the clock.
+        // The clock advances toward the counters during the test, so allow less than `AHEAD`.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
@@ -88,8 +87,8 @@ async fn fencing_token_is_raised_again_if_another_client_gets_a_larger_token_dur
     guard.release().await;
 }
 
-/// Tests a reader that joins a lock of another reader, and gets the fencing token that the other reader already has.
-/// The process must not conclude from this earlier token that the masters' clocks are behind.
+/// Tests a reader that joins a shared lock and gets the existing fencing token of that lock. Later token proposals of
+/// this process must still follow the clock.
 #[tokio::test]
 async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
@@ -123,7 +122,7 @@ async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() 
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // If the process had adapted its proposals to the earlier token, they would be a second behind the clock. Otherwise
-    // only delays of requests count, and these stay below 900 ms.
+    // Proposals that follow the clock arrive less than 900 ms late. Proposals that follow the existing token would be a
+    // second behind.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

@@ -683,8 +683,8 @@ async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
 async fn quota_lock_is_held_until_the_write_is_answered_if_one_read_failed() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // After a failed read, the client waits for the answers to its write before it sends the release. These masters
-    // answer a write only after a release. So the write times out, and the take fails.
+    // A read failed, so the client sends the release only after all answers to its write. These masters answer the
+    // write only after the release, so the take must time out.
     let error = quota
         .take(1)
         .await

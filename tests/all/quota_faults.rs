@@ -17,8 +17,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// The longest TTL. It must be above 2 s: twice the largest allowed difference between a proposed fencing token and a
-/// master's clock. Otherwise tokens might not increase after all masters have lost their data.
+/// The longest TTL. It must be above 2 s, so that tokens increase even after all masters have lost their data.
 const MAX_TTL: Duration = secs(4);
 
 /// A simple random generator. Its seed determines all random decisions of a test run.
@@ -90,8 +89,8 @@ impl Runtime for World {
     }
 }
 
-/// A simulated server: its data, the number of its current run, the data on its disk, and the time before which it does
-/// not vote. A new run begins with each restart.
+/// A simulated server. Each restart begins a new run of the server. The server does not vote before the time
+/// `silent_until`.
 struct Server {
     master: Master,
     run: u64,
@@ -312,7 +311,7 @@ async fn one_run(seed: u64) -> Seen {
             ))
         })
         .collect();
-    // The longest pause between two injected faults. With short pauses, a fault can interrupt a write.
+    // The longest pause between two injected faults.
     let pace = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {

@@ -203,7 +203,7 @@ fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinH
         .connect(secs(60))
         .expect("the server must accept the connection");
     thread::spawn(move || {
-        // Ignore the reply. A script that the test stops with `SCRIPT KILL` is answered with an error.
+        // Ignore the reply: it is an error if the test stops the script with `SCRIPT KILL`.
         let _ = control.command(command);
     })
 }
@@ -761,10 +761,9 @@ fn redlock_continues_to_work_in_another_tokio_runtime() {
     }
 }
 
-/// Sends an acquire with a TTL above `max_ttl` directly to a master, because the builder would refuse this TTL. The
-/// script on the master must refuse it too.
+/// Sends an acquire with a TTL above `max_ttl` directly to a master, because the builder would refuse this TTL.
 ///
-/// Reason: the restart guard ignores the votes of a restarted master only for `max_ttl`, so no lock may last longer.
+/// The restart guard lasts for `max_ttl`, so no lock must last longer than that.
 #[tokio::test]
 async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let masters = masters(1);
@@ -789,8 +788,8 @@ async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     }
 }
 
-/// Tests acquires that are delayed on an old connection, while the client reconnects and sends the releases. The server
-/// must never execute these acquires. For this reason, the client makes the server close the old connection.
+/// A proxy delays acquires on an old connection while the client reconnects and sends the releases. The server must
+/// never execute these acquires.
 #[tokio::test]
 async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
     let masters = masters(1);

@@ -1,5 +1,5 @@
-//! Tests of masters that are given to the builder as clients of the `redis` crate. The library must connect to the same
-//! servers with the same passwords.
+//! Tests of masters that are given to the builder as clients of the `redis` crate. The library must use the addresses
+//! and passwords of these clients.
 
 use quorate::{AcquireError, BuildError, Redlock, Wait};
 

@@ -133,8 +133,7 @@ impl Checked {
         }
     }
 
-    /// Fails if a reference has no target. Also fails if fewer than `least` references were read, because then the
-    /// search of this test does not work.
+    /// Fails if a reference has no target, or if fewer than `least` references were found.
     fn finish(self, kind: &str, least: usize) {
         let (read, broken) = (self.read, self.broken.join("\n"));
         println!("{read} {kind}");
@@ -195,8 +194,7 @@ fn cited(rest: &str) -> Option<&str> {
     rest.split_once('"').map(|(heading, _)| heading)
 }
 
-/// The paths of the pages that a paragraph names, each with the text after the path. For a link, the target is used and
-/// not the label.
+/// The paths of the pages that a paragraph names, each with the text after the path.
 fn named_pages(paragraph: &str) -> impl Iterator<Item = (&str, &str)> {
     let ends = paragraph
         .match_indices(".md")

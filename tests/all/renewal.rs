@@ -150,8 +150,8 @@ async fn dropping_the_guard_of_a_lost_lock_does_not_stop_other_renewals() {
         .expect("the force-release must succeed");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
-    // The renewal schedule reuses the entry of the lost lock for the second lock. Dropping the guard of the lost lock
-    // must not remove this entry.
+    // The second lock gets the entry of the lost lock in the renewal schedule. Dropping the lost lock's guard must not
+    // remove this entry.
     let _guard = world.take("second", TTL).await;
     drop(lost);
     eventually("the lock must be renewed", || {

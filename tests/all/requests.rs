@@ -27,7 +27,7 @@ fn lock_request_that_is_dropped_unused_causes_a_warning() {
 
 #[test]
 fn lock_request_that_was_used_or_cloned_causes_no_warning_when_dropped() {
-    // Dropping a future that was never polled must not cause a warning, because `select!` may do so.
+    // Dropping a future that was never polled must not cause a warning. `select!` can drop such futures.
     assert_eq!(warnings(|redlock| drop(redlock.lock("job").acquire())), 0);
     assert_eq!(
         warnings(|redlock| drop(redlock.lock("job").into_future())),

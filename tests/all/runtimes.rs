@@ -111,8 +111,8 @@ fn lock_is_acquired_and_renewed_without_a_tokio_runtime() {
     }
 }
 
-/// Tests that the library does not use a tokio runtime that has been shut down. A first caller used this runtime, and a
-/// second caller without tokio needs timers.
+/// Tests a runtime that was shut down after its first use. The library must not use it for the timers of a later caller
+/// without tokio.
 #[test]
 fn calls_work_without_a_tokio_runtime_after_a_tokio_runtime_was_used() {
     let masters = masters(3);

@@ -68,7 +68,7 @@ async fn fencing_tokens_rise_within_each_slot_of_a_semaphore() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_tasks_never_exceed_the_permits_and_every_task_is_served() {
+async fn semaphore_limits_concurrent_tasks_and_serves_every_task() {
     let masters = masters(3);
     let handles = [waits(&masters), waits(&masters), waits(&masters)];
     let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -215,7 +215,7 @@ async fn process_does_not_request_a_slot_that_it_already_holds() {
 }
 
 #[tokio::test]
-async fn released_permit_goes_to_a_waiter_for_another_slot() {
+async fn released_permit_goes_to_a_waiter_that_requested_another_slot() {
     let masters = masters(3);
     let rare = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
     let [holder, waiter] = [rare(), rare()].map(|rare| rare.build().expect("good settings"));

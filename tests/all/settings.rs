@@ -45,7 +45,7 @@ fn assert_duration(builder: RedlockBuilder, setting: &str, words: &[&str]) {
 }
 
 #[test]
-fn builder_without_masters_is_refused_with_an_example() {
+fn error_for_a_builder_without_masters_shows_an_example_url() {
     let error = refused(Redlock::builder());
     assert_eq!(error, BuildError::NoMasters);
     assert_says(&error, &["no master", "redis://"]);
@@ -151,8 +151,7 @@ fn too_short_or_too_long_node_and_connect_timeouts_are_refused() {
     let none = Duration::ZERO;
     assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
     assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
-    // The builder must refuse a connect timeout above one hour. Reason: the first request to a master waits for up to
-    // this timeout.
+    // The largest allowed connect timeout is one hour.
     for longer in [secs(3601), Duration::MAX] {
         assert_duration(good().connect_timeout(longer), "connect_timeout", &["1h"]);
     }

@@ -82,8 +82,8 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
 }
 
-/// A master that receives certain requests late, one after the other. If the claim of a request is withdrawn during the
-/// delay, the master does not receive the request.
+/// A master that receives the requests for which `waits` is true late, in order. It never receives a request whose
+/// claim is withdrawn before the delay ends.
 struct LeavesLate {
     node: MemoryNode,
     waits: fn(&Request) -> bool,
@@ -127,10 +127,10 @@ impl Node for LeavesLate {
     }
 }
 
-/// The refusal of one of two masters decides the attempt before the other master answers. The waiter must not count the
-/// missing answer as a failure. Otherwise it would leave the queue, and a later waiter would get the lock first.
+/// Tests an attempt that a refusal decides before the second master answers. The waiter must not count the missing
+/// answer as a failure, and must not leave the queue.
 #[tokio::test]
-async fn waiter_stays_queued_if_a_refusal_decides_before_the_other_master_answers() {
+async fn waiter_stays_queued_if_one_of_two_masters_refuses_before_the_other_answers() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
     let client = |second: Arc<dyn Node>| {
         let nodes: Vec<Arc<dyn Node>> = vec![Arc::new(masters[0].clone()), second];
@@ -169,7 +169,7 @@ async fn waiter_stays_queued_if_a_refusal_decides_before_the_other_master_answer
 /// The first of two masters refuses an acquire, so the attempt fails. The second master receives the acquire only after
 /// the release, and grants it. The client must release this grant, even if the caller has dropped the attempt.
 #[tokio::test]
-async fn client_releases_a_lock_that_a_master_grants_after_the_release() {
+async fn late_grant_of_a_failed_attempt_is_released() {
     for cut_short in [false, true] {
         let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
         let client = |nodes: Vec<Arc<dyn Node>>| {
@@ -178,8 +178,8 @@ async fn client_releases_a_lock_that_a_master_grants_after_the_release() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        // Delay the acquire until the second master has received the release. The same happens if a real master has
-        // lost its scripts: the client sends the acquire again, after later requests.
+        // Delay the acquire until the second master has received the release. A real master that has lost its scripts
+        // causes this order, because the client sends the acquire again.
         let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
         let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);

@@ -200,8 +200,8 @@ async fn woken_waiter_reads_the_record_before_it_writes_it() {
                 .await
                 .expect("no panic")
                 .expect("the waiter must get the lock");
-            // One failed commit is allowed: the release by the holder, which does not know that the waiter has changed
-            // the record. The woken waiter must read the record first, so its commit must not fail.
+            // Only the holder's release may fail once, because the waiter has changed the record. The woken waiter must
+            // read the record before its commit.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,

@@ -15,8 +15,8 @@ use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard, Take, ValueErro
 
 use crate::support::{eventually, ms, secs};
 
-/// A store that numbers the versions of its records as a database does: each change of any record gets the next number.
-/// After a restart with old data, the store uses the lost numbers a second time.
+/// A store that numbers the changes of all its records consecutively, like a database. After a restart with old data,
+/// it continues from the last number in that data.
 #[derive(Clone)]
 struct Books {
     name: NodeName,
@@ -69,8 +69,8 @@ impl Books {
         *self.state() = State { run, ..disk };
     }
 
-    /// The uptime that the server reports: one second if `young` is true, and otherwise an hour. An hour after a
-    /// restart, all earlier leases have expired.
+    /// The uptime that the server reports: one second if `young` is true, and otherwise an hour, which is longer than
+    /// any lease in these tests.
     fn uptime(&self) -> Duration {
         secs(if self.state().young { 1 } else { 3600 })
     }
@@ -257,8 +257,8 @@ async fn cached_records_are_read_again_after_a_restart_of_the_store() {
         .extend(secs(4))
         .await
         .expect("the extension must succeed, because the lock is still held");
-    // Since the restart, the store has made as many changes as the crash had lost. So the versions in the store equal
-    // the versions that the client remembers, but the records differ.
+    // Since the restart, the store has made as many changes as the crash lost. So its records have the versions that
+    // the client remembers, but different contents.
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
@@ -353,7 +353,7 @@ async fn lock_is_released_if_the_session_closes_before_the_grant_is_answered() {
 }
 
 #[tokio::test]
-async fn store_votes_until_it_restarts_if_restart_guard_is_after_first_contact() {
+async fn restart_guard_after_first_contact_excludes_a_store_only_after_its_restart() {
     let books = Books::new(true);
     books.state().young = true;
     let guard = RestartGuard::AfterFirstContact;

@@ -1,5 +1,8 @@
-//! Tests of the work that clients do at a store in the background: they remove records that are no longer needed,
-//! repeat their request to be notified of leaders, and deliver releases after a handle was dropped.
+//! Tests of background work of clients at a store:
+//!
+//! - removal of unused records;
+//! - registration of observers of elections;
+//! - release of locks whose handles were dropped.
 //!
 //! The tests use tokio's clock, which advances only when no task can run. So simulated days take seconds.
 
@@ -155,8 +158,8 @@ async fn store_announces_a_new_leader_to_an_observer_that_waited_for_minutes() {
         .expect("the name must be valid");
     assert_eq!(seen.next().await, None);
     let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
-    // The observer polls only every 400 s. The store forgets the observer after a minute without a request for
-    // announcements, so the observer must repeat this request in time.
+    // The store forgets an observer after a minute. The observer must register again in time, although it polls only
+    // every 400 s.
     tokio::time::sleep(secs(150)).await;
     let began = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
@@ -171,13 +174,12 @@ async fn store_announces_a_new_leader_to_an_observer_that_waited_for_minutes() {
 struct Reachable {
     table: Table,
     away: Arc<AtomicBool>,
-    /// The store gives each change a timestamp. This is the number of microseconds by which these timestamps are ahead
-    /// of the clock.
+    /// The number of microseconds by which the store's dates are ahead of its clock. Negative: behind its clock.
     ahead: Arc<AtomicI64>,
 }
 
-/// A session with the store. The second field is the date that the store gave to the last change of this session, or
-/// the date at the start of the session. `None` if the store gives no dates.
+/// A session with the store, and the store's date at the last change of this session (initially, at its start). `None`
+/// if the store gives no dates.
 struct ReachableSession(Reachable, Option<u64>);
 
 impl Reachable {
@@ -360,8 +362,8 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// Tests the session `idle`, whose last change is more than a day old. The store dated this change 30 hours too early.
-/// Now the store's dates are correct.
+/// The last change of the session `idle` has a date that is 30 hours too early. The next token of this session must
+/// follow the store's current date.
 #[tokio::test(start_paused = true)]
 async fn idle_session_uses_the_current_date_of_the_store_for_its_next_token() {
     let world = Arc::new(World::new());

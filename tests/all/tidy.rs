@@ -42,8 +42,8 @@ const CIRCLES: [(&str, usize); 10] = [
     ("nodes/mysql/src", 0),
 ];
 
-/// In these packages, the search for import cycles also follows imports between a folder's own file (`mod.rs`,
-/// `lib.rs`) and its child modules.
+/// In these packages, the search for import cycles includes imports between `mod.rs` (or `lib.rs`) and its child
+/// modules.
 const FOLDERS_READ: [&str; 5] = [
     "testbed/src",
     "cli/src",
@@ -178,8 +178,7 @@ fn arrows(package: &str) -> Arrows {
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
                 let at = target(&from, path, &modules, folders);
-                // Skip a path such as `crate::Name`, which names an item that the crate root re-exports. Such a path
-                // leads to no other file.
+                // Skip a path such as `crate::Name`: an item of the crate root.
                 to.extend(at.filter(|at| (folders || !at.is_empty()) && *at != from));
             }
         }

@@ -41,8 +41,7 @@ impl Times {
     }
 }
 
-/// Tests that an attempt is marked as withdrawn before its releases are sent. An acquire of this attempt that is still
-/// in a master's mailbox is then never sent.
+/// Reason: if a claim is withdrawn, its acquire is not sent from a master's mailbox any more.
 #[tokio::test]
 async fn client_marks_a_failed_attempt_as_withdrawn_before_sending_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -67,8 +66,8 @@ async fn client_marks_a_failed_attempt_as_withdrawn_before_sending_its_releases(
     assert_eq!(*released.lock().expect("no panic"), [true, true]);
 }
 
-/// Tests that a released lock is marked as withdrawn before its releases are sent. An extension of this lock that is
-/// still in a master's mailbox is then never sent. Otherwise it would restore the key after the release.
+/// Reason: if a claim is withdrawn, its extension is not sent from a master's mailbox any more. A late extension could
+/// restore the key.
 #[tokio::test]
 async fn client_marks_a_released_lock_as_withdrawn_before_sending_its_releases() {
     let released = Arc::<Mutex<Vec<bool>>>::default();

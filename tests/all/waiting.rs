@@ -28,7 +28,7 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// The smallest number of waiters that the masters' queues of a resource contain.
+/// The number of waiters for a resource, on the master with the fewest.
 fn queued(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {
@@ -252,8 +252,8 @@ async fn status_shows_which_process_waits_and_since_when() {
     let who = (&unknown.host, unknown.pid, unknown.since);
     assert_eq!(who, (&None, None, None));
 
-    // The task `first` gets the lock and releases it. The task `hidden` gets the lock next. Then the queue on the
-    // masters has two entries: the holder `hidden` and the task `second`.
+    // Release the lock twice, so that `hidden` holds it. The queue on the masters then contains the holder `hidden` and
+    // the waiter `second`.
     guard.release().await;
     let guard = first.await.expect("no panic").expect("released");
     guard.release().await;
@@ -323,10 +323,9 @@ async fn timed_out_acquire_distinguishes_an_outage_from_a_held_lock() {
     drop(guard);
 }
 
-/// Tests a task that waits behind another task of its process. The waiting task reaches its wait limit during an
-/// attempt of the other task. The waiting task must return soon after this attempt ends.
+/// Tests a task whose wait limit ends while the task ahead of it makes an attempt.
 #[tokio::test(start_paused = true)]
-async fn local_waiter_past_its_wait_limit_returns_soon_after_the_first_attempt_ends() {
+async fn local_waiter_past_its_wait_limit_returns_soon_after_the_attempt_of_the_task_ahead() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     for node in &nodes {
         node.change(|_| Treatment::Late(ms(200)));

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::{ClockShim, Fault, Masters, Proxy, ServerOptions, Skew};
 
-/// The time without progress after which a test treats waiters as stalled. A crashed waiter delays the others by the
-/// heartbeat time, and a crashed holder delays them by its TTL. Both take a few seconds in these tests. The limit is
-/// longer, because the machine may be busy.
+/// The time without progress after which waiters count as stalled. It is much longer than the heartbeat time and the
+/// TTL, because the machine may be busy.
 const STALLED: Duration = Duration::from_secs(20);
 
 const TTL: Duration = Duration::from_secs(2);
@@ -203,7 +202,7 @@ async fn connections_cut_while_waiting_block_no_waiter() {
     let guard = held(&holder, "x").await;
     let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
     queued(&holder, "x", 5).await;
-    // Commands and wake-ups share a connection. Close all connections on every master.
+    // Close all connections on every master, including those that receive wake-ups.
     for master in &masters {
         master
             .command(&["CLIENT", "KILL", "TYPE", "pubsub"])

@@ -16,7 +16,7 @@ fn memory_master_and_real_master_give_the_same_reply_to_every_request() {
 }
 
 #[test]
-fn memory_master_and_real_master_give_the_same_replies_while_locks_expire_and_waiters_die() {
+fn memory_master_replies_like_a_real_master_while_locks_expire_and_waiters_die() {
     compare(&FLEETING, 30, deed());
 }
 
@@ -26,12 +26,12 @@ fn memory_master_replies_like_a_real_master_for_reader_owner_and_multi_resource_
 }
 
 #[test]
-fn memory_master_and_real_master_give_the_same_replies_while_holds_of_readers_and_owners_expire() {
+fn memory_master_replies_like_a_real_master_while_holds_of_readers_and_owners_expire() {
     compare(&FLEETING, 80, group_deed());
 }
 
 #[test]
-fn memory_master_and_real_master_give_the_same_replies_while_waiters_join_and_leave_queues() {
+fn memory_master_replies_like_a_real_master_while_waiters_join_and_leave_queues() {
     compare(&FLEETING, 100, line_deed());
 }
 
@@ -42,7 +42,7 @@ fn store_with_a_clock_gives_the_same_replies_as_the_memory_master() {
 }
 
 #[test]
-fn store_and_memory_master_give_the_same_replies_while_locks_expire_and_waiters_come_and_go() {
+fn store_replies_like_the_memory_master_while_locks_expire_and_queues_change() {
     compare_with(|| Arm::table(true), &FLEETING, 20, group_deed());
     compare_with(|| Arm::table(true), &FLEETING, 20, line_deed());
 }

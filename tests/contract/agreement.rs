@@ -43,12 +43,12 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// If a key gets the same TTL on both masters, the two keys may expire this much apart, because each master rounds
-/// times to whole milliseconds.
+/// The largest difference between the expiries of a key that gets the same TTL on both masters. Each master rounds to
+/// whole milliseconds.
 const GRAIN: Duration = ms(2);
 
-/// The largest allowed difference between remaining times reported by the two masters, which are asked one after the
-/// other.
+/// The largest allowed difference between the remaining times of a key on the two masters. The test reads the two times
+/// one after the other.
 const BLUR: Duration = secs(1);
 
 /// The prefix of all waiter ids, which is the id of the process.
@@ -86,7 +86,7 @@ pub(crate) enum Deed {
     Rest,
     /// Writes notes for the claims of several holders. Some of these claims may be withdrawn.
     Note(Vec<Who>),
-    /// Puts a key of another data type (`true`), or a text of another client (`false`), in place of a note.
+    /// Replaces a note with a key of another data type (`true`) or with another client's text (`false`).
     StrangeNote(usize, bool),
 }
 
@@ -139,8 +139,7 @@ enum As {
     Owner(&'static str),
 }
 
-/// The groups of keys that claims lock together. They share a few keys, and cover several resources, readers, two
-/// owners, and mixtures.
+/// The groups of keys that claims lock: several resources, readers, both together, and two owners.
 const SHAPES: [&[(usize, As)]; 7] = [
     &[(0, As::Exclusive), (1, As::Exclusive)],
     &[(1, As::Exclusive), (0, As::Exclusive)],
@@ -247,8 +246,7 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
             },
         )
     };
-    // The proposed fencing numbers are at most 400 ms away from the clock, so no master limits them. Contract cases
-    // test the limit.
+    // Keep proposed fencing numbers within 400 ms of the clock, so that masters do not change them.
     let shift = || -400_000..400_000i64;
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
@@ -443,8 +441,7 @@ fn extend_act(items: &[(Who, usize)], model: &Arm, times: &Times) -> Act {
     let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
     for claim in &claims {
         if let Some(group) = claim.group() {
-            // Set the agreed fencing number of the claim to one below the current counter, equal to it, or one above
-            // it.
+            // Set the claim's fencing number to the current counter, or to one below or above it.
             let stands = counter(model, claim.key());
             let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
             group.agreed(stands.saturating_add_signed(by));
@@ -491,8 +488,7 @@ fn counter(model: &Arm, key: &[u8]) -> u64 {
 
 fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        // A store (a database or ZooKeeper as a master) may have no clock. Then the remaining time that a client
-        // reports may be too long by up to 1/32.
+        // If a store has no clock, the reported remaining time can be too long by up to 1/32.
         (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
         (a, b) => a.is_none() && b.is_none(),
     }
@@ -580,8 +576,8 @@ impl Heard {
     }
 }
 
-/// Delays comparisons while something may have expired on only one of the two masters. Every operation is assumed to
-/// have created something that expires after [`BLINK`].
+/// Prevents comparisons while a key may have expired on only one of the two masters. Assumes that every operation
+/// creates a key that expires after [`BLINK`].
 #[derive(Default)]
 struct Dusk {
     ends: Vec<(Instant, Instant)>,
@@ -737,16 +733,15 @@ impl Pair {
                     );
                 }
             }
-            // The replies to `look` share a connection with the wake-ups, so all wake-ups before them have arrived.
+            // The connection of `look` also delivers wake-ups, so all earlier wake-ups have arrived.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Sends a request to the compared master. If this master is a store and two locks of the request share a key,
-    /// sends one request per lock. Reason: a store processes the items of one request in several sessions, in any
-    /// order.
+    /// Sends a request to the compared master. A store gets one request per lock if locks share a key, because it
+    /// processes the items of a request in any order.
     async fn ask_server(&self, request: Request) -> Said {
         let parts = match self.server.master {
             Master::Store(_) => one_by_one(&request),
@@ -775,7 +770,7 @@ impl Pair {
         }
         match request {
             _ if !answered => Err(Fault::Withdrawn),
-            // The notes of locks that readers or owners may share are not compared.
+            // Do not compare notes of claims that have a group of keys.
             Request::Extend { items } if items.iter().any(|i| i.claim.group().is_some()) => {
                 let mut said = Ok(Answer::Extended(extended));
                 forget_note(&mut said);
@@ -812,8 +807,8 @@ impl Pair {
     }
 }
 
-/// If two locks of a request share a key, splits the request into one request per lock. Each part is returned with the
-/// number of keys that its lock has. Otherwise returns an empty list.
+/// Splits a request whose locks share a key into one request per lock, each with the number of keys of its lock.
+/// Returns an empty list if no locks share a key.
 fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
     let (parts, claims): (Vec<_>, Vec<&Claim>) = match request {
         Request::Extend { items } => {

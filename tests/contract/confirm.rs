@@ -43,8 +43,7 @@ pub(crate) async fn only_the_holder_can_confirm_its_fencing_token(arm: &Arm) {
     let said = arm.ask(confirm(&claim(KEY, 2), counter + 1)).await;
     assert_eq!(said, Ok(Answer::NotOurs));
     assert_eq!(arm.counter(KEY), Some(counter));
-    // If a client does not hold the lock, the master refuses even a confirmation of the current fencing number. If the
-    // lock is free, the master refuses every confirmation.
+    // The master must refuse every confirmation by a client that does not hold the lock.
     let said = arm.ask(confirm(&claim(KEY, 2), counter)).await;
     assert_eq!(said, Ok(Answer::NotOurs));
     let said = arm.ask(confirm(&claim(b"free", 1), 7)).await;

@@ -95,10 +95,8 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
     }
 }
 
-/// Tests counters whose number is in the current period of 1,000 s, or in an earlier period. The first grant in a
-/// period must renew the expiry of the counter (`src/scripts/fence/raise.lua`).
-///
-/// Three locks are acquired concurrently, which is one command on Redis.
+/// Tests counters from the current period of 1,000 s and from earlier periods. The first grant in a period must renew
+/// the expiry of the counter (`src/scripts/fence/raise.lua`).
 pub(crate) async fn counter_expires_at_least_a_day_after_each_grant(arm: &Arm) {
     let period = 1_000_000_000;
     let claims = [b"k0", b"k1", b"k2", b"k3"].map(|key| claim(key, 1));
@@ -138,7 +136,7 @@ pub(crate) async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_ti
     let said = arm.ask(read(&holder, number)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
     assert_kept(arm, KEY, "the number of a value");
-    // A reader whose key is restored by a renewal gets the next fencing number.
+    // If a renewal restores the key of a reader, the master increases the fencing counter by one.
     arm.clear();
     arm.put(&fence(KEY), ahead.to_string().as_bytes(), Some(LONG));
     let reader = group(&[KEY], &Mode::Class(Class::Shared), number);

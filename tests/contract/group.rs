@@ -150,8 +150,8 @@ pub(crate) async fn shared_hold_acquired_after_a_forced_release_is_restored_by_i
         arm.ask(smash(KEY))
             .await
             .expect("the force-release must succeed");
-        // No hold that was force-released can be renewed, even with a larger fencing number (`number + 7`) that this
-        // master has not received.
+        // The renewal must fail for every hold from before the forced release. This master has received neither the
+        // number of hold 2 nor the acquire of hold 3.
         for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
             assert_eq!(kept, Ok(each(&[Extended::NotOurs])));

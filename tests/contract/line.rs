@@ -160,7 +160,7 @@ pub(crate) async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_h
 
 pub(crate) async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(arm: &Arm) {
     arm.put(KEY, b"another client", Some(LONG));
-    // The long heartbeat time of the first waiter must not affect the new queue that begins after this waiter has left.
+    // The first waiter leaves the queue. Its long heartbeat time must not affect the queue of the second waiter.
     let first = queued_for(7, 5, secs(240));
     ticket(arm, acquire(&first, LONG, now())).await;
     let left = arm.ask(release(&first)).await;

@@ -94,7 +94,7 @@ pub(crate) async fn status_request_returns_each_waiter_with_the_time_at_which_it
             "00000000000000a2:10:r",
             (Some("web-3"), Some(1), Some(since)),
         ),
-        // The ids of the next three waiters contain no valid description.
+        // These three waiter ids contain no valid host, process id and start time.
         ("00000000000000a3:7", false, "00000000000000a3:7", unknown),
         ("00000000000000a4:7", true, "00000000000000a4:7:r", unknown),
         (

@@ -24,7 +24,7 @@ const LOCKS: usize = 24;
 /// The largest allowed difference between the remaining times of two keys that were set at the same time.
 const BLUR: Duration = secs(2);
 
-/// The heartbeat time of waiters that must be dead when the next step begins.
+/// The short heartbeat time of waiters that must die during a test.
 const BRIEF: Duration = ms(30);
 
 /// The prefix of all waiter ids, which is the id of the process.
@@ -248,8 +248,8 @@ struct Pair {
     together: Arm,
     heard: [Heard; 2],
     wrong: Wrong,
-    /// Whether the masters' clocks may limit proposed fencing numbers. The results may then differ a little, because
-    /// the two clocks are not read at the same moment.
+    /// True if some proposed fencing numbers are so far from the clock that the masters change them. The results of the
+    /// two masters may then differ a little.
     cut: bool,
     seen: [AtomicUsize; 4],
 }
@@ -297,8 +297,8 @@ impl Pair {
         }
         self.spoil();
         let said = Self::ask_at_once(&self.together, &requests).await;
-        // The oldest proposal is 400 ms behind the clock at the start. A master changes a proposal that is more than
-        // one second behind, so the burst must end before that.
+        // A master changes a proposal that is more than one second behind its clock. The oldest is already 400 ms
+        // behind.
         if began.elapsed() > ms(500) {
             return Err(TestCaseError::reject("too slow to compare"));
         }
@@ -383,8 +383,7 @@ impl Pair {
         if began.elapsed() > BRIEF / 2 {
             return Err(TestCaseError::reject("too slow to compare"));
         }
-        // After this pause the heartbeats of dead waiters have expired on both masters. The queue marker, which lives
-        // for two heartbeats, has expired as well.
+        // Wait until the dead waiters' heartbeats (one `BRIEF`) and the queue marker (two) have expired.
         tokio::time::sleep(3 * BRIEF).await;
         Ok(())
     }
@@ -420,9 +419,8 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // Delete all queues, so that no script can begin with the removal of a dead waiter. A full server
-                    // does not check the memory limit after the first write of a script, so it would execute all later
-                    // writes.
+                    // Delete all queues. Otherwise the removal of a dead waiter could be the first write of a script,
+                    // and a full server then executes all later writes of this script too.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;

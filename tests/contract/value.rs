@@ -205,8 +205,8 @@ pub(crate) async fn stored_value_of_another_server_run_is_trusted_on_durable_ser
     let text = format!("{number} {} 3 of 4", "0".repeat(40));
     arm.put(&value(KEY), text.as_bytes(), None);
     let (run, there) = found(arm, &claim, number).await;
-    // This suite declares its servers and stores as durable. So a client trusts a value that was stored before a
-    // restart. The memory master is not durable.
+    // A client trusts a value from before a restart only if the master is durable. In this suite, all masters except
+    // the memory master are.
     let lasts = !matches!(arm.master, Master::Memory(_));
     assert_eq!(there, Some(stored(number, b"3 of 4", lasts)));
     assert_ne!(run.as_str(), "0".repeat(40));

@@ -35,9 +35,8 @@ impl Listener {
 
 /// Sends the trace output of this thread to `subscriber` until the guard is dropped.
 ///
-/// A second subscriber, which ignores everything, always exists. With only one subscriber in the process, `tracing`
-/// caches for each callsite the answer of the first thread that reaches it. A thread of another test without a
-/// subscriber would then switch the callsite off for this test too.
+/// A second subscriber, which ignores everything, prevents `tracing` from caching that a callsite is off. With only one
+/// subscriber, a thread without a subscriber could cause this.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
     LazyLock::force(&SECOND);

@@ -34,9 +34,8 @@ pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Settings for `urls` of masters that the test has just started. The TTL is longer than any test waits. So if a key
-/// disappears, a client has deleted it. The node timeout is ten times the default, because on a busy machine a healthy
-/// master sometimes needs more than 50 ms.
+/// Settings for newly started masters. The TTL is longer than any test waits, so a lock key disappears only if a client
+/// deletes it. The node timeout is long enough for a busy machine.
 pub(crate) fn settings<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)

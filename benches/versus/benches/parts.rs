@@ -103,7 +103,7 @@ fn cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
 
 fn core(c: &mut Criterion) {
     let mut group =
-        c.benchmark_group("library core: acquire and release on masters that always grant");
+        c.benchmark_group("acquire and release in the library, without network or servers");
     let runtime = runtime();
     for masters in [1, 3, 5, 9] {
         let settings = [
@@ -190,7 +190,7 @@ impl ReplySink for Tally {
 /// Measures the actor and the connection of one node. A task answers every request over an in-memory pipe. The figures
 /// include acquire, release, and the work of this task.
 fn actor(c: &mut Criterion) {
-    let mut group = c.benchmark_group("one connection over a pipe: acquire and release");
+    let mut group = c.benchmark_group("acquire and release over one in-memory connection");
     let runtime = runtime();
     for (setting, fenced) in [("classic", false), ("fenced", true)] {
         for burst in [1_u64, 64, 512] {

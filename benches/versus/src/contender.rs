@@ -62,11 +62,8 @@ impl Name {
         }
     }
 
-    /// The prefix of the resources that the implementation locks. Each implementation has a different prefix, so that
-    /// leftover keys of one implementation cannot block another one.
-    ///
-    /// For example, the baseline leaves keys for a short time: its release returns when a majority has answered, before
-    /// the other masters have deleted their keys.
+    /// The prefix of the resources that the implementation locks. Each implementation has a different prefix, because
+    /// some implementations leave keys for a short time.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -80,18 +77,16 @@ impl Name {
         }
     }
 
-    /// The settings of the implementation, as text for the report. Readers of the report need them, because the
-    /// measured ratios depend on these settings and on the number of masters.
+    /// The settings of the implementation, as text for the report.
     pub(crate) fn setup(self) -> &'static str {
         match self {
             Self::Floor => {
-                "redis-rs: 1 multiplexed connection per master, pipeline buffer 8,192, no response timeout; \
-                 acquire by SET NX PX, release by EVALSHA (compare and delete); both return when a majority has \
-                 answered"
+                "redis-rs: 1 multiplexed connection per master, pipeline buffer 8,192, no response timeout. \
+                 Acquire: SET NX PX. Release: EVALSHA (compare and delete). Both wait for a majority of answers"
             }
             Self::FloorAll => "like floor (redis-rs), but a release waits for all masters",
             Self::Wire => {
-                "own RESP client that sends the commands of floor (redis-rs): 1 connection and 1 task per master; \
+                "minimal RESP client that sends the commands of floor (redis-rs): 1 connection and 1 task per master; \
                  one write sends all queued requests"
             }
             Self::WireDefault => "like wire floor, but with the scripts of quorate default",

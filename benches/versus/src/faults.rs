@@ -32,10 +32,7 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// A fault of some of the five masters. The field is the number of affected masters, one or two:
-///
-/// - `Stopped` and `Dead` affect the fifth master. With two masters, they also affect the fourth.
-/// - `Slow` affects the fourth master. With two masters, it also affects the fifth.
+/// A fault of the fourth master, the fifth master, or both. The field is the number of affected masters.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),
@@ -295,7 +292,7 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
         table.row([(*label).to_owned()].into_iter().chain(cells(values)));
     }
     let label =
-        "one of three dead masters restarts: from its first PING reply to the next acquisition"
+        "time from the first PING reply of a restarted master to the next acquisition (3 of 5 dead)"
             .to_owned();
     table.row([label].into_iter().chain(cells(&back)));
     let title = "Time without service: the longest pause between two acquisitions of one client";

@@ -3,8 +3,8 @@
 //! The baseline has one multiplexed connection per master. An acquire sends `SET NX PX` to all masters at the same
 //! time, and a release sends a compare-and-delete script. Both return when a majority has answered.
 //!
-//! A separate task awaits the remaining answers of a release. Without this task, the futures of these answers would be
-//! dropped. Then redis-rs would never send the requests that are still queued, and some masters would keep the key.
+//! A separate task awaits the remaining answers of a release. Without this task, redis-rs would drop requests that are
+//! still queued.
 //!
 //! The baseline deliberately has no timeouts, reconnects or renewals: it is only for comparison, not for use.
 
@@ -126,7 +126,7 @@ impl Floor {
         None
     }
 
-    /// Releases the lock. Returns whether a majority executed the release script. The script may have found no key to
+    /// Releases the lock. Returns whether a majority executed the release script, even if the script found no key to
     /// delete.
     pub(crate) async fn release(&self, resource: &str, token: &str) -> bool {
         let mut cmd = Cmd::new();

@@ -19,8 +19,8 @@ use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{burst, runtime};
 
-/// How long to wait after the last acquisition. By then the masters have stored a holder's note for every lock. A
-/// holder's note is the text by which `status` shows the holder.
+/// How long to wait after the last acquisition, until the masters have stored all holder's notes (the texts by which
+/// `status` shows the holders).
 const NOTED: Duration = Duration::from_secs(2);
 
 /// Arguments of the subcommand `held`.
@@ -164,10 +164,9 @@ pub(crate) fn run(args: &Args) {
     }
     print!("\nLocks held and renewed by one process\n{table}");
     println!(
-        "B/lock: growth of the client's resident memory per lock, with the lock's name and guard. The memory is \
-         measured before the locks are acquired, and again after at least two renewals. Below 1,000 locks, B/lock is \
-         inexact, because memory grows by whole pages.\n\
-         cycle CPU: processor time to acquire and release one additional lock. The time of renewals is subtracted."
+        "B/lock: the client's resident memory for one lock with its name and guard, after at least two renewals. It is \
+         inexact below 1,000 locks, because memory grows by whole pages.\n\
+         cycle CPU: processor time to acquire and release one additional lock, without the time of renewals."
     );
     for &name in args.only.iter().filter(|name| **name != Name::Floor) {
         goals(name, &rows);
@@ -208,7 +207,8 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
         let costs = own.iter().filter(|row| row.1 >= from).map(|row| of(row));
         let worst = climb(costs);
         if worst.is_finite() {
-            let what = format!("{label}, {what}: largest ratio to the value with fewer locks");
+            let what =
+                format!("{label}, {what}: largest ratio to the smallest value with fewer locks");
             goal(&what, worst, Bound::Most(1.2));
         }
     };
@@ -345,8 +345,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let taking = taking.elapsed();
     let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
-    // Wait until the masters store the notes of all holders. A note is written once per hold, so the holders write no
-    // notes during the measurement.
+    // Wait until the masters have stored all holder's notes, so that no note is written during the measurement.
     tokio::time::sleep(NOTED).await;
     println!("steady");
     let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
@@ -354,8 +353,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     println!("over");
     // By now every lock was renewed, so `memory` includes the memory that renewals need.
     let memory = own_memory().saturating_sub(before);
-    // Reading the leases of all guards takes processor time. So the leases are read only after the processor time was
-    // measured.
+    // Read the leases only now, because reading them takes processor time.
     let looking = if args.brief { 0 } else { args.seconds };
     let margin = least_margin(&guards, Duration::from_secs(looking)).await;
     let causes = losses(&guards);
@@ -433,10 +431,12 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
         .await
 }
 
-/// The client's processor time for one cycle (an acquire and its release) in microseconds, measured with 16 tasks.
-/// Subtracts the processor time of renewals, which `renewals` gives as a share of one core.
+/// The client's processor time for one cycle (an acquire and its release), in microseconds, without the time for
+/// renewals. Measured with 16 tasks.
+///
+/// `renewals` is the processor time of renewals, as a share of one core.
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
-    // Pass no masters, because `burst` would measure them. The parent process measures the masters.
+    // `burst` must not measure masters, so pass none: the parent process measures them.
     let none = Masters::start(0).expect("starting zero masters must succeed");
     let time = Duration::from_millis(300);
     burst(&client, name, &none, 16, time).await;

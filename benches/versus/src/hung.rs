@@ -61,7 +61,7 @@ pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
         "\nCycles per second of {TASKS} tasks while one of five masters is stopped; x = ratio to five healthy \
          masters\n{table}\n"
     );
-    let what = "quorate default, rate of 64 tasks with one of five masters stopped, ratio to five healthy masters";
+    let what = "quorate default, cycles per second with one of five masters stopped, ratio to five healthy masters";
     goal(what, over(&seen[2]).median, Bound::Least(0.95));
     println!();
 }

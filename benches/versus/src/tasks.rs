@@ -45,8 +45,8 @@ pub(crate) fn run(args: &Args) {
         }
     });
     println!(
-        "5 masters, {} interleaved rounds. The column of an implementation shows its client CPU of a cycle in us, \
-         median. growth: ratio to the value with the fewest tasks in the same round, median [smallest-largest]",
+        "5 masters, {} interleaved rounds. Columns with the name of an implementation: median client CPU of a \
+         cycle, in us. growth: ratio to the first row in the same round, median [smallest-largest]",
         args.rounds
     );
     let heading = names
@@ -75,12 +75,12 @@ pub(crate) fn run(args: &Args) {
     for ((name, worst), seen) in names.iter().zip(worst).zip(&seen) {
         if matches!(name, Name::Classic | Name::Default) {
             let what = format!(
-                "{}, client CPU of a cycle: largest ratio to the value with the fewest tasks",
+                "{}, client CPU of a cycle: largest value in the column growth",
                 name.label()
             );
             goal(&what, worst, Bound::Most(1.15));
             let what = format!(
-                "{}, client CPU of a cycle: largest ratio to the value with fewer tasks",
+                "{}, client CPU of a cycle: largest ratio to the smallest value with fewer tasks",
                 name.label()
             );
             let costs = seen

@@ -4,9 +4,8 @@
 //! This client has almost no overhead: the task of each connection sends all queued requests in one write. The client
 //! can read only the replies to acquire and release.
 //!
-//! Instead of `SET NX PX` and the compare-and-delete script, the client can send the scripts of `quorate`. Then its
-//! figures are a lower bound for `quorate` with default settings. The difference from this bound is the cost of the
-//! library `quorate`.
+//! The client can also send the scripts of `quorate`. Then its figures are a lower bound for `quorate` with default
+//! settings.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -39,8 +38,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Polls `connect`, which connects a client to the masters. Returns the two scripts that this client loads, as
-    /// MONITOR on the first master shows them.
+    /// Runs `connect`, which connects a `quorate` client, and watches the first master with MONITOR. Returns the two
+    /// scripts that the client loads.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
         let connection =
             || Connection::tcp(addresses[0], PATIENCE).expect("the connection must be made");
@@ -202,7 +201,7 @@ impl Wire {
         None
     }
 
-    /// Releases the lock. Returns whether a majority executed the release script. The script may have found no key to
+    /// Releases the lock. Returns whether a majority executed the release script, even if the script found no key to
     /// delete.
     pub(crate) async fn release(&self, resource: &str, token: &str) -> bool {
         self.ask(&encode(&["EVALSHA", &self.release, "1", resource, token]))

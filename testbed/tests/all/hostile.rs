@@ -177,8 +177,8 @@ fn relay_passes_replies_on_with_the_chosen_kind_of_tampering() {
         let mut connection = dial(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
-        // If another script replaces `Script::Relay`, an open connection follows the new script. If `Script::Relay` is
-        // played again, it closes each connection on which another script has received a command.
+        // The open connection follows the new script `Say`. The second `Relay` then closes this connection, because
+        // `Say` has received a command on it.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
         hostile.play(relay(&server, harm));

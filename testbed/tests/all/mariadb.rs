@@ -35,7 +35,7 @@ fn mariadb_keeps_acknowledged_commits_after_a_crash() {
 }
 
 #[test]
-fn refused_statement_is_an_error_with_the_servers_message() {
+fn error_of_a_refused_sql_statement_contains_the_server_message() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };

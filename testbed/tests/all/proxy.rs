@@ -30,7 +30,7 @@ fn ping(connection: &mut Connection) {
     assert_eq!(reply, Reply::Status("PONG".into()));
 }
 
-/// A raw connection through a proxy: the sockets at its ends, first the client's, then the server's.
+/// Connects to `listener` through the proxy. Returns the client's socket and the server's socket.
 fn raw(proxy: &Proxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let client = TcpStream::connect(proxy.addr()).unwrap();
     let (server, _) = listener.accept().unwrap();
@@ -276,8 +276,8 @@ fn drop_fault_discards_bytes_in_transit_and_the_close_of_the_connection() {
     assert!(is_silent(&mut server));
     drop((slow, hole));
     assert!(is_silent(&mut server));
-    // The client has closed its connection. So its kernel answers these bytes with a reset, which the proxy must pass
-    // on.
+    // The client has closed its socket, so the kernel answers these bytes with a reset. The proxy must pass the reset
+    // on to the server.
     server.write_all(b"anyone there?").unwrap();
     assert!(is_reset(&mut server));
 }

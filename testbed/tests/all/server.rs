@@ -259,7 +259,7 @@ fn a_password_is_used_for_commands_and_urls() {
 }
 
 #[test]
-fn acl_user_has_exactly_its_rights() {
+fn acl_user_can_write_only_keys_that_match_its_pattern() {
     let server = server_with(
         ServerOptions::new()
             .acl("app on >pw ~lock:* +@all")

@@ -18,8 +18,8 @@ const PERIOD: Duration = secs(365 * 24 * 3600);
 const GUARDED: Duration = Duration::from_millis(2_500);
 
 impl Scene {
-    /// The URLs of the servers at the indexes `which`. The URL of a server whose index is also in `away` has an unknown
-    /// user, so this server refuses every connection of the client.
+    /// The URLs of the servers at the indexes `which`. The servers at the indexes `away` refuse the client, because
+    /// their URLs contain an unknown user.
     fn without(&self, which: &[usize], away: &[usize]) -> Vec<String> {
         let url = |at: &usize| {
             let url = &self.servers.urls()[*at];
@@ -156,7 +156,7 @@ async fn quota_dropped_during_a_change_of_masters_is_not_restored() {
 }
 
 #[tokio::test]
-async fn stored_values_on_servers_that_an_earlier_change_removed_are_not_used_again() {
+async fn change_back_to_former_masters_ignores_outdated_values_on_these_masters() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
@@ -291,8 +291,8 @@ async fn closed_masters_refuse_writes_of_a_client_that_reconnected_after_step_cl
     assert!(!records_after_the_close(&scene, &old, true).await);
 }
 
-/// Tests that `open` does not raise the fencing counter of a lock while an owner holds this lock. All holds of an owner
-/// share one fencing token. A raised counter would give the owner's next hold a larger token.
+/// All holds of an owner share one fencing token. A copied counter could give the owner's next hold a larger token. So
+/// `open` must fail while an owner holds the lock.
 #[tokio::test]
 async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
@@ -457,8 +457,7 @@ async fn client_with_next_masters_reads_values_created_only_on_the_old_masters()
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
 
-/// The operator lacks the right to read the lock key, so `close` cannot know whether an owner holds the lock. All holds
-/// of an owner must share one fencing token. A raised fencing counter could give the owner's next hold a larger token.
+/// Without the right to read the lock key, `close` cannot check whether an owner holds the lock.
 #[tokio::test]
 async fn step_close_fails_if_the_operator_lacks_rights_to_a_lock_key() {
     let scene = Scene::start();

@@ -176,11 +176,9 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // Taking a unit locks the quota, so concurrent tasks take units one after the other. `beyond` is the additional
-        // time, in seconds, of taking a unit compared with a cycle of a plain lock.
-        //
-        // `allowed` is the highest possible number of units taken per second. It assumes that taking a unit lasts as
-        // long as a cycle of the contended plain lock, plus `beyond`.
+        // Units are taken one after the other. `beyond` is the time, in seconds, by which taking a unit is slower than
+        // a cycle of a plain lock. `allowed` is the highest rate of units per second: a cycle of the contended plain
+        // lock, plus `beyond`, per unit.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);
@@ -212,34 +210,34 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     }
     let median = |rounds: &[f64]| Spread::of(rounds.iter().copied()).median;
     let readers = format!(
-        "rate of 64 readers, ratio to 64 writers; each holds the lock for 1 ms (measured: {:.1} and {:.1} ms)",
+        "acquisitions per second of 64 readers, ratio to 64 writers; hold time 1 ms (measured: {:.1} and {:.1} ms)",
         median(&seen.read_ms),
         median(&seen.write_ms)
     );
     let busy = format!(
-        "rate of 50 tasks with 5 permits, ratio to the ideal rate; each holds a permit for 5 ms (measured: {:.1} ms)",
+        "50 tasks with 5 permits: acquisitions per second, ratio to the maximum; hold time 5 ms (measured: {:.1} ms)",
         median(&seen.busy_ms)
     );
     vec![
         Figure::new(readers, Bound::Least(20.0), seen.readers),
         Figure::new(
-            "cycle time of 5 tasks with 5 permits, ratio to 5 tasks with 5 plain locks",
+            "5 tasks that share 5 permits: cycle time, ratio to 5 tasks with a plain lock each",
             Bound::Most(1.25),
             seen.permits,
         ),
         Figure::new(busy, Bound::Least(0.85), seen.busy),
         Figure::new(
-            "50 tasks with 5 permits: largest number of acquisitions of a task, ratio to the smallest",
+            "50 tasks with 5 permits: most acquisitions by one task, ratio to the fewest",
             Bound::Most(1.3),
             seen.shares,
         ),
         Figure::new(
-            "rate of 64 tasks that take from one quota, ratio to the rate that the quota's lock allows",
+            "64 tasks that take from one quota: units per second, ratio to the estimated maximum",
             Bound::Least(0.8),
             seen.takers,
         ),
         Figure::stated(
-            "rate of 64 tasks that take from one quota",
+            "64 tasks that take from one quota: units per second",
             "/s",
             seen.takes,
         ),

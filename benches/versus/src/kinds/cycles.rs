@@ -56,12 +56,11 @@ struct Turns {
     sent: f64,
 }
 
-/// The objects to be measured, all in one client, and a lock that an owner holds through a second client.
+/// The measured client with its locks, and a second client, in which an owner holds a lock.
 struct Bench {
     redlock: Redlock,
     quota: Quota,
-    /// The owner's handle in the measured client. `local` is the same owner's handle in the second client, which holds
-    /// the lock during the whole measurement.
+    /// The owner's handle in the measured client. `local` is the handle of the same owner in the second client.
     owner: Owner,
     local: Owner,
     held: OwnedGuard,
@@ -93,8 +92,8 @@ impl Bench {
         }
     }
 
-    /// Runs one turn of an operation. If `counted` is true, each release waits until all masters have answered the
-    /// acquire. Without this wait, a request that is queued for a slow master might never be sent and counted.
+    /// Runs one turn of an operation. If `counted` is true, waits before each release until all masters have answered
+    /// the acquire. Then every request is sent and counted.
     async fn turn(&self, work: Work, counted: bool) -> Samples {
         let settled = async || {
             if counted {

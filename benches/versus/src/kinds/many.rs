@@ -71,7 +71,7 @@ pub(super) fn measure(masters: &Masters, count: usize) -> Vec<Figure> {
             without(cpu),
         ),
         row(
-            "CPU of the five masters with holder's notes, ratio to without",
+            "CPU of the five masters, ratio of the values with and without holder's notes",
             "",
             over(cpu),
         ),

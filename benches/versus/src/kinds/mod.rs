@@ -1,7 +1,7 @@
 //! Measures the cost of each kind of lock compared with the plain lock, and prints one table with the goals.
 //!
-//! Each round measures the operations of a comparison one after the other, and computes their ratio. A figure is the
-//! median of the ratios of all rounds. Other load on the machine affects ratios less than absolute times.
+//! Most figures compare two operations: every round measures both and computes their ratio. The figure is the median of
+//! these ratios. Other load on the machine affects ratios less than absolute times.
 
 mod burst;
 mod cycles;

@@ -10,9 +10,8 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The numbers of leaders that are elected in one round: for a follower with wake-ups, and for a follower without
-/// wake-ups. The second number is small, because a follower without wake-ups notices a new leader only at its next
-/// poll.
+/// The number of leaders that are elected in one round: 200 if the follower has wake-ups, and 8 if it has none. Without
+/// wake-ups, the follower notices a new leader only at its next poll.
 const LEADERS: [usize; 2] = [200, 8];
 
 const TTL: Duration = Duration::from_secs(1);
@@ -133,13 +132,13 @@ pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     let bound = Bound::Most(50.0);
     vec![
         Figure::new(
-            "from the election of a leader until an observer is notified, p99",
+            "time from the election of a leader to the notification of an observer, p99",
             bound,
             with,
         )
         .in_unit("ms"),
         Figure::stated(
-            "from the election of a leader until an observer that polls every 333 ms sees the leader, p99",
+            "time from the election of a leader until a poll sees it (one poll every 333 ms), p99",
             "ms",
             without,
         ),
